@@ -1,0 +1,1 @@
+"""The 'spacy latent' commands."""

@@ -1,0 +1,49 @@
+"""Errors that users meet. Each says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LatentError(ValueError):
+    """Base of the errors raised by spacy-latent."""
+
+
+class InvalidScores(LatentError):
+    """Scores of a wrong type, shape or value."""
+
+
+class InfeasibleError(LatentError):
+    """The scores forbid every structure of at least one item of the batch.
+
+    items (Sequence[int]): Positions in the batch of the items without a feasible structure.
+    """
+
+    def __init__(self, structure: str, items: Sequence[int], advice: str = "") -> None:
+        self.items = list(items)
+        named = ", ".join(str(i) for i in self.items[:10])
+        more = ", ..." if len(self.items) > 10 else ""
+        message = (
+            f"{structure}: no feasible structure for item(s) {named}{more} of the batch: "
+            "scores of -inf and the structure's constraints together forbid all of them. "
+            "Allow at least one structure per item, for example by raising some scores above -inf."
+        )
+        super().__init__(f"{message} {advice}".strip())
+
+
+class NotTractable(LatentError, NotImplementedError):
+    """The operation has no tractable exact algorithm on this structure."""
+
+    def __init__(self, structure: str, operation: str, alternatives: str) -> None:
+        super().__init__(
+            f"{structure} has no tractable exact '{operation}'. Instead: {alternatives}."
+        )
+
+
+class IncompatiblePair(LatentError):
+    """Two parts of a config that cannot work together."""
+
+    def __init__(self, first: str, second: str, reason: str, alternatives: str) -> None:
+        super().__init__(
+            f"{first} cannot be combined with {second}: {reason}. Use instead: {alternatives}."
+        )

@@ -1,0 +1,1 @@
+"""How gradients get through a discrete structure."""

@@ -1,0 +1,40 @@
+"""Structured attention: the expected structure (Kim et al. 2017; Liu and Lapata 2018)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+
+
+class Marginals(Estimator):
+    """z = E[z] = ∇A(s); its backward is the Hessian of the log-partition A.
+
+    prediction ("marginals" or "map"): what composes the vectors when not training. With "map" the
+        prediction is computed from the single best structure alone.
+    """
+
+    requires = frozenset({"marginals"})
+    hard = False
+
+    def __init__(self, prediction: Literal["marginals", "map"] = "marginals") -> None:
+        if prediction not in ("marginals", "map"):
+            raise LatentError(
+                f"Marginals: prediction is {prediction!r}; expected 'marginals' or 'map'."
+            )
+        self.prediction = prediction
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return self.prediction == "map"
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        soft = is_train or self.prediction == "marginals"
+        z = structure.marginals(scores, lengths) if soft else structure.map(scores, lengths)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))

@@ -1,0 +1,68 @@
+"""A thread pool for kernels: made lazily in each process, safe after fork and under many threads.
+
+numba's own parallel threads are neither, and torch's cannot run numba code.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+# Below this many (estimated) nanoseconds of work, waking another thread costs more than it saves.
+SERIAL_NANOSECONDS = 200_000
+
+_lock = threading.Lock()
+_executor: ThreadPoolExecutor | None = None
+
+
+def _forget_executor() -> None:
+    global _executor, _lock
+    _executor = None
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_executor)
+
+
+def _get_executor() -> ThreadPoolExecutor:
+    global _executor
+    with _lock:
+        if _executor is None:
+            _executor = ThreadPoolExecutor(
+                max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="spacy-latent"
+            )
+        return _executor
+
+
+def spread(kernel: Callable[..., Any], costs: Sequence[float], arguments: tuple[Any, ...]) -> None:
+    """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
+    equal cost, one of them on the calling thread.
+
+    kernel: compiled with ``nogil``; items must be independent of each other.
+    costs: estimated nanoseconds of each item.
+    """
+    count, total = len(costs), float(sum(costs))
+    threads = min(torch.get_num_threads(), count)
+    if threads <= 1 or total < SERIAL_NANOSECONDS:
+        kernel(0, count, *arguments)
+        return
+    bounds, spent, goal = [0], 0.0, total / threads
+    for item, cost in enumerate(costs):
+        if spent >= goal * len(bounds) and len(bounds) < threads:
+            bounds.append(item)
+        spent += cost
+    bounds.append(count)
+    executor = _get_executor()
+    futures = [
+        executor.submit(kernel, start, stop, *arguments)
+        for start, stop in zip(bounds[1:-1], bounds[2:])
+    ]
+    kernel(bounds[0], bounds[1], *arguments)
+    for future in futures:
+        future.result()

@@ -1,0 +1,43 @@
+"""Contracts of the two halves of a latent layer: scorers of parts, composers of vectors.
+
+A config names a scorer or composer by a function that takes its options and returns a *builder*: a
+picklable callable from the input width to the module, because the width is known only when the
+model is put together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+
+class PartScorer(nn.Module):
+    """Token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts ``(B, *parts)``.
+
+    For trees the parts are arcs: ``(B, n+1, n+1)``, ``[b, head, modifier]``, with node 0 the root.
+    Values at padding may be anything.
+    """
+
+    @abstractmethod
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+class Composer(nn.Module):
+    """Token vectors ``(B, n, d)`` through structures ``(B, *parts)``, hard or soft, to token vectors
+    ``(B, n, output_width)``. Rows at padding may be anything finite.
+
+    output_width: width of the result.
+    requires_hard: whether the structures must be 0/1.
+    """
+
+    output_width: int
+    requires_hard: bool = False
+
+    @abstractmethod
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+ScorerBuilder = Callable[[int], PartScorer]
+ComposerBuilder = Callable[[int], Composer]

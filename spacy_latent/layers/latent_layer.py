@@ -1,0 +1,78 @@
+"""Score the parts, draw structures, compose: the torch module behind every latent model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.layers.base import Composer, PartScorer
+from spacy_latent.structures.base import Structure
+
+
+@dataclass
+class LatentOutput:
+    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature."""
+
+    vectors: Tensor
+    draw: Draw
+    scores: Tensor
+
+
+class LatentLayer(nn.Module):
+    """The weighted average over the K structures of a Draw of what the composer makes of each.
+
+    temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
+    """
+
+    def __init__(
+        self,
+        scorer: PartScorer,
+        structure: Structure,
+        estimator: Estimator,
+        composer: Composer,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_parts(structure, estimator, composer)
+        self.scorer = scorer
+        self.structure = structure
+        self.estimator = estimator
+        self.composer = composer
+        self.temperature = temperature
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
+        # Inference stays in float32 under autocast: exp and determinants overflow in half precision.
+        scores = self.scorer(vectors, lengths)
+        with torch.autocast(device_type=scores.device.type, enabled=False):
+            if scores.dtype in (torch.float16, torch.bfloat16):
+                scores = scores.float()
+            scores = scores / self.temperature
+            draw = self.estimator(self.structure, scores, lengths, self.training)
+        z, weights = draw.z, draw.weights
+        count, batch = weights.shape
+        composed = self.composer(
+            vectors.repeat(count, 1, 1),
+            z.reshape(count * batch, *z.shape[2:]),
+            lengths.repeat(count),
+        )
+        if count > 1:
+            composed = composed.view(count, batch, *composed.shape[1:])
+            composed = (weights[:, :, None, None] * composed).sum(0)
+        return LatentOutput(composed, draw, scores)
+
+
+def check_parts(structure: Structure, estimator: Estimator, composer: Composer) -> None:
+    """Refuse combinations that cannot work, before any text is read."""
+    estimator.check(structure)
+    if composer.requires_hard and not (estimator.hard and estimator.hard_at_prediction):
+        raise IncompatiblePair(
+            type(composer).__name__,
+            estimator.name,
+            "this composer walks hard 0/1 trees and the estimator gives soft ones",
+            "StraightThrough, Spigot or PerturbAndMap, or a composer that takes soft trees "
+            "(GraphConvolution, HeadAttention, RecursiveMessagePassing)",
+        )

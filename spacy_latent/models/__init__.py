@@ -1,0 +1,1 @@
+"""Thinc architectures: lists of Doc in, arrays out."""

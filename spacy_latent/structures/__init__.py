@@ -1,0 +1,1 @@
+"""What is latent: sets of structures, and exact inference on them."""

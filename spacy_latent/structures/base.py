@@ -1,0 +1,266 @@
+"""The contract of a structure: a finite set of 0/1 arrays over parts, and inference on it.
+
+Scores are a float tensor ``(B, *parts)``, batched and padded; ``lengths`` is an integer tensor,
+``(B,)`` or ``(B, axes)``, of the true sizes. Padding is never read and gets no gradient. A score of
+``-inf`` forbids a part. A subclass has to give only :meth:`Structure._map`; everything that follows
+from a MAP oracle alone then works.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+
+ADVICE_MAP_ONLY = (
+    "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
+    "one (StraightThrough with backward='identity', Spigot, SparseMAP, PerturbAndMap)"
+)
+
+
+@dataclass
+class TopK:
+    """The k best structures of each item, best first.
+
+    z: ``(K, B, *parts)``, 0/1. Where an item has fewer than K structures, the rest is zero.
+    scores: ``(K, B)``, and ``-inf`` where there is no such structure.
+    """
+
+    z: Tensor
+    scores: Tensor
+
+
+@dataclass
+class SparseSolution:
+    """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
+
+    mean: ``(B, *parts)``, the point μ; differentiable.
+    weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
+        differentiable. K is the largest support in the batch.
+    """
+
+    mean: Tensor
+    weights: Tensor
+    _expand: Callable[[], Tensor] = field(repr=False)
+
+    @property
+    def atoms(self) -> Tensor:
+        """The structures of the support, ``(K, B, *parts)``, 0/1, zero where the weight is padding.
+
+        Made on demand: it is K times the size of the scores.
+        """
+        return self._expand()
+
+
+class Structure(ABC):
+    """A set of structures over parts. Subclasses are stateless and may be pickled.
+
+    part_axes: number of trailing axes of ``scores`` that index parts.
+    tractable: names of the operations that have an exact polynomial algorithm, beyond those that
+        follow from ``map``. Estimators ask it when a config is loaded.
+    """
+
+    part_axes: ClassVar[int]
+    tractable: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items()))
+        return f"{self.name}({arguments})"
+
+    # ---------------------------------------------------------------- to be given by a subclass
+
+    @abstractmethod
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The best structure of each item, 0/1 in the dtype of ``scores``. Ties may be broken
+        freely but always the same way. ``scores`` come from :meth:`prepare`."""
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
+
+        The default: entry i of an axis is a part when i is smaller than the item's length.
+        """
+        per_axis = lengths if lengths.dim() == 2 else lengths[:, None].expand(-1, self.part_axes)
+        mask = torch.ones_like(scores, dtype=torch.bool)
+        for axis in range(self.part_axes):
+            size = scores.shape[1 + axis]
+            shape = [1] * scores.dim()
+            shape[1 + axis] = size
+            index = torch.arange(size, device=scores.device).view(shape)
+            limit = per_axis[:, axis].view(-1, *[1] * self.part_axes)
+            mask &= index < limit
+        return mask
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The default differentiates :meth:`_log_partition`, keeping the graph."""
+        with torch.enable_grad():
+            leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
+            total = self._log_partition(leaf, lengths).sum()
+            (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
+        return result
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        raise NotTractable(self.name, "sample", "PerturbAndMap, which samples with noise and map")
+
+    # ---------------------------------------------------------------- operations
+
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The highest-scoring structure of each item.
+
+        RETURNS: ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``; no gradient.
+        """
+        prepared, lengths = self.prepare(scores, lengths)
+        with torch.no_grad():
+            return self._map(prepared.detach(), lengths).to(scores.dtype)
+
+    def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
+        prepared, lengths = self.prepare(scores, lengths)
+        return self._log_partition(prepared, lengths).to(scores.dtype)
+
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
+        prepared, lengths = self.prepare(scores, lengths)
+        return self._marginals(prepared, lengths).to(scores.dtype)
+
+    def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable."""
+        return self.cross_entropy(scores, scores, lengths)
+
+    def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        """−Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``."""
+        mean = self.marginals(scores, lengths)
+        return self.log_partition(other, lengths) - self._total(mean, other, lengths)
+
+    def kl(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        """KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``."""
+        return self.cross_entropy(scores, other, lengths) - self.entropy(scores, lengths)
+
+    def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Natural logarithm of the number of structures whose every part is above −inf, ``(B,)``."""
+        prepared, lengths = self.prepare(scores.detach(), lengths)
+        zeros = torch.where(torch.isneginf(prepared), prepared, torch.zeros_like(prepared))
+        return self.log_partition(zeros.to(scores.dtype), lengths)
+
+    def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``."""
+        return self._total(z, scores, lengths) - self.log_partition(scores, lengths)
+
+    def sample(
+        self,
+        scores: Tensor,
+        lengths: Tensor,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Exact independent samples from p(z) ∝ exp(z·s), ``(num_samples, B, *parts)``, 0/1.
+
+        generator: the source of randomness, torch's default on the CPU if None.
+        """
+        if num_samples < 1:
+            raise InvalidScores(f"{self.name}.sample: num_samples is {num_samples}, must be >= 1.")
+        prepared, lengths = self.prepare(scores, lengths)
+        with torch.no_grad():
+            drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
+        return drawn.to(scores.dtype)
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
+        from spacy_latent.structures.k_best import lawler
+
+        prepared, lengths = self.prepare(scores, lengths)
+        with torch.no_grad():
+            best = lawler(self, prepared.detach(), lengths, k)
+        return TopK(best.z.to(scores.dtype), best.scores.to(scores.dtype))
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        """SparseMAP (Niculae et al. 2018a) by the active-set method; differentiable.
+
+        max_iter: bound on the number of calls of the MAP oracle per item.
+        tolerance: bound on the duality gap.
+        """
+        from spacy_latent.structures.active_set import solve_with_oracle
+
+        prepared, lengths = self.prepare(scores, lengths)
+        return solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
+
+    def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
+        """What an annotation stores of one 0/1 structure ``(*parts)``: here, the chosen parts."""
+        return np.argwhere(z[tuple(slice(0, int(n)) for n in np.atleast_1d(length))] > 0.5)
+
+    def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
+        """The 0/1 array of one annotation: the inverse of :meth:`decode`."""
+        z = np.zeros(
+            [int(n) for n in np.atleast_1d(length)] * (1 if np.ndim(length) else self.part_axes)
+        )
+        z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
+        return z
+
+    # ---------------------------------------------------------------- shared steps
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Check and normalise the input of an operation.
+
+        Half precision becomes float32; whatever is not a part becomes −inf. A kernel that reads
+        lengths and constraints itself overrides this with :meth:`check_types` alone.
+        """
+        scores, lengths = self.check_types(scores, lengths)
+        mask = self.part_mask(scores, lengths)
+        prepared = torch.where(mask, scores, scores.new_full((), -torch.inf))
+        bad = torch.isnan(prepared) | torch.isposinf(prepared)
+        if bool(bad.any()):
+            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
+            raise InvalidScores(self._not_finite_message(items))
+        return prepared, lengths
+
+    def _not_finite_message(self, items: list[int]) -> str:
+        return (
+            f"{self.name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. Scores "
+            "must be finite, or -inf to forbid a part. If this came up in training, lower the "
+            "learning rate or clip gradients (training.optimizer.grad_clip)."
+        )
+
+    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse a wrong dtype, shape or length; bring half precision to float32."""
+        if not scores.is_floating_point():
+            raise InvalidScores(
+                f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
+                "Convert them with scores.float()."
+            )
+        if scores.dim() != 1 + self.part_axes or lengths.shape[:1] != scores.shape[:1]:
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)} and lengths "
+                f"{tuple(lengths.shape)}; expected (B, parts) with {self.part_axes} axes of parts, "
+                "and one length (or one per axis) for each of the B items."
+            )
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        return scores, lengths.to(torch.int64)
+
+    def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """z·s over parts, where 0·(−inf) counts as 0."""
+        axes = tuple(range(-self.part_axes, 0))
+        taken = torch.where(z != 0, scores, scores.new_zeros(()))
+        return (z * taken).sum(axes)
+
+    def raise_infeasible(self, items: list[int]) -> None:
+        raise InfeasibleError(self.name, items)

@@ -1,0 +1,1 @@
+"""Drawings of structures, by displaCy's conventions."""

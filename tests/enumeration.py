@@ -1,0 +1,69 @@
+"""Brute force: every structure of a small set, the reference that exact inference is tested by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+
+def is_tree(heads: tuple[int, ...]) -> bool:
+    """Whether heads of tokens 1..n (0 the root) form a tree."""
+    for modifier in range(1, len(heads) + 1):
+        seen, node = set(), modifier
+        while node != 0:
+            if node in seen:
+                return False
+            seen.add(node)
+            node = heads[node - 1]
+    return True
+
+
+def is_projective(heads: tuple[int, ...]) -> bool:
+    """Whether every token between a head and its modifier descends from that head."""
+    n = len(heads)
+
+    def descends(node: int, ancestor: int) -> bool:
+        while node != 0 and node != ancestor:
+            node = heads[node - 1]
+        return node == ancestor
+
+    for modifier in range(1, n + 1):
+        head = heads[modifier - 1]
+        low, high = min(head, modifier), max(head, modifier)
+        if not all(descends(between, head) for between in range(low + 1, high)):
+            return False
+    return True
+
+
+def dependency_trees(
+    n: int,
+    projective: bool = False,
+    single_root: bool = False,
+    direction: str = "any",
+    max_arc_length: int | None = None,
+) -> Iterator[tuple[int, ...]]:
+    """Heads of every dependency tree over n tokens that satisfies the constraints."""
+    for heads in product(range(n + 1), repeat=n):
+        if any(head == modifier for modifier, head in enumerate(heads, 1)):
+            continue
+        if single_root and sum(head == 0 for head in heads) != (1 if n else 0):
+            continue
+        arcs = [(head, modifier) for modifier, head in enumerate(heads, 1) if head != 0]
+        if direction == "earlier" and any(head > modifier for head, modifier in arcs):
+            continue
+        if direction == "later" and any(head < modifier for head, modifier in arcs):
+            continue
+        if max_arc_length is not None and any(abs(h - m) > max_arc_length for h, m in arcs):
+            continue
+        if is_tree(heads) and (not projective or is_projective(heads)):
+            yield heads
+
+
+def arcs(heads: tuple[int, ...]) -> np.ndarray:
+    """The 0/1 array ``(n+1, n+1)``, ``[head, modifier]``, of a tree."""
+    n = len(heads)
+    z = np.zeros((n + 1, n + 1))
+    z[list(heads), range(1, n + 1)] = 1.0
+    return z
