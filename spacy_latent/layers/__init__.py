@@ -1,1 +1,1 @@
-"""torch.nn modules that score the parts of a structure and compose vectors with it. No spaCy here."""
+"""torch.nn modules that score parts and compose vectors with a structure. No spaCy here."""

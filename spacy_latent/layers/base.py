@@ -25,7 +25,7 @@ class PartScorer(nn.Module):
 
 
 class Composer(nn.Module):
-    """Token vectors ``(B, n, d)`` through structures ``(B, *parts)``, hard or soft, to token vectors
+    """Token vectors ``(B, n, d)`` through structures ``(B, *parts)``, hard or soft, to vectors
     ``(B, n, output_width)``. Rows at padding may be anything finite.
 
     output_width: width of the result.

@@ -45,7 +45,7 @@ class LatentLayer(nn.Module):
         self.temperature = temperature
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
-        # Inference stays in float32 under autocast: exp and determinants overflow in half precision.
+        # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):

@@ -152,7 +152,7 @@ class Structure(ABC):
         return self.cross_entropy(scores, other, lengths) - self.entropy(scores, lengths)
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Natural logarithm of the number of structures whose every part is above −inf, ``(B,)``."""
+        """log of the number of structures whose every part is above −inf, ``(B,)``."""
         prepared, lengths = self.prepare(scores.detach(), lengths)
         zeros = torch.where(torch.isneginf(prepared), prepared, torch.zeros_like(prepared))
         return self.log_partition(zeros.to(scores.dtype), lengths)
@@ -232,8 +232,8 @@ class Structure(ABC):
 
     def _not_finite_message(self, items: list[int]) -> str:
         return (
-            f"{self.name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. Scores "
-            "must be finite, or -inf to forbid a part. If this came up in training, lower the "
+            f"{self.name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. "
+            "Scores must be finite, or -inf to forbid a part. If this came up in training, lower the "
             "learning rate or clip gradients (training.optimizer.grad_clip)."
         )
 

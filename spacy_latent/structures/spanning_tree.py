@@ -21,7 +21,7 @@ class SpanningTree(Structure):
     """Trees over n tokens and a root. Scores ``(B, n+1, n+1)``, ``[b, head, modifier]``.
 
     single_root: exactly one token is attached to the root.
-    direction: where the head of a token may stand: "any", "earlier" or "later". The root always may.
+    direction: where the head of a token may stand: "any", "earlier" or "later"; the root always.
     max_arc_length: bound on |head − modifier| of arcs between tokens; None for no bound.
     """
 
