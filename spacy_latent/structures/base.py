@@ -233,8 +233,8 @@ class Structure(ABC):
     def _not_finite_message(self, items: list[int]) -> str:
         return (
             f"{self.name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. "
-            "Scores must be finite, or -inf to forbid a part. If this came up in training, lower the "
-            "learning rate or clip gradients (training.optimizer.grad_clip)."
+            "Scores must be finite, or -inf to forbid a part. If this came up in training, lower "
+            "the learning rate or clip gradients (training.optimizer.grad_clip)."
         )
 
     def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
