@@ -44,10 +44,12 @@ class SparseSolution:
     mean: ``(B, *parts)``, the point μ; differentiable.
     weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
         differentiable. K is the largest support in the batch.
+    gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
     """
 
     mean: Tensor
     weights: Tensor
+    gap: Tensor
     _expand: Callable[[], Tensor] = field(repr=False)
 
     @property
@@ -65,9 +67,13 @@ class Structure(ABC):
     part_axes: number of trailing axes of ``scores`` that index parts.
     tractable: names of the operations that have an exact polynomial algorithm, beyond those that
         follow from ``map``. Estimators ask it when a config is loaded.
+    exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
+        for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
+        modifiers have one head each. Empty where there are no such axes.
     """
 
     part_axes: ClassVar[int]
+    exclusive_axes: ClassVar[tuple[int, ...]] = ()
     tractable: ClassVar[frozenset[str]] = frozenset()
 
     @property

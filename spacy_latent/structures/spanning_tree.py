@@ -26,6 +26,7 @@ class SpanningTree(Structure):
     """
 
     part_axes: ClassVar[int] = 2
+    exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def __init__(
@@ -76,6 +77,8 @@ class SpanningTree(Structure):
                 continue
             matrix = scores[b, : n + 1, : n + 1].double().cpu().numpy()
             heads = _best(matrix, self.single_root)
+            if heads is None or not np.isfinite(matrix[heads[1:], range(1, n + 1)]).all():
+                self.raise_infeasible([b])
             z[b, torch.as_tensor(heads[1:]), torch.arange(1, n + 1)] = 1
         return z
 
@@ -90,10 +93,11 @@ class SpanningTree(Structure):
         return z
 
 
-def _best(scores: np.ndarray, single_root: bool) -> np.ndarray:
+def _best(scores: np.ndarray, single_root: bool) -> np.ndarray | None:
     if not single_root:
         return _chu_liu_edmonds(scores)
-    best, value = None, -np.inf
+    best: np.ndarray | None = None
+    value = -np.inf
     for r in range(1, len(scores)):
         forced = scores.copy()
         forced[0, 1:] = -np.inf

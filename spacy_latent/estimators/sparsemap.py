@@ -1,0 +1,68 @@
+"""SparseMAP: a differentiable sparse average of a few structures (Niculae et al. 2018a)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+
+
+class SparseMAP(Estimator):
+    """z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a, eq. 5, backward
+    eq. 6), exact, from a MAP oracle alone.
+
+    marginalize: give the K structures of the support with their differentiable weights in place of
+        their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020).
+    prediction ("sparsemap" or "map"): what composes the vectors when not training.
+    max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it uses
+        the optimum over the structures found so far.
+    tolerance: bound on the duality gap.
+    """
+
+    def __init__(
+        self,
+        marginalize: bool = False,
+        prediction: Literal["sparsemap", "map"] = "sparsemap",
+        max_iter: int = 200,
+        tolerance: float = 1e-6,
+    ) -> None:
+        if prediction not in ("sparsemap", "map"):
+            raise LatentError(
+                f"SparseMAP: prediction is {prediction!r}; expected 'sparsemap' or 'map'."
+            )
+        if max_iter < 1 or not tolerance > 0:
+            raise LatentError(
+                f"SparseMAP: max_iter is {max_iter} and tolerance {tolerance}; expected "
+                "max_iter >= 1 and tolerance > 0."
+            )
+        self.marginalize = marginalize
+        self.prediction = prediction
+        self.max_iter = max_iter
+        self.tolerance = tolerance
+
+    @property
+    def hard(self) -> bool:  # type: ignore[override]
+        return self.marginalize
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return self.prediction == "map" or self.marginalize
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if not is_train and self.prediction == "map":
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        solution = structure.sparsemap(scores, lengths, self.max_iter, self.tolerance)
+        if self.marginalize:
+            # Composers that walk trees get a tree in the padding, too; its weight is zero.
+            atoms, weights = solution.atoms, solution.weights
+            unused = (weights == 0).view(*weights.shape, *[1] * structure.part_axes)
+            return Draw(torch.where(unused, atoms[:1], atoms), weights)
+        return Draw(solution.mean[None], scores.new_ones((1, scores.shape[0])))

@@ -1,0 +1,115 @@
+"""SPIGOT: structured projection of intermediate gradients (Peng et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.relaxation import project_relaxed
+
+
+class Spigot(Estimator):
+    """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018, eq. 8).
+
+    step_size: η.
+    projection ("exact" or "relaxed"): on the convex hull of the structures, by SparseMAP; or as in
+        the original, on the relaxed polytope with one choice per group of exclusive parts (for a
+        tree, one head per word: a simplex each).
+    max_norm: g of each item is scaled down to this norm first, as the original clips it; None for
+        no bound.
+    scale_by_batch: multiply g by the number of items, for losses that are means over them, whose
+        gradients would otherwise shrink against the fixed size of the polytope. spaCy's own losses
+        mostly are sums.
+    max_iter, tolerance: of SparseMAP, for the exact projection.
+    """
+
+    hard = True
+
+    def __init__(
+        self,
+        step_size: float = 1.0,
+        projection: Literal["exact", "relaxed"] = "exact",
+        max_norm: float | None = None,
+        scale_by_batch: bool = False,
+        max_iter: int = 200,
+        tolerance: float = 1e-6,
+    ) -> None:
+        if projection not in ("exact", "relaxed"):
+            raise LatentError(
+                f"Spigot: projection is {projection!r}; expected 'exact' or 'relaxed'."
+            )
+        if not step_size > 0:
+            raise LatentError(f"Spigot: step_size is {step_size}; expected a positive number.")
+        if max_norm is not None and not max_norm > 0:
+            raise LatentError(
+                f"Spigot: max_norm is {max_norm}; expected a positive number, or null for none."
+            )
+        if max_iter < 1 or not tolerance > 0:
+            raise LatentError(
+                f"Spigot: max_iter is {max_iter} and tolerance {tolerance}; expected "
+                "max_iter >= 1 and tolerance > 0."
+            )
+        self.step_size = step_size
+        self.projection = projection
+        self.max_norm = max_norm
+        self.scale_by_batch = scale_by_batch
+        self.max_iter = max_iter
+        self.tolerance = tolerance
+
+    def check(self, structure: Structure) -> None:
+        super().check(structure)
+        if self.projection == "relaxed" and not structure.exclusive_axes:
+            raise IncompatiblePair(
+                "Spigot with projection='relaxed'",
+                structure.name,
+                f"{structure.name} has no groups of exclusive parts, which the relaxed polytope "
+                "is made of",
+                "Spigot with projection='exact', or SparseMAP",
+            )
+
+    def project(self, structure: Structure, points: Tensor, lengths: Tensor) -> Tensor:
+        """The nearest point to each of ``points`` (B, *parts); −inf forbids a part."""
+        if self.projection == "relaxed":
+            return project_relaxed(structure, points, lengths)
+        return structure.sparsemap(points, lengths, self.max_iter, self.tolerance).mean
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if is_train:
+            z = _ProjectedGradient.apply(scores, structure, lengths, self)
+        else:
+            z = structure.map(scores, lengths)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+
+
+class _ProjectedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, structure: Structure, lengths: Tensor, estimator: Spigot
+    ) -> Tensor:
+        z = structure.map(scores, lengths)
+        allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
+        ctx.save_for_backward(z, allowed, lengths)
+        ctx.structure, ctx.estimator = structure, estimator
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        z, allowed, lengths = ctx.saved_tensors
+        estimator: Spigot = ctx.estimator
+        gradient = gradient.masked_fill(~allowed, 0.0)
+        if estimator.scale_by_batch:
+            gradient = gradient * gradient.shape[0]
+        if estimator.max_norm is not None:
+            norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
+            gradient = gradient * (estimator.max_norm / norm.clamp_min(estimator.max_norm))
+        points = (z - estimator.step_size * gradient).masked_fill(~allowed, -torch.inf)
+        return z - estimator.project(ctx.structure, points, lengths), None, None, None

@@ -1,0 +1,172 @@
+"""The active-set method of SparseMAP for one item: its linear algebra, on lists of parts.
+
+An atom is a row of part numbers, so entries of the Gram matrix are counts of shared parts. Atoms
+are affinely but not linearly independent; G + 11ᵀ is invertible where G is not, and gives the same
+solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a time.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+# Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
+DEPENDENT = 1e-9
+
+
+@njit(cache=True, nogil=True)
+def shared_parts(atoms, count, indicator, column):
+    """``column[i]``: parts that atom i shares with the one that ``indicator`` marks. Rows of atoms
+    are padded with −1."""
+    for i in range(count):
+        total = 0
+        for part in atoms[i]:
+            if part < 0:
+                break
+            total += indicator[part]
+        column[i] = total
+
+
+@njit(cache=True, nogil=True)
+def enter(atoms, count, size, gap, column, inverse, row_sums, weights, mean, direction, solved):
+  
+    """Let the atom in row ``count`` into the support and move to the optimum of the new support.
+
+    count: atoms of the support, at whose optimum ``weights`` and ``mean`` are.
+    size: number of parts of the new atom.
+    gap: (s − μ)·(a − μ) of the new atom a, positive.
+    column: parts that it shares with each atom of the support.
+    inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1.
+    RETURNS: the new number of atoms; 0, with nothing changed, where the new atom
+        depends on the others.
+    """
+    new = count
+    for j in range(count):
+        solved[j] = 0.0
+    for i in range(count):
+        factor = column[i] + 1.0
+        for j in range(count):
+            solved[j] += factor * inverse[i, j]
+    pivot = size + 1.0
+    defect = 1.0
+    for i in range(count):
+        pivot -= (column[i] + 1.0) * solved[i]
+        defect -= (column[i] + 1.0) * row_sums[i]
+    if pivot < DEPENDENT:
+        return 0
+    solved[new] = -1.0
+    weights[new] = 0.0
+    row_sums[new] = 0.0
+    for i in range(count + 1):
+        inverse[i, new] = 0.0
+        inverse[new, i] = 0.0
+    count += 1
+    for i in range(count):
+        factor = solved[i] / pivot
+        row_sums[i] -= factor * defect
+        for j in range(count):
+            inverse[i, j] += factor * solved[j]
+    # The gradient is the same along every atom of the support and larger by `gap` along the new
+    # one, so the direction to the optimum is the new atom's column of the inverse, made to sum to zero.
+    while True:
+        total, sums = 0.0, 0.0
+        for i in range(count):
+            total += inverse[new, i]
+            sums += row_sums[i]
+        factor = total / sums
+        step, blocking = 1.0, -1
+        for i in range(count):
+            direction[i] = gap * (inverse[new, i] - factor * row_sums[i])
+            if direction[i] < 0.0 and i != new and weights[i] + step * direction[i] < 0.0:
+                step, blocking = -weights[i] / direction[i], i
+        for i in range(count):
+            change = step * direction[i]
+            weights[i] = max(weights[i] + change, 0.0)
+            for part in atoms[i]:
+                if part < 0:
+                    break
+                mean[part] += change
+        if blocking < 0:
+            return count
+        gap *= 1.0 - step
+        leave(blocking, count, atoms, inverse, row_sums, weights)
+        count -= 1
+        if new == count:
+            new = blocking
+
+
+@njit(cache=True, nogil=True)
+def leave(gone, count, atoms, inverse, row_sums, weights):
+    """Take atom ``gone`` out of the support; the last atom takes its place."""
+    last = count - 1
+    pivot = inverse[gone, gone]
+    for i in range(count):
+        if i != gone:
+            factor = inverse[i, gone] / pivot
+            row_sums[i] -= factor * row_sums[gone]
+            for j in range(count):
+                inverse[i, j] -= factor * inverse[gone, j]
+    if gone != last:
+        for j in range(count):
+            inverse[gone, j] = inverse[last, j]
+        for i in range(count):
+            inverse[i, gone] = inverse[i, last]
+        row_sums[gone] = row_sums[last]
+        weights[gone] = weights[last]
+        for j in range(atoms.shape[1]):
+            atoms[gone, j] = atoms[last, j]
+
+
+@njit(cache=True, nogil=True)
+def polish(atoms, count, scores, mean, inverse, row_sums, weights, residual):
+  
+    """One step of refinement of the weights, then the mean from them: removes what rounding left
+    over many small steps."""
+    mean[:] = 0.0
+    for i in range(count):
+        for part in atoms[i]:
+            if part < 0:
+                break
+            mean[part] += weights[i]
+    average = 0.0
+    for i in range(count):
+        residual[i] = 0.0
+        for part in atoms[i]:
+            if part < 0:
+                break
+            residual[i] += scores[part] - mean[part]
+        average += residual[i] / count
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        total += row_sums[i] * (residual[i] - average)
+        sums += row_sums[i]
+    kept = 0.0
+    for i in range(count):
+        change = -total / sums * row_sums[i]
+        for j in range(count):
+            change += inverse[i, j] * (residual[j] - average)
+        weights[i] = max(weights[i] + change, 0.0)
+        kept += weights[i]
+    mean[:] = 0.0
+    for i in range(count):
+        weights[i] /= kept
+        for part in atoms[i]:
+            if part < 0:
+                break
+            mean[part] += weights[i]
+
+
+@njit(cache=True, nogil=True)
+def gradient_of_weights(count, inverse, upstream, result):
+    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a, eq. 6)."""
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        result[i] = 0.0
+        for j in range(count):
+            result[i] += inverse[i, j] * upstream[j]
+            sums += inverse[i, j]
+        total += result[i]
+    for i in range(count):
+        row = 0.0
+        for j in range(count):
+            row += inverse[i, j]
+        result[i] -= total / sums * row

@@ -1,0 +1,158 @@
+"""The k best structures from a MAP oracle alone (Lawler 1972; Murty 1968)."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.structures.base import Structure, TopK
+
+# Scores of at most this many parts are copied for one call of the oracle.
+CALL_PARTS = 1 << 23
+
+
+@dataclass(order=True)
+class _Candidate:
+    """The best structure of a subset of the structures: those that hold all of ``forced`` and
+    none of ``forbidden``."""
+
+    cost: float
+    order: int
+    parts: np.ndarray = field(compare=False)
+    forced: tuple[int, ...] = field(compare=False)
+    forbidden: tuple[int, ...] = field(compare=False)
+
+
+def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+    """The ``k`` best structures of each item, exact up to rounding in float64.
+
+    What is left of a subset of structures without its best one splits into subsets that agree with
+    it up to some part and differ there; the oracle finds the best of each, all of an item and all
+    items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals, where
+    ``structure.exclusive_axes`` names them, else by a bonus above the sum of all scores.
+    """
+    if k < 1:
+        raise InvalidScores(f"{structure.name}.top_k: k is {k}; expected k >= 1.")
+    batch, shape = scores.shape[0], scores.shape[1:]
+    masked = scores.detach().double()
+    masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
+    flat = masked.flatten(1).cpu().numpy()
+    solver = _Solver(structure, masked, flat, lengths)
+    first = solver.solve([(b, (), ()) for b in range(batch)], required=True)
+    heaps = [[candidate] for candidate in first if candidate is not None]
+    z = np.zeros((k, batch, flat.shape[1]), dtype=np.float32)
+    values = np.full((k, batch), -np.inf)
+    for rank in range(k):
+        subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        for b, heap in enumerate(heaps):
+            if not heap:
+                continue
+            best = heapq.heappop(heap)
+            z[rank, b, best.parts] = 1.0
+            values[rank, b] = -best.cost
+            if rank + 1 < k:
+                subsets += [(b, *rest) for rest in _split(structure, best, flat[b])]
+        for (b, _, _), candidate in zip(subsets, solver.solve(subsets)):
+            if candidate is not None:
+                heapq.heappush(heaps[b], candidate)
+    return TopK(
+        torch.from_numpy(z).view(k, batch, *shape).to(scores),
+        torch.from_numpy(values).to(scores),
+    )
+
+
+def _split(
+    structure: Structure, best: _Candidate, scores: np.ndarray
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    forced, forbidden = set(best.forced), set(best.forbidden)
+    subsets = []
+    kept, absent = list(best.forced), list(best.forbidden)
+    free = [part for part in best.parts.tolist() if part not in forced]
+    for part in free:
+        subsets.append((tuple(kept), (*absent, part)))
+        kept.append(part)
+    if not structure.exclusive_axes:
+        # Another structure may hold all of these parts and more.
+        chosen = set(best.parts.tolist())
+        for part in np.flatnonzero(scores > -np.inf).tolist():
+            if part not in chosen and part not in forbidden:
+                subsets.append(((*kept, part), tuple(absent)))
+                absent.append(part)
+    return subsets
+
+
+class _Solver:
+    """Batched calls of the oracle on scores where parts are forced and forbidden."""
+
+    def __init__(
+        self, structure: Structure, masked: Tensor, flat: np.ndarray, lengths: Tensor
+    ) -> None:
+        self.structure = structure
+        self.masked = masked
+        self.flat = flat
+        self.lengths = lengths
+        finite = np.where(np.isfinite(flat), flat, 0.0)
+        self.bonus = 1.0 + 2.0 * np.abs(finite).sum(1)
+        self.made = 0
+
+    def solve(
+        self,
+        subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]],
+        required: bool = False,
+    ) -> list[_Candidate | None]:
+        size = max(1, CALL_PARTS // max(1, self.flat.shape[1]))
+        results: list[_Candidate | None] = []
+        for start in range(0, len(subsets), size):
+            results += self._solve(subsets[start : start + size], required)
+        return results
+
+    def _solve(
+        self, subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]], required: bool
+    ) -> list[_Candidate | None]:
+        shape, exclusive = tuple(self.masked.shape[1:]), self.structure.exclusive_axes
+        items = [b for b, _, _ in subsets]
+        scores = self.flat[items]
+        for row, (b, forced, forbidden) in zip(scores, subsets):
+            row[list(forbidden)] = -np.inf
+            for part in forced:
+                if exclusive:
+                    index = [
+                        slice(None) if axis in exclusive else i
+                        for axis, i in enumerate(np.unravel_index(part, shape))
+                    ]
+                    kept = row[part]
+                    row.reshape(shape)[tuple(index)] = -np.inf
+                    row[part] = kept
+                else:
+                    row[part] += self.bonus[b]
+        results: list[_Candidate | None] = [None] * len(subsets)
+        for i, parts in self._ask(scores, items, required).items():
+            b, forced, forbidden = subsets[i]
+            value, chosen = self.flat[b][parts].sum(), set(parts.tolist())
+            if value > -np.inf and chosen.issuperset(forced) and chosen.isdisjoint(forbidden):
+                self.made += 1
+                results[i] = _Candidate(-float(value), self.made, parts, forced, forbidden)
+        return results
+
+    def _ask(self, scores: np.ndarray, items: list[int], required: bool) -> dict[int, np.ndarray]:
+        remaining = list(range(len(items)))
+        while remaining:
+            batch = torch.from_numpy(scores[remaining]).view(-1, *self.masked.shape[1:])
+            lengths = self.lengths[[items[i] for i in remaining]]
+            try:
+                best = self.structure._map(batch.to(self.masked.device), lengths)
+            except InfeasibleError as error:
+                if required or not error.items:
+                    raise
+                # An empty subset: no candidate. The oracle names the positions in this call.
+                gone = {remaining[i] for i in error.items}
+                remaining = [i for i in remaining if i not in gone]
+                continue
+            rows = best.flatten(1).cpu().numpy()
+            return {i: np.flatnonzero(row) for i, row in zip(remaining, rows)}
+        return {}

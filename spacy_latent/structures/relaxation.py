@@ -1,0 +1,42 @@
+"""Projection on a relaxed polytope: one choice per group of exclusive parts, and no more."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import NotTractable
+from spacy_latent.structures.base import Structure
+
+
+def project_relaxed(structure: Structure, points: Tensor, lengths: Tensor) -> Tensor:
+    """The nearest point, ``(B, *parts)``, whose parts are non-negative and sum to 1 in each group
+    along ``structure.exclusive_axes``; for trees, one head for each modifier, cycles allowed.
+
+    −inf forbids a part. The simplex projection is that of Held et al. 1974, by sorting.
+    """
+    if not structure.exclusive_axes:
+        raise NotTractable(
+            structure.name, "relaxed projection", "Spigot with projection='exact', or SparseMAP"
+        )
+    axes = [1 + axis for axis in structure.exclusive_axes]
+    rest = [axis for axis in range(points.dim()) if axis not in axes]
+    order = rest + axes
+    masked = points.masked_fill(~structure.part_mask(points, lengths), -torch.inf).permute(order)
+    groups = masked.flatten(len(rest))
+    result = _project_simplex(groups).view(masked.shape)
+    return result.permute([order.index(axis) for axis in range(points.dim())])
+
+
+def _project_simplex(points: Tensor) -> Tensor:
+    """Rows on the simplex; a row without any finite entry gives zeros."""
+    size = points.shape[-1]
+    if size == 0:
+        return points
+    ordered = points.sort(-1, descending=True).values
+    rank = torch.arange(1, size + 1, device=points.device, dtype=points.dtype)
+    finite = ordered.masked_fill(ordered.isneginf(), 0.0)
+    excess = finite.cumsum(-1) - 1.0
+    support = (rank * ordered > excess).sum(-1, keepdim=True)
+    threshold = excess.gather(-1, (support - 1).clamp_min(0)) / support.clamp_min(1)
+    return (points - threshold).clamp_min(0.0)
