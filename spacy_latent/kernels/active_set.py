@@ -28,7 +28,6 @@ def shared_parts(atoms, count, indicator, column):
 
 @njit(cache=True, nogil=True)
 def enter(atoms, count, size, gap, column, inverse, row_sums, weights, mean, direction, solved):
-  
     """Let the atom in row ``count`` into the support and move to the optimum of the new support.
 
     count: atoms of the support, at whose optimum ``weights`` and ``mean`` are.
@@ -66,7 +65,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, mean, dir
         for j in range(count):
             inverse[i, j] += factor * solved[j]
     # The gradient is the same along every atom of the support and larger by `gap` along the new
-    # one, so the direction to the optimum is the new atom's column of the inverse, made to sum to zero.
+    # one: the direction to the optimum is the new atom's column of the inverse, summing to zero.
     while True:
         total, sums = 0.0, 0.0
         for i in range(count):
@@ -118,7 +117,6 @@ def leave(gone, count, atoms, inverse, row_sums, weights):
 
 @njit(cache=True, nogil=True)
 def polish(atoms, count, scores, mean, inverse, row_sums, weights, residual):
-  
     """One step of refinement of the weights, then the mean from them: removes what rounding left
     over many small steps."""
     mean[:] = 0.0

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.base import Structure
 
 Direction = Literal["any", "earlier", "later"]
@@ -78,7 +78,7 @@ class SpanningTree(Structure):
             matrix = scores[b, : n + 1, : n + 1].double().cpu().numpy()
             heads = _best(matrix, self.single_root)
             if heads is None or not np.isfinite(matrix[heads[1:], range(1, n + 1)]).all():
-                self.raise_infeasible([b])
+                raise InfeasibleError(self.name, [b])
             z[b, torch.as_tensor(heads[1:]), torch.arange(1, n + 1)] = 1
         return z
 

@@ -1,0 +1,185 @@
+"""SparseMAP from a MAP oracle: optimality against listing all structures, and its gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.structures.active_set import solve_with_oracle
+from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.structures.oracles import Listed, listed_subsets, listed_trees
+
+
+def generic(
+    structure: Structure, scores: torch.Tensor, lengths: torch.Tensor, tolerance: float = 1e-6
+) -> SparseSolution:
+    prepared, lengths = structure.prepare(scores, lengths)
+    return solve_with_oracle(structure, prepared, lengths, 500, tolerance)
+
+
+def project_by_nnls(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The nearest point to ``scores`` in the hull of the rows of ``members``: non-negative least
+    squares in the weights, with a heavy row that makes them sum to 1."""
+    heavy = 1e4
+    rows = np.vstack([members.T, heavy * np.ones(len(members))])
+    weights, _ = nnls(rows, np.append(scores, heavy), maxiter=20000)
+    return weights / weights.sum() @ members
+
+
+TREES = [
+    (SpanningTree(), listed_trees()),
+    (SpanningTree(single_root=True), listed_trees(single_root=True)),
+    (listed_trees(projective=True), listed_trees(projective=True)),
+]
+
+
+@pytest.mark.parametrize("structure, listed", TREES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_mean_against_projection_on_all_trees(structure: Structure, listed: Listed, n: int) -> None:
+    torch.manual_seed(n)
+    scores = torch.randn(3, n + 1, n + 1, dtype=torch.float64)
+    solution = generic(structure, scores, torch.full((3,), n))
+    members = listed.members(n).reshape(-1, (n + 1) ** 2)
+    for b in range(3):
+        own = np.where(members.any(0), scores[b].numpy().ravel(), 0.0)
+        np.testing.assert_allclose(
+            solution.mean[b].ravel(), project_by_nnls(members, own), atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("structure, listed", TREES)
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("ties", [False, True])
+def test_optimality_conditions(
+    structure: Structure, listed: Listed, scale: float, ties: bool
+) -> None:
+    """The gradient s − μ is the same along all of the support, and no structure lies higher."""
+    torch.manual_seed(5)
+    scores = torch.randn(4, 5, 5, dtype=torch.float64)
+    if ties:
+        scores = scores.round()
+    scores = scores * scale
+    scores[0, 2, 1] = -torch.inf
+    lengths = torch.tensor([4, 4, 3, 2])
+    solution = generic(structure, scores, lengths)
+    assert (solution.gap <= 1e-6).all()
+    torch.testing.assert_close(solution.weights.sum(0), torch.ones(4, dtype=torch.float64))
+    assert (solution.weights >= 0).all()
+    assert (solution.weights[:-1] >= solution.weights[1:]).all()
+    weights = solution.weights[:, :, None, None]
+    torch.testing.assert_close((weights * solution.atoms).sum(0), solution.mean)
+    for b, n in enumerate(lengths.tolist()):
+        members = listed.members(n).reshape(-1, (n + 1) ** 2)
+        mean = solution.mean[b, : n + 1, : n + 1].numpy().ravel()
+        own = scores[b, : n + 1, : n + 1].numpy().ravel()
+        gradient = np.where(members > 0, own - mean, 0.0)
+        values = gradient.sum(1)
+        reached = np.where(mean > 0, own - mean, 0.0) @ mean
+        assert values.max() - reached <= 2e-6
+        for k in range(int((solution.weights[:, b] > 0).sum())):
+            atom = solution.atoms[k, b, : n + 1, : n + 1].numpy().ravel()
+            assert (members == atom).all(1).any()
+            # Weights times this difference sum to the gap.
+            assert abs(np.where(atom > 0, own - mean, 0.0).sum() - reached) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "structure", [SpanningTree(), listed_trees(projective=True), listed_subsets(1, 3)]
+)
+def test_gradients_of_mean_and_weights(structure: Structure) -> None:
+    # At a point where the solution's face is a simplex: elsewhere weights are not unique.
+    torch.manual_seed(1)
+    scores = torch.randn(4, *[5] * structure.part_axes, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([4, 3, 1, 0])
+
+    def outputs(s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        solution = generic(structure, s, lengths, 1e-12)
+        return solution.mean, solution.weights
+
+    assert torch.autograd.gradcheck(outputs, (scores,), eps=1e-7, atol=1e-6)
+
+
+def test_gradient_is_zero_on_padding_and_forbidden_parts() -> None:
+    scores = torch.randn(2, 4, 4, dtype=torch.float64)
+    scores[0, 1, 2] = -torch.inf
+    scores[1, 3, :] = torch.nan
+    scores[1, :, 3] = torch.nan
+    scores.requires_grad_()
+    solution = SpanningTree().sparsemap(scores, torch.tensor([3, 2]))
+    (solution.mean * torch.arange(32.0).view(2, 4, 4)).sum().backward()
+    assert torch.isfinite(solution.mean).all() and scores.grad is not None
+    assert torch.isfinite(scores.grad).all()
+    assert scores.grad[0, 1, 2] == 0 and (scores.grad[1, 3] == 0).all()
+    assert scores.grad[0].any()
+
+
+def test_backward_refuses_to_be_differentiated_again() -> None:
+    scores = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
+    mean = generic(SpanningTree(), scores, torch.tensor([3])).mean
+    (first,) = torch.autograd.grad((mean**2).sum(), scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (0, 3)])
+def test_subsets_against_projection(sizes: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    structure = listed_subsets(*sizes)
+    scores = torch.randn(3, 5, dtype=torch.float64)
+    solution = generic(structure, scores, torch.tensor([5, 4, 1]))
+    for b, n in enumerate([5, 4, 1]):
+        expected = project_by_nnls(structure.members(n), scores[b, :n].numpy())
+        np.testing.assert_allclose(solution.mean[b, :n], expected, atol=1e-6)
+
+
+def test_empty_batch_and_dtype() -> None:
+    solution = SpanningTree().sparsemap(torch.zeros(0, 3, 3), torch.zeros(0, dtype=torch.int64))
+    assert solution.mean.shape == (0, 3, 3) and solution.atoms.shape[1:] == (0, 3, 3)
+    solution = SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]))
+    assert solution.mean.dtype == solution.weights.dtype == solution.atoms.dtype == torch.float32
+
+
+def test_unfinished_items_say_how_far_they_are() -> None:
+    torch.manual_seed(0)
+    solution = SpanningTree().sparsemap(torch.randn(1, 9, 9), torch.tensor([8]), max_iter=2)
+    assert solution.gap.item() > 1e-6
+    torch.testing.assert_close(solution.weights.sum(0), torch.ones(1))
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidScores, match="max_iter is 0"):
+        SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]), max_iter=0)
+    scores = torch.zeros(2, 3, 3)
+    scores[1, :, 2] = -torch.inf
+    with pytest.raises(InfeasibleError, match=r"item\(s\) 1 "):
+        SpanningTree().sparsemap(scores, torch.tensor([2, 2]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 7),
+    scale=st.sampled_from([0.1, 1.0, 30.0]),
+    projective=st.booleans(),
+)
+def test_trees_ignore_a_constant_added_to_a_column(
+    seed: int, n: int, scale: float, projective: bool
+) -> None:
+    structure = listed_trees(projective=True) if projective and n < 5 else SpanningTree()
+    generator = torch.Generator().manual_seed(seed)
+    scores = scale * torch.randn(1, n + 1, n + 1, generator=generator, dtype=torch.float64)
+    shift = scale * torch.randn(1, 1, n + 1, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor([n])
+    mean = structure.sparsemap(scores, lengths, tolerance=1e-10).mean
+    shifted = structure.sparsemap(scores + shift, lengths, tolerance=1e-10).mean
+    torch.testing.assert_close(mean, shifted, atol=1e-4, rtol=0)
+    assert (mean >= 0).all() and (mean <= 1 + 1e-9).all()
+    torch.testing.assert_close(mean[0, :, 1:].sum(0), torch.ones(n, dtype=torch.float64))
+    # Arcs inside a set of tokens form a forest: of any m tokens, at most m − 1.
+    assert mean[0, 1:, 1:].sum() <= n - 1 + 1e-9
