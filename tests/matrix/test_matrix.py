@@ -1,0 +1,85 @@
+"""Every registered structure, estimator and composer together: trains, or says why it cannot."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.layers.latent_layer import LatentLayer
+from tests.matrix import registered
+
+WIDTH = 6
+LENGTHS = torch.tensor([5, 3, 1])
+
+STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
+COMPOSERS, SCORERS = registered.composers(), registered.scorers()
+TRIPLES = list(itertools.product(STRUCTURES, ESTIMATORS, COMPOSERS))
+
+
+def build(structure: str, estimator: str, composer: str, scorer: str) -> LatentLayer:
+    torch.manual_seed(0)
+    return LatentLayer(
+        SCORERS[scorer]()(WIDTH),
+        STRUCTURES[structure](),
+        ESTIMATORS[estimator](),
+        COMPOSERS[composer]()(WIDTH),
+    )
+
+
+def check_training(layer: LatentLayer) -> None:
+    """Two steps: finite gradients, and at the second nonzero ones for scorer, composer, input."""
+    vectors = torch.randn(3, 5, WIDTH, requires_grad=True)
+    readout = torch.randn(layer.composer.output_width)
+    inside = torch.arange(5)[None] < LENGTHS[:, None]
+    parameters = [vectors, *layer.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        output = layer(vectors, LENGTHS)
+        composed = torch.where(inside[..., None], output.vectors, 0.0)
+        (composed @ readout).square().sum().backward()
+        assert torch.isfinite(composed).all()
+        for parameter in parameters:
+            assert parameter.grad is None or torch.isfinite(parameter.grad).all()
+        optimizer.step()
+    assert vectors.grad is not None and vectors.grad.any()
+    for module in (layer.scorer, layer.composer):
+        assert any(p.grad is not None and p.grad.any() for p in module.parameters())
+    layer.eval()
+    with torch.no_grad():
+        first, second = layer(vectors, LENGTHS).vectors, layer(vectors, LENGTHS).vectors
+    torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("structure, estimator, composer", TRIPLES)
+def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: str) -> None:
+    scorer = next(iter(SCORERS))
+    chosen, gradient = STRUCTURES[structure](), ESTIMATORS[estimator]()
+    missing = gradient.needed() - chosen.tractable
+    walks = COMPOSERS[composer]()(WIDTH)
+    needs_hard = walks.requires_hard and not (gradient.hard and gradient.hard_at_prediction)
+    if missing:
+        both = (gradient.name, chosen.name)
+    elif needs_hard:
+        both = (type(walks).__name__, gradient.name)
+    else:
+        check_training(build(structure, estimator, composer, scorer))
+        return
+    with pytest.raises(IncompatiblePair, match=".*".join(map(re.escape, both))):
+        build(structure, estimator, composer, scorer)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_every_scorer_trains(scorer: str) -> None:
+    check_training(
+        build(next(iter(STRUCTURES)), "spacy-latent.SparseMAP.v1", next(iter(COMPOSERS)), scorer)
+    )
+
+
+def test_the_matrix_has_every_kind() -> None:
+    assert "spacy-latent.SpanningTree.v1" in STRUCTURES and len(ESTIMATORS) >= 5
+    assert COMPOSERS and SCORERS
