@@ -47,3 +47,7 @@ class IncompatiblePair(LatentError):
         super().__init__(
             f"{first} cannot be combined with {second}: {reason}. Use instead: {alternatives}."
         )
+
+
+class LatentWarning(UserWarning):
+    """Warnings of spacy-latent, so that they can be filtered by class."""

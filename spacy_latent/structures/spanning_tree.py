@@ -27,6 +27,7 @@ class SpanningTree(Structure):
 
     part_axes: ClassVar[int] = 2
     exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
+    annotation: ClassVar[str] = "heads"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def __init__(

@@ -1,0 +1,304 @@
+"""The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from thinc.api import Model, torch2xp, xp2torch
+from thinc.types import Floats2d
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError, NotTractable
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.structures.base import Structure
+
+Spans = list[list[tuple[int, int]]]
+
+# A group of spans is padded to its longest; these bound what that may cost.
+MAX_CELLS = 1 << 22
+ALWAYS_TOGETHER = 16
+
+
+@dataclass
+class Group:
+    """Spans that are padded to a common length.
+
+    members: for each of the B spans its doc and its place among the doc's spans.
+    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding.
+    lengths: ``(B,)`` int64.
+    """
+
+    members: list[tuple[int, int]]
+    rows: Tensor
+    lengths: Tensor
+
+
+@dataclass
+class LatentBatch:
+    """What the latent layer makes of a batch of docs.
+
+    vectors: for each doc ``(len(doc), width)``.
+    spans: for each doc its spans.
+    outputs: for each group of spans its structures and scores, without gradient.
+    """
+
+    vectors: list[Floats2d]
+    spans: Spans
+    groups: list[Group]
+    outputs: list[LatentOutput]
+
+
+def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS) -> list[Group]:
+    """Put spans of similar length together, so that one long span does not pad all the others."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
+    total = int(offsets[-1])
+    flat = []
+    for d, (doc_spans, length) in enumerate(zip(spans, lengths)):
+        last = 0
+        for s, (start, end) in enumerate(doc_spans):
+            if not last <= start < end <= length:
+                raise LatentError(
+                    f"The span getter gave the spans {doc_spans[:10]} for a doc of {length} "
+                    "tokens. Spans must hold tokens of the doc, in order and without overlap."
+                )
+            last = end
+            flat.append((end - start, d, s, int(offsets[d]) + start))
+    flat.sort(key=lambda entry: -entry[0])
+    groups: list[Group] = []
+    begin = 0
+    while begin < len(flat):
+        longest = flat[begin][0]
+        stop = begin + 1
+        while (
+            stop < len(flat)
+            and (longest <= ALWAYS_TOGETHER or 2 * flat[stop][0] >= longest)
+            and (stop + 1 - begin) * (longest + 1) ** 2 <= max_cells
+        ):
+            stop += 1
+        part = flat[begin:stop]
+        sizes = np.array([entry[0] for entry in part], dtype="int64")
+        first = np.array([entry[3] for entry in part], dtype="int64")
+        column = np.arange(longest)
+        rows = np.where(column < sizes[:, None], first[:, None] + column, total)
+        groups.append(
+            Group([(d, s) for _, d, s, _ in part], torch.from_numpy(rows), torch.from_numpy(sizes))
+        )
+        begin = stop
+    return groups
+
+
+class SpanModule(nn.Module):
+    """Rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer, span by span.
+
+    projection: linear map of the composer's output, or None.
+    residual: whether the input is added to the result.
+    entropy_weight: see ``build_latent_tok2vec_v1``.
+    """
+
+    def __init__(
+        self,
+        latent: LatentLayer,
+        projection: nn.Module | None,
+        residual: bool,
+        entropy_weight: float,
+    ) -> None:
+        super().__init__()
+        self.latent = latent
+        self.dropout = nn.Dropout(0.0)
+        self.projection = projection
+        self.residual = residual
+        self.entropy_weight = entropy_weight
+
+    def forward(
+        self, rows: Tensor, groups: list[Group]
+    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+        composed, places, outputs = [], [], []
+        entropy = None
+        for group in groups:
+            index, lengths = group.rows.to(rows.device), group.lengths.to(rows.device)
+            output = self.latent(padded[index], lengths)
+            inside = index < rows.shape[0]
+            composed.append(output.vectors[inside])
+            places.append(index[inside])
+            outputs.append(output)
+            if self.training and self.entropy_weight:
+                nats = self.latent.structure.entropy(output.scores, lengths).sum()
+                entropy = nats if entropy is None else entropy + nats
+        if composed:
+            filled = torch.cat(composed)
+            result = filled.new_zeros(rows.shape[0], filled.shape[1])
+            result = result.index_copy(0, torch.cat(places), filled)
+        else:
+            result = rows.new_zeros(rows.shape[0], self.latent.composer.output_width)
+        result = self.dropout(result)
+        if self.projection is not None:
+            result = self.projection(result)
+        if self.residual:
+            result = result + rows
+        penalty = None
+        if entropy is not None:
+            penalty = self.entropy_weight * entropy / sum(int(g.lengths.sum()) for g in groups)
+        return result.float(), penalty, outputs
+
+
+def build_module(
+    input_width: int,
+    *,
+    width: int | None,
+    residual: bool,
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+    entropy_weight: float,
+) -> SpanModule:
+    latent = LatentLayer(scorer(input_width), structure, estimator, composer(input_width))
+    output_width = input_width if width is None else width
+    if residual and output_width != input_width:
+        raise LatentError(
+            f"residual=true needs the width of the embedder, {input_width}, but width is {width}. "
+            "Leave width empty, or set residual to false."
+        )
+    projection = None
+    if width is not None or latent.composer.output_width != output_width:
+        projection = nn.Linear(latent.composer.output_width, output_width)
+    return SpanModule(latent, projection, residual, entropy_weight)
+
+
+def build_latent_layer_model(
+    *,
+    input_width: int | None,
+    width: int | None,
+    residual: bool,
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+    scorer_learn_rate: float,
+    entropy_weight: float,
+    temperature: Temperature,
+    dropout: float | None,
+    mixed_precision: bool,
+) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
+    """Model from (rows of each doc, spans of each doc) to a :class:`LatentBatch`.
+
+    Its backprop takes the gradients of ``vectors`` and returns those of the rows. For the arguments
+    see ``build_latent_tok2vec_v1``.
+    """
+    estimator.check(structure)
+    if entropy_weight and "entropy" not in structure.tractable:
+        raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
+    if scorer_learn_rate < 0:
+        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
+    build = partial(
+        build_module,
+        width=width,
+        residual=residual,
+        structure=structure,
+        estimator=estimator,
+        scorer=scorer,
+        composer=composer,
+        entropy_weight=entropy_weight,
+    )
+    shim = LatentShim(
+        build,
+        learn_rates={"latent.scorer.": scorer_learn_rate},
+        temperature=temperature,
+        mixed_precision=mixed_precision,
+    )
+    # spaCy's training.dropout sets every attribute of the name dropout_rate.
+    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
+    model: Model = Model(
+        "latent_layer",
+        forward,
+        init=init,
+        dims={"nI": None, "nO": width},
+        attrs=attrs,
+        shims=[shim],
+    )
+    if input_width is not None:
+        set_input_width(model, input_width)
+    return model
+
+
+def set_input_width(model: Model, width: int) -> None:
+    """Build the module for an input of ``width`` features, with fresh weights."""
+    model.set_dim("nI", width)
+    shim = model.shims[0]
+    shim.build(width)
+    projection = shim.module.projection
+    model.set_dim("nO", width if projection is None else projection.out_features)
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    width = model.maybe_get_dim("nI")
+    if X is not None and len(X[0]):
+        width = X[0][0].shape[1]
+    if width is not None:
+        set_input_width(model, width)
+    return model
+
+
+def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
+    arrays, spans = inputs
+    shim, ops = model.shims[0], model.ops
+    lengths = [len(array) for array in arrays]
+    if not sum(lengths):
+        width = model.maybe_get_dim("nO") or 0
+        empty = LatentBatch([ops.alloc2f(0, width) for _ in arrays], spans, [], [])
+        return empty, lambda gradients: [ops.alloc2f(*array.shape) for array in arrays]
+    groups = group_spans(lengths, spans)
+    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays if len(array)])
+    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
+    _prepare(model)
+    backprop_rows = None
+    if is_train:
+        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups))
+    else:
+        result, _, outputs = shim.predict((rows, groups))
+    # torch may need its result for the backward pass, so nobody else gets to write to it.
+    vectors: Any = torch2xp(result.detach().clone() if is_train else result)
+    batch = LatentBatch(
+        ops.unflatten(ops.asarray2f(vectors), lengths),
+        spans,
+        groups,
+        [_detached(output) for output in outputs],
+    )
+
+    def backprop(gradients: list[Floats2d]) -> list[Floats2d]:
+        if backprop_rows is None:
+            raise LatentError("The latent layer cannot backpropagate from a prediction.")
+        given = ops.xp.concatenate([ops.asarray2f(d) for d in gradients if len(d)])
+        gradient = xp2torch(ops.xp.ascontiguousarray(given), device=shim.device)
+        received: Any = torch2xp(backprop_rows(gradient))
+        return ops.unflatten(ops.asarray2f(received), lengths)
+
+    return batch, backprop
+
+
+def _prepare(model: Model) -> None:
+    """Bring the temperature and dropout to the module."""
+    shim: Any = model.shims[0]
+    module = shim.module
+    module.latent.temperature = shim.temperature
+    rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
+    for child in module.modules():
+        if isinstance(child, nn.Dropout):
+            child.p = rate
+
+
+def _detached(output: LatentOutput) -> LatentOutput:
+    draw = output.draw
+    log_probs = None if draw.log_probs is None else draw.log_probs.detach()
+    detached = type(draw)(draw.z.detach(), draw.weights.detach(), log_probs)
+    return LatentOutput(output.vectors.detach(), detached, output.scores.detach())

@@ -1,0 +1,206 @@
+"""Between Thinc and torch: what Thinc's own shim leaves to wish for.
+
+Against ``thinc.shims.PyTorchShim``: a learning rate for each parameter, averaged weights that reach
+the module, autocast only in training and only on a GPU, a module that always rests in evaluation
+mode, copies with an id of their own (a shared id makes two modules share Adam's moments), weights
+stored as plain arrays, and a module that may be built late, when its width becomes known.
+"""
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import srsly
+import torch
+from thinc.api import (
+    Optimizer,
+    PyTorchGradScaler,
+    PyTorchShim,
+    get_torch_default_device,
+    torch2xp,
+    xp2torch,
+)
+from thinc.shims import Shim
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.temperature import Temperature
+
+# A forked child that inherits torch's OpenMP pool without its threads waits for them for ever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+ModuleBuilder = Callable[[int], nn.Module]
+
+
+class LatentShim(PyTorchShim):
+    """build: makes the module for an input width; picklable.
+    learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
+    temperature: stepped once per update of the weights.
+    """
+
+    def __init__(
+        self,
+        build: ModuleBuilder,
+        *,
+        learn_rates: dict[str, float],
+        temperature: Temperature,
+        mixed_precision: bool = False,
+    ) -> None:
+        super().__init__(
+            None,
+            config={"width": None, "updates": 0, "temperature": temperature.at(0)},
+            grad_scaler=PyTorchGradScaler(mixed_precision and torch.cuda.is_available()),
+        )
+        self._build = build
+        self._learn_rates = learn_rates
+        self._temperature = temperature
+        self._mixed_precision = mixed_precision
+
+    @property
+    def is_built(self) -> bool:
+        return self._model is not None
+
+    @property
+    def module(self) -> Any:
+        if self._model is None:
+            raise LatentError(
+                "The latent layer has no weights yet because its input width is not known. Call "
+                "nlp.initialize() with examples, or load a trained pipeline."
+            )
+        return self._model
+
+    @property
+    def temperature(self) -> float:
+        return self.cfg["temperature"]
+
+    def build(self, width: int) -> None:
+        """Draw fresh weights for an input of ``width`` features."""
+        self.cfg["width"] = width
+        self._model = self._build(width).to(get_torch_default_device()).eval()
+
+    @property
+    def device(self) -> torch.device:
+        parameter = next(self.module.parameters(), None)
+        return get_torch_default_device() if parameter is None else parameter.device
+
+    def predict(self, inputs: Any) -> Any:
+        with torch.no_grad():
+            return self.module(*inputs)
+
+    def begin_update(self, inputs: Any) -> Any:
+        """inputs[0] is the tensor that gets a gradient. The output is ``(rows, penalty, details)``,
+        where penalty is a scalar that is added to the objective, or None.
+
+        RETURNS: the output, and a callback from the gradient of rows to that of inputs[0].
+        """
+        module = self.module
+        cast = self._mixed_precision and self.device.type == "cuda"
+        module.train()
+        try:
+            with torch.autocast("cuda", enabled=cast):
+                rows, penalty, details = module(*inputs)
+        finally:
+            module.eval()
+
+        def backprop(gradient: Tensor) -> Tensor:
+            gradients = [gradient.to(rows.dtype)]
+            roots = [rows]
+            if penalty is not None:
+                roots.append(penalty)
+                gradients.append(torch.ones_like(penalty))
+            scaled = self._grad_scaler.scale(gradients, inplace=False)
+            torch.autograd.backward(roots, scaled)
+            held = [p.grad for p in module.parameters() if p.grad is not None]
+            received = inputs[0].grad
+            if received is None:
+                received = torch.zeros_like(inputs[0])
+            if self._grad_scaler.unscale([*held, received]):
+                received.zero_()
+            return received
+
+        return (rows, penalty, details), backprop
+
+    def finish_update(self, optimizer: Optimizer) -> None:
+        if not self.is_built:
+            return
+        updated = False
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is None:
+                continue
+            updated = True
+            if not self._grad_scaler.found_inf:
+                scale = self._learn_rate(name)
+                # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
+                options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
+                weights, _ = optimizer(
+                    (self.id, name), torch2xp(parameter.data), torch2xp(parameter.grad), **options
+                )
+                parameter.data = xp2torch(weights, device=parameter.device)
+            # None, not zero: without a gradient there must be no step, not one by momentum alone.
+            parameter.grad = None
+        if updated:
+            self._grad_scaler.update()
+            self.cfg["updates"] += 1
+            self.cfg["temperature"] = self._temperature.at(self.cfg["updates"])
+
+    def _learn_rate(self, name: str) -> float:
+        for prefix, scale in self._learn_rates.items():
+            if name.startswith(prefix):
+                return scale
+        return 1.0
+
+    @contextlib.contextmanager
+    def use_params(self, params: Any) -> Iterator[None]:
+        backup = {}
+        if self.is_built:
+            for name, parameter in self.module.named_parameters():
+                if (self.id, name) in params:
+                    backup[parameter] = parameter.data
+                    average = xp2torch(params[(self.id, name)], device=parameter.device)
+                    parameter.data = average.clone()
+        try:
+            yield
+        finally:
+            for parameter, data in backup.items():
+                parameter.data = data
+
+    def copy(self) -> "LatentShim":
+        copied = copy.deepcopy(self)
+        with Shim.global_id_lock:
+            Shim.global_id += 1
+            copied.id = Shim.global_id
+        return copied
+
+    def to_device(self, device_type: str, device_id: int) -> None:
+        if device_type not in ("cpu", "gpu"):
+            raise LatentError(f"The device is {device_type!r}; expected 'cpu' or 'gpu'.")
+        device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", device_id)
+        if self.is_built:
+            self.module.to(device)
+        self._grad_scaler.to_(device)
+
+    def to_bytes(self) -> bytes:
+        state = {}
+        if self.is_built:
+            state = {k: v.cpu().numpy() for k, v in self.module.state_dict().items()}
+        return srsly.msgpack_dumps({"config": self.cfg, "state": state})
+
+    def from_bytes(self, data: bytes) -> "LatentShim":
+        message = srsly.msgpack_loads(data)
+        width = message["config"]["width"]
+        if width is not None and (not self.is_built or self.cfg["width"] != width):
+            self.build(width)
+        self.cfg = message["config"]
+        if self.is_built:
+            state = {k: torch.as_tensor(v.copy()) for k, v in message["state"].items()}
+            try:
+                self.module.load_state_dict(state)
+            except RuntimeError as error:
+                raise LatentError(
+                    "The stored weights do not fit the latent layer that the config describes: "
+                    f"{error}. Load them with the config that they were trained with."
+                ) from None
+        return self

@@ -1,0 +1,143 @@
+"""A tok2vec with a latent structure on top: any embedder, then one structure per span."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.latent_layer_model import LatentBatch, build_latent_layer_model
+from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+NAME = "latent_tok2vec"
+
+
+def build_latent_tok2vec_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    width: int | None = None,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    composer: ComposerBuilder | None = None,
+    span_getter: SpanGetter | None = None,
+    residual: bool | None = None,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Model from docs to one vector per token, with the latent structure between them.
+
+    tok2vec: the embedder, of any width.
+    width: of the result. None: the embedder's, with the embedder's vectors added to the result
+        (``residual``). A number: a linear projection of the composer's output.
+    structure: None for SpanningTree.
+    scorer: None for BiaffineScorer.
+    estimator: None for Marginals.
+    composer: None for GraphConvolution.
+    span_getter: which tokens share a structure; None for SentenceSpans.
+    residual: whether the embedder's vectors are added; None for "if width is None".
+    scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
+    entropy_weight: this times the entropy of p(z), in nats per token, is added to the objective,
+        which is minimised: above 0 sharpens the structures, below 0 keeps them spread. It needs a
+        structure with a tractable entropy.
+    temperature: scores are divided by it; a number, or a Thinc schedule that advances with each
+        update of the weights. Its last value is stored with the weights.
+    dropout: of the composer's output and of every ``torch.nn.Dropout`` inside the scorer and
+        composer; None to follow ``training.dropout``.
+    mixed_precision: half precision in training on a GPU for scorer and composer; inference on the
+        structure stays in float32. Without a GPU it has no effect.
+    """
+    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    if width is not None and width < 1:
+        raise LatentError(f"width is {width}; expected a number >= 1, or null.")
+    latent = build_latent_layer_model(
+        input_width=known,
+        width=width,
+        residual=width is None if residual is None else residual,
+        structure=structure or SpanningTree(),
+        estimator=estimator or Marginals(),
+        scorer=scorer or build_biaffine_scorer_v1(),
+        composer=composer or build_graph_convolution_v1(),
+        scorer_learn_rate=scorer_learn_rate,
+        entropy_weight=entropy_weight,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+    model: Model = Model(
+        NAME,
+        forward,
+        init=init,
+        layers=[tok2vec, latent],
+        dims={"nO": latent.maybe_get_dim("nO")},
+        attrs={"span_getter": span_getter or SentenceSpans(), "replace_listener": set_refs},
+    )
+    return set_refs(model)
+
+
+def set_refs(model: Model) -> Model:
+    """Name the parts. ``Model.copy`` drops the names, so ``nlp.replace_listeners`` calls this."""
+    tok2vec, latent = model.layers
+    model.set_ref("embedder", tok2vec)
+    model.set_ref("latent", latent)
+    for name in ("embed", "encode"):
+        if tok2vec.has_ref(name):
+            model.set_ref(name, tok2vec.get_ref(name))
+    return model
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    tok2vec, latent = model.layers
+    tok2vec.initialize(X=X)
+    width = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    docs = [doc for doc in X or [] if len(doc)]
+    if width is None and docs:
+        width = tok2vec.predict(docs[:1])[0].shape[1]
+    sample: Any = None if width is None else ([model.ops.alloc2f(0, width)], [[]])
+    latent.initialize(X=sample)
+    if latent.has_dim("nO"):
+        model.set_dim("nO", latent.get_dim("nO"))
+    return model
+
+
+def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    batch, backprop = run(model, docs, is_train)
+    return batch.vectors, backprop
+
+
+def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[LatentBatch, Any]:
+    """The forward pass with the structures, for whoever wants to annotate them."""
+    tok2vec, latent = model.layers
+    docs = list(docs)
+    spans = model.attrs["span_getter"](docs)
+    if not any(len(doc) for doc in docs):
+        width = model.maybe_get_dim("nO") or 0
+        nothing = LatentBatch([model.ops.alloc2f(0, width) for _ in docs], spans, [], [])
+        return nothing, lambda gradients: docs
+    arrays, backprop_tok2vec = tok2vec(docs, is_train)
+    batch, backprop_latent = latent((arrays, spans), is_train)
+    return batch, lambda gradients: backprop_tok2vec(backprop_latent(gradients))
+
+
+def latent_layer(model: Model) -> LatentLayer:
+    """The torch module with the structure, of a model built by this module."""
+    shim: Any = model.layers[1].shims[0]
+    return shim.module.latent
+
+
+def latent_nodes(model: Model) -> list[Model]:
+    """The latent models inside any component's model."""
+    return [node for node in model.walk() if node.name == NAME]

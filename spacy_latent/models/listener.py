@@ -1,0 +1,81 @@
+"""A listener that gets its vectors from a latent encoder without ``doc.tensor``."""
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.errors import LatentError
+
+# doc.tensor may belong to another component and is stored with the doc; these vectors live and die
+# with the Doc object and are never stored.
+_vectors: "WeakKeyDictionary[Doc, dict[str, Floats2d]]" = WeakKeyDictionary()
+
+
+def remember(doc: Doc, upstream: str, vectors: Floats2d) -> None:
+    """Keep the vectors of a doc for the listeners of the component ``upstream``."""
+    _vectors.setdefault(doc, {})[upstream] = vectors
+
+
+def recall(doc: Doc, upstream: str) -> Floats2d | None:
+    return _vectors.get(doc, {}).get(upstream)
+
+
+class LatentListener(Tok2VecListener):
+    """Passes on the vectors of a ``latent_encoder`` and sends the gradient back to it."""
+
+    name = "latent-listener"
+
+    def __init__(self, upstream_name: str, width: int) -> None:
+        Model.__init__(self, name=self.name, forward=forward, dims={"nO": width})
+        self.upstream_name = upstream_name
+        self.clear()
+
+    def clear(self) -> None:
+        self._batch_id = None
+        self._outputs = None
+        self._backprop = None
+
+    def backprop_and_clear(self, gradients: list[Floats2d]) -> Any:
+        """Send the gradient upstream once. Holding on to the callback would hold the graph."""
+        backprop = self._backprop
+        self.clear()
+        return [] if backprop is None else backprop(gradients)
+
+
+def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> LatentListener:
+    """A listener to the component named ``upstream``, which gives vectors of ``width`` features."""
+    if upstream == "*":
+        raise LatentError(
+            "LatentListener: upstream is '*', which a tok2vec component would answer as well. Give "
+            "the name of the latent encoder, for example 'latent_encoder'."
+        )
+    return LatentListener(upstream_name=upstream, width=width)
+
+
+def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
+    if is_train and model._batch_id is not None:
+        model.verify_inputs(docs)
+        return model._outputs, model.backprop_and_clear
+    vectors = [recall(doc, model.upstream_name) for doc in docs]
+    if is_train and any(found is None and len(doc) for doc, found in zip(docs, vectors)):
+        raise LatentError(
+            f"No vectors from {model.upstream_name!r}: it is neither trained nor run in this "
+            "training step. If it is frozen, add it to training.annotating_components, or give "
+            "this component a copy of its own with replace_listeners."
+        )
+    # As spaCy's listener does: components are initialized before any vectors exist.
+    width = model.get_dim("nO")
+    outputs = [
+        model.ops.alloc2f(len(doc), width) if found is None else model.ops.asarray2f(found)
+        for doc, found in zip(docs, vectors)
+    ]
+    return outputs, _no_gradient
+
+
+def _no_gradient(gradients: list[Floats2d]) -> list[Doc]:
+    return []

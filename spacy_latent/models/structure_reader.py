@@ -1,0 +1,112 @@
+"""From the arrays of a latent batch to structures that can be written on a Doc."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.models.latent_layer_model import Group, LatentBatch
+
+LEVELS = ("none", "map", "probabilities")
+
+
+def read_structures(
+    batch: LatentBatch,
+    layer: LatentLayer,
+    level: str = "map",
+    threshold: float = 0.01,
+    alternatives: int = 0,
+) -> list[list[SpanStructure]]:
+    """For each doc of the batch the structures of its spans.
+
+    level: "map" for the best structure, "probabilities" for those of the parts as well.
+    threshold: parts less probable are left out.
+    alternatives: at most so many further structures per span, with their weights: the structures
+        that the estimator itself weighs where it has several, else the support of SparseMAP, else
+        the best ones with their probabilities.
+    """
+    if level not in LEVELS:
+        raise LatentError(f"annotate is {level!r}; expected one of {', '.join(LEVELS)}.")
+    result: list[list[SpanStructure]] = [[None] * len(spans) for spans in batch.spans]  # type: ignore[list-item]
+    if level == "none":
+        return [[] for _ in batch.spans]
+    with torch.no_grad():
+        for group, output in zip(batch.groups, batch.outputs):
+            _read_group(result, batch, group, output, layer, level, threshold, alternatives)
+    return result
+
+
+def _read_group(
+    result: list[list[SpanStructure]],
+    batch: LatentBatch,
+    group: Group,
+    output: LatentOutput,
+    layer: LatentLayer,
+    level: str,
+    threshold: float,
+    alternatives: int,
+) -> None:
+    structure = layer.structure
+    best = _numpy(_best(output, layer, group.lengths))
+    soft = probable = None
+    if level == "probabilities":
+        soft = _numpy(_probabilities(output, layer, group.lengths))
+        probable = soft > max(threshold, 0.0)
+    others = weights = None
+    if alternatives:
+        z, w = _alternatives(output, layer, group.lengths, alternatives)
+        others, weights = _numpy(z), _numpy(w)
+    for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
+        start, end = batch.spans[d][s]
+        entry = SpanStructure(
+            start, end, structure.name, structure.annotation, structure.decode(best[b], length)
+        )
+        if soft is not None and probable is not None:
+            index = np.nonzero(probable[b])
+            entry.parts = np.stack(index, 1).astype("int32")
+            entry.probabilities = soft[b][index].astype("float32")
+        if others is not None and weights is not None:
+            order = np.argsort(-weights[:, b], kind="stable")[:alternatives]
+            entry.alternatives = [
+                (structure.decode(others[k, b], length), float(weights[k, b]))
+                for k in order
+                if weights[k, b] > 0
+            ]
+        result[d][s] = entry
+
+
+def _best(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+    draw = output.draw
+    if layer.estimator.hard_at_prediction and draw.z.shape[0] == 1:
+        return draw.z[0]
+    return layer.structure.map(output.scores, lengths.to(output.scores.device))
+
+
+def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+    """Those that the estimator composes with; where it takes one hard structure, the marginals if
+    they are tractable."""
+    draw = output.draw
+    if draw.z.shape[0] == 1 and layer.estimator.hard_at_prediction:
+        if "marginals" in layer.structure.tractable:
+            return layer.structure.marginals(output.scores, lengths.to(output.scores.device))
+    return draw.mean()
+
+
+def _alternatives(
+    output: LatentOutput, layer: LatentLayer, lengths: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    draw, structure, scores = output.draw, layer.structure, output.scores
+    lengths = lengths.to(scores.device)
+    if draw.z.shape[0] > 1:
+        return draw.z, draw.weights
+    if layer.estimator.name == "SparseMAP" or "log_partition" not in structure.tractable:
+        solution = structure.sparsemap(scores, lengths)
+        return solution.atoms, solution.weights
+    best = structure.top_k(scores, lengths, count)
+    return best.z, (best.scores - structure.log_partition(scores, lengths)).exp()
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,390 @@
+"""The component ``latent_encoder``: token vectors through a latent structure, for any listener.
+
+Importing this module is cheap and makes ``doc._.latent`` available: spaCy imports it whenever a
+pipeline is made, because it is named as an entry point.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from spacy.errors import Errors
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.pipeline.trainable_pipe import TrainablePipe
+from spacy.tokens import Doc
+from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.util import minibatch
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.types import Floats2d
+
+from spacy_latent import annotations
+from spacy_latent.errors import LatentError
+from spacy_latent.models.listener import LatentListener, remember
+
+DEFAULT_CONFIG = """
+[latent_encoder]
+annotate = "map"
+threshold = 0.01
+alternatives = 0
+set_heads = false
+
+[latent_encoder.model]
+@architectures = "spacy-latent.LatentTok2Vec.v1"
+width = null
+
+[latent_encoder.model.tok2vec]
+@architectures = "spacy.HashEmbedCNN.v2"
+pretrained_vectors = null
+width = 96
+depth = 4
+embed_size = 2000
+window_size = 1
+maxout_pieces = 3
+subword_features = true
+
+[latent_encoder.model.structure]
+@misc = "spacy-latent.SpanningTree.v1"
+
+[latent_encoder.model.scorer]
+@misc = "spacy-latent.BiaffineScorer.v1"
+
+[latent_encoder.model.estimator]
+@misc = "spacy-latent.Marginals.v1"
+
+[latent_encoder.model.composer]
+@misc = "spacy-latent.GraphConvolution.v1"
+
+[latent_encoder.model.span_getter]
+@misc = "spacy-latent.SentenceSpans.v1"
+max_length = 128
+"""
+
+
+@Language.factory(
+    "latent_encoder",
+    assigns=["doc._.latent"],
+    default_config=Config().from_str(DEFAULT_CONFIG)["latent_encoder"],
+)
+def make_latent_encoder(
+    nlp: Language,
+    name: str,
+    model: Model[list[Doc], list[Floats2d]],
+    annotate: str,
+    threshold: float,
+    alternatives: int,
+    set_heads: bool,
+) -> "LatentEncoder":
+    return LatentEncoder(
+        nlp.vocab,
+        model,
+        name,
+        annotate=annotate,
+        threshold=threshold,
+        alternatives=alternatives,
+        set_heads=set_heads,
+    )
+
+
+class TrainingBatch:
+    """The gradients that arrive for one batch, from any number of listeners."""
+
+    def __init__(
+        self,
+        backprop: Callable[[list[Floats2d]], Any] | None = None,
+        losses: dict[str, float] | None = None,
+        name: str = "",
+    ) -> None:
+        self.backprop = backprop
+        self.losses = {} if losses is None else losses
+        self.name = name
+        self.gradients: list[Floats2d] | None = None
+
+    def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
+        """The callback of a listener. It may be called by some listeners and never by others."""
+        if len(gradients):
+            squares: list[Any] = [d**2 for d in gradients]
+            self.losses[self.name] += sum(float(square.sum()) for square in squares)
+            if self.gradients is None:
+                # A copy: the listener may go on writing to its array.
+                self.gradients = [d.copy() for d in gradients]
+            else:
+                for total, d in zip(self.gradients, gradients):
+                    total += d
+        return []
+
+    def flush(self) -> bool:
+        """Backpropagate what arrived. RETURNS: whether anything did."""
+        if self.gradients is None or self.backprop is None:
+            return False
+        gradients, self.gradients = self.gradients, None
+        self.backprop(gradients)
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A listener may hold on to this, and the graph of a batch cannot be pickled.
+        return {"backprop": None, "losses": {}, "name": self.name, "gradients": None}
+
+
+class LatentEncoder(TrainablePipe):
+    """Puts a latent structure on each sentence and vectors composed with it on each token.
+
+    Components that listen to it (``spacy-latent.LatentListener.v1``, or spaCy's own listener where
+    ``doc.tensor`` is free) use the vectors, and their gradients train the structure.
+
+    annotate: "map" writes the best structure to ``doc._.latent``, "probabilities" those of its
+        parts as well, "none" nothing.
+    threshold: parts less probable than this are not stored.
+    alternatives: how many alternative structures to store for each span.
+    set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model[list[Doc], list[Floats2d]],
+        name: str = "latent_encoder",
+        *,
+        annotate: str = "map",
+        threshold: float = 0.01,
+        alternatives: int = 0,
+        set_heads: bool = False,
+    ) -> None:
+        from spacy_latent.models.structure_reader import LEVELS
+
+        if annotate not in LEVELS:
+            raise LatentError(
+                f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}."
+            )
+        if not model.has_ref("latent"):
+            raise LatentError(
+                f"{name}: its model is {model.name!r}, which has no latent structure. Use "
+                'model.@architectures = "spacy-latent.LatentTok2Vec.v1" with that model as tok2vec.'
+            )
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.cfg: dict[str, Any] = {
+            "annotate": annotate,
+            "threshold": threshold,
+            "alternatives": alternatives,
+            "set_heads": set_heads,
+        }
+        self.listener_map: dict[str, list[Tok2VecListener]] = {}
+        self._batch = TrainingBatch()
+
+    # ---------------------------------------------------------------- listeners
+
+    @property
+    def listeners(self) -> list[Tok2VecListener]:
+        return [listener for found in self.listener_map.values() for listener in found]
+
+    @property
+    def listening_components(self) -> list[str]:
+        return list(self.listener_map)
+
+    def add_listener(self, listener: Tok2VecListener, component_name: str) -> None:
+        width = self.model.maybe_get_dim("nO")
+        if width is not None and listener.get_dim("nO") != width:
+            raise LatentError(
+                f"The listener of {component_name!r} expects vectors of {listener.get_dim('nO')} "
+                f"features and {self.name!r} gives {width}. Set the listener's width to {width}."
+            )
+        found = self.listener_map.setdefault(component_name, [])
+        if listener not in found:
+            found.append(listener)
+
+    def remove_listener(self, listener: Tok2VecListener, component_name: str) -> bool:
+        found = self.listener_map.get(component_name, [])
+        if listener not in found:
+            return False
+        found.remove(listener)
+        if not found:
+            del self.listener_map[component_name]
+        return True
+
+    def find_listeners(self, component: Any) -> None:
+        """Listeners must name this component: '*' would be answered by a tok2vec as well."""
+        model = getattr(component, "model", None)
+        if isinstance(model, Model):
+            for node in model.walk():
+                if isinstance(node, Tok2VecListener) and node.upstream_name == self.name:
+                    self.add_listener(node, component.name)
+
+    # ---------------------------------------------------------------- prediction
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
+        others of its batch go on."""
+        for docs in minibatch(stream, size=batch_size):
+            docs = list(docs)
+            try:
+                self.set_annotations(docs, self.predict(docs))
+            except Exception:
+                docs = [doc for doc in docs if self._try(doc)]
+            yield from docs
+
+    def _try(self, doc: Doc) -> bool:
+        try:
+            self.set_annotations([doc], self.predict([doc]))
+        except Exception as error:
+            self.get_error_handler()(self.name, self, [doc], error)
+            return False
+        return True
+
+    def predict(self, docs: Iterable[Doc]) -> Any:
+        """RETURNS: the LatentBatch of the docs, and for each doc its structures."""
+        from spacy_latent.models.latent_tok2vec import latent_layer, run
+        from spacy_latent.models.structure_reader import read_structures
+
+        batch, _ = run(self.model, list(docs), is_train=False)
+        level = self.cfg["annotate"]
+        if level == "none" and self.cfg["set_heads"]:
+            level = "map"
+        if level == "none" or not batch.groups:
+            return batch, [[] for _ in batch.spans]
+        structures = read_structures(
+            batch, latent_layer(self.model), level, self.cfg["threshold"], self.cfg["alternatives"]
+        )
+        return batch, structures
+
+    def set_annotations(self, docs: Iterable[Doc], predictions: Any) -> None:
+        batch, structures = predictions
+        stock = any(not isinstance(found, LatentListener) for found in self.listeners)
+        upstream = {found.upstream_name for found in self.listeners}
+        for doc, vectors, spans in zip(docs, batch.vectors, structures):
+            # A copy: a view would keep the vectors of the whole batch alive.
+            vectors = vectors.copy()
+            for name in upstream | {self.name}:
+                remember(doc, name, vectors)
+            if stock:
+                doc.tensor = vectors
+            if self.cfg["annotate"] != "none":
+                annotations.write(doc, self.name, spans)
+            if self.cfg["set_heads"]:
+                annotations.set_heads(doc, spans, self.name)
+
+    # ---------------------------------------------------------------- training
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Run the model and hand its vectors to the listeners.
+
+        Their gradients are added up as they arrive, and backpropagated at :meth:`finish_update` or
+        at the next update. With ``nlp.update(sgd=...)`` spaCy finishes this component's update
+        before the listeners have run, so its weights follow one step later; ``spacy train``
+        finishes all of them at the end of the step.
+
+        RETURNS: the losses; this component's is the squared norm of the gradients it received.
+        """
+        losses = {} if losses is None else losses
+        examples = list(examples)
+        validate_examples(examples, "LatentEncoder.update")
+        if self._batch.flush() and sgd is not None:
+            self.model.finish_update(sgd)
+        losses.setdefault(self.name, 0.0)
+        self._batch = TrainingBatch()
+        if not self.listeners:
+            return losses
+        docs = [example.predicted for example in examples]
+        set_dropout_rate(self.model, drop)
+        vectors, backprop = self.model.begin_update(docs)
+        self._batch = TrainingBatch(backprop, losses, self.name)
+        batch_id = Tok2VecListener.get_batch_id(docs)
+        for listener in self.listeners:
+            listener.receive(batch_id, vectors, self._batch.receive)
+        return losses
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        self._batch.flush()
+        self.model.finish_update(sgd)
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> None:
+        """There is none: the listeners' losses train this component."""
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+    ) -> None:
+        """Infer the widths and draw the weights, from a sample of the data."""
+        validate_get_examples(get_examples, "LatentEncoder.initialize")
+        docs = [example.x for example in islice(get_examples(), 10)]
+        if not docs:
+            raise ValueError(Errors.E923.format(name=self.name))
+        self.model.initialize(X=docs)
+        for component, found in self.listener_map.items():
+            for listener in found:
+                self.add_listener(listener, component)
+
+    def add_label(self, label: str) -> int:
+        raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")
+
+    # ---------------------------------------------------------------- serialization
+
+    def from_disk(
+        self, path: str | Path, *, exclude: Iterable[str] = tuple()
+    ) -> "LatentEncoder":
+        if not (Path(path) / "model").exists() and "model" not in exclude:
+            raise LatentError(
+                f"{self.name}: {path} has no file 'model', so the pipeline on disk is incomplete. "
+                "Copy or save the whole directory again."
+            )
+        try:
+            return super().from_disk(path, exclude=exclude)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LatentError(
+                f"{self.name}: the weights in {path} cannot be read ({error}). The file was cut "
+                "short, or was saved with another config. Copy or save the whole directory again."
+            ) from error
+
+
+def inspect_docs(
+    pipeline: Language | TrainablePipe,
+    docs: Iterable[Doc],
+    *,
+    annotate: str = "probabilities",
+    threshold: float = 0.01,
+    alternatives: int = 0,
+) -> list[Doc]:
+    """Annotate docs from every latent layer inside trained components, the inline ones as well.
+
+    pipeline: an nlp object or one of its components.
+    docs: already processed or not; they are annotated in place under the component's name, with
+        ``#2`` and so on for further latent layers of one component.
+    RETURNS: the docs.
+    """
+    from spacy_latent.models.latent_tok2vec import latent_layer, latent_nodes, run
+    from spacy_latent.models.structure_reader import read_structures
+
+    named: list[tuple[str, Any]]
+    if isinstance(pipeline, Language):
+        named = list(pipeline.pipeline)
+    else:
+        named = [(pipeline.name, pipeline)]
+    docs = list(docs)
+    for pipe_name, pipe in named:
+        model = getattr(pipe, "model", None)
+        nodes = latent_nodes(model) if isinstance(model, Model) else []
+        for count, node in enumerate(nodes, 1):
+            batch, _ = run(node, docs, is_train=False)
+            if not batch.groups:
+                continue
+            layer = latent_layer(node)
+            found = read_structures(batch, layer, annotate, threshold, alternatives)
+            name = pipe_name if count == 1 else f"{pipe_name}#{count}"
+            for doc, spans in zip(docs, found):
+                annotations.write(doc, name, spans)
+    return docs
+
+
+__all__ = ["LatentEncoder", "inspect_docs", "make_latent_encoder"]

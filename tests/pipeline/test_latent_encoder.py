@@ -1,0 +1,93 @@
+"""The component in a pipeline: training by listener, prediction, annotation."""
+
+import pickle
+
+import numpy as np
+import pytest
+import spacy
+from spacy.training import Example
+from thinc.api import fix_random_seed
+
+DATA = [
+    ("this is good stuff", {"cats": {"A": 1.0, "B": 0.0}}),
+    ("this is bad", {"cats": {"A": 0.0, "B": 1.0}}),
+]
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "width": 16,
+    "depth": 1,
+    "embed_size": 100,
+    "window_size": 1,
+    "maxout_pieces": 2,
+    "subword_features": True,
+    "pretrained_vectors": None,
+}
+LISTENER = {"@architectures": "spacy-latent.LatentListener.v1", "width": 16}
+TEXTCAT = {
+    "@architectures": "spacy.TextCatReduce.v1",
+    "tok2vec": LISTENER,
+    "exclusive_classes": True,
+    "use_reduce_mean": True,
+    "use_reduce_first": False,
+    "use_reduce_last": False,
+    "use_reduce_max": False,
+}
+
+
+def trained(steps=40):
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.add_pipe("textcat", config={"model": TEXTCAT})
+    examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
+    optimizer = nlp.initialize(lambda: examples)
+    losses = {}
+    for _ in range(steps):
+        losses = nlp.update(examples, sgd=optimizer)
+    return nlp, losses
+
+
+@pytest.fixture(scope="module")
+def nlp():
+    return trained()[0]
+
+
+def test_it_learns_and_the_seed_decides():
+    first, losses = trained()
+    second, again = trained()
+    assert losses["textcat"] < 0.05
+    assert losses == again
+    assert first("this is bad").cats == second("this is bad").cats
+
+
+def test_annotation_is_a_tree(nlp):
+    doc = nlp("this is good stuff")
+    heads = doc._.latent["latent_encoder"].heads
+    for token in range(len(doc)):
+        path = [token]
+        while heads[path[-1]] != path[-1]:
+            path.append(int(heads[path[-1]]))
+            assert len(path) <= len(doc)
+
+
+def test_bytes_disk_and_pickle_give_the_same_predictions(nlp, tmp_path):
+    expected = nlp("this is good")
+    nlp.to_disk(tmp_path)
+    for other in (
+        spacy.load(tmp_path),
+        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
+        pickle.loads(pickle.dumps(nlp)),
+    ):
+        doc = other("this is good")
+        assert doc.cats == pytest.approx(expected.cats)
+        assert np.array_equal(
+            doc._.latent["latent_encoder"].heads, expected._.latent["latent_encoder"].heads
+        )
+
+
+def test_batches_and_padding_change_nothing(nlp):
+    texts = ["good", "this is bad", " ", "this is good stuff and more of it is here", "bad"]
+    alone = [nlp(text) for text in texts]
+    for together in (list(nlp.pipe(texts)), list(nlp.pipe(texts[::-1]))[::-1]):
+        for a, b in zip(alone, together):
+            assert a.cats == pytest.approx(b.cats, abs=1e-6)
