@@ -234,7 +234,7 @@ def build_latent_layer_model(
 def set_input_width(model: Model, width: int) -> None:
     """Build the module for an input of ``width`` features, with fresh weights."""
     model.set_dim("nI", width)
-    shim = model.shims[0]
+    shim: Any = model.shims[0]
     shim.build(width)
     projection = shim.module.projection
     model.set_dim("nO", width if projection is None else projection.out_features)
@@ -251,7 +251,8 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
     arrays, spans = inputs
-    shim, ops = model.shims[0], model.ops
+    shim: Any = model.shims[0]
+    ops: Any = model.ops
     lengths = [len(array) for array in arrays]
     if not sum(lengths):
         width = model.maybe_get_dim("nO") or 0
@@ -267,7 +268,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     else:
         result, _, outputs = shim.predict((rows, groups))
     # torch may need its result for the backward pass, so nobody else gets to write to it.
-    vectors: Any = torch2xp(result.detach().clone() if is_train else result)
+    vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(
         ops.unflatten(ops.asarray2f(vectors), lengths),
         spans,
@@ -280,8 +281,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         given = ops.xp.concatenate([ops.asarray2f(d) for d in gradients if len(d)])
         gradient = xp2torch(ops.xp.ascontiguousarray(given), device=shim.device)
-        received: Any = torch2xp(backprop_rows(gradient))
-        return ops.unflatten(ops.asarray2f(received), lengths)
+        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), lengths)
 
     return batch, backprop
 

@@ -135,9 +135,9 @@ class LatentShim(PyTorchShim):
                 scale = self._learn_rate(name)
                 # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
                 options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
-                weights, _ = optimizer(
-                    (self.id, name), torch2xp(parameter.data), torch2xp(parameter.grad), **options
-                )
+                weights: Any = torch2xp(parameter.data)
+                gradient: Any = torch2xp(parameter.grad)
+                weights, _ = optimizer((self.id, name), weights, gradient, **options)
                 parameter.data = xp2torch(weights, device=parameter.device)
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None
