@@ -1,0 +1,77 @@
+"""Sentence polarity (Pang and Lee 2005): 10,662 sentences of film reviews, positive or negative.
+
+There is no official split. Ours is seeded, stratified by class, 80/10/10, with copies of a sentence
+kept together in one part.
+
+    python -m spacy_latent.corpora.sentence_polarity corpus/sentiment
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from spacy_latent.corpora.sources import Source, read_source
+
+POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
+FOLDER, ARCHIVE = "mr-sentence-polarity", "sentence_polarity.zip"
+SOURCES = {
+    POSITIVE: Source(
+        FOLDER,
+        "rt-polarity.pos",
+        "c2dc6b2f55bcf725725372916287cc3f8f9b19402edaa9167de5287cb3ade421",
+        ARCHIVE,
+    ),
+    NEGATIVE: Source(
+        FOLDER,
+        "rt-polarity.neg",
+        "614274f81185a850e5a88d533d4679f916d6f62e9af6f0b4ec71fb94bf466ea5",
+        ARCHIVE,
+    ),
+}
+SPLITS = ("train", "dev", "test")
+
+
+def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, str]]]:
+    """(sentence, label) of each part, shuffled. texts: the file of each label."""
+    rng = random.Random(seed)
+    parts: dict[str, list[tuple[str, str]]] = {name: [] for name in SPLITS}
+    for label in sorted(texts):
+        sentences = sorted({line.strip() for line in texts[label].splitlines() if line.strip()})
+        rng.shuffle(sentences)
+        tenth = len(sentences) // 10
+        bounds = {"dev": (0, tenth), "test": (tenth, 2 * tenth), "train": (2 * tenth, None)}
+        for name, (start, end) in bounds.items():
+            parts[name] += [(sentence, label) for sentence in sentences[start:end]]
+    for examples in parts.values():
+        rng.shuffle(examples)
+    return parts
+
+
+def write_examples(path: Path, examples: Sequence[tuple[str, str]]) -> None:
+    import spacy
+    from spacy.tokens import Doc, DocBin
+
+    vocab = spacy.blank("en").vocab
+    docs = DocBin()
+    for sentence, label in examples:
+        doc = Doc(vocab, words=sentence.split())
+        doc.cats = {POSITIVE: float(label == POSITIVE), NEGATIVE: float(label == NEGATIVE)}
+        docs.add(doc)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    docs.to_disk(path)
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:
+    """Write train.spacy, dev.spacy and test.spacy to OUTPUT."""
+    texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
+    for name, examples in split_lines(texts, seed).items():
+        write_examples(output / f"{name}.spacy", examples)
+        print(f"{output / name}.spacy: {len(examples)} sentences")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,79 @@
+"""Public data sets of the example projects: where they come from, and whether they are intact.
+
+``spacy project assets`` prints a checksum mismatch and still exits with 0, so every file is checked
+here before it is converted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from spacy_latent.errors import LatentError
+
+DATA_VARIABLE = "SPACY_LATENT_DATA"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of a public data set.
+
+    folder: its folder under the directory named by SPACY_LATENT_DATA.
+    name: file name.
+    sha256: of the file.
+    archive: name of the downloaded zip that holds it, or "" where it is downloaded as it is.
+    """
+
+    folder: str
+    name: str
+    sha256: str
+    archive: str = ""
+
+
+def read_source(source: Source, downloads: Path) -> str:
+    """Text of a source, from SPACY_LATENT_DATA when that is set, else from ``downloads``.
+
+    Raises LatentError if the file is missing or is not the one that was published.
+    """
+    data = os.environ.get(DATA_VARIABLE)
+    if data:
+        path = Path(data) / source.folder / source.name
+        content = path.read_bytes() if path.is_file() else None
+    elif source.archive:
+        path = downloads / source.archive
+        content = _member(path, source.name)
+    else:
+        path = downloads / source.name
+        content = path.read_bytes() if path.is_file() else None
+    if content is None:
+        raise LatentError(
+            f"{path} does not exist or does not hold {source.name}. Download the data with "
+            f"'python -m spacy project assets', or set {DATA_VARIABLE} to a directory that has "
+            f"{source.folder}/{source.name}."
+        )
+    found = hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise LatentError(
+            f"{path}: {source.name} has the sha256 {found}, and the published file has "
+            f"{source.sha256}. Delete it and run 'python -m spacy project assets' again."
+        )
+    return content.decode("utf8")
+
+
+def _member(path: Path, name: str) -> bytes | None:
+    if not path.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if Path(member).name == name:
+                    return archive.read(member)
+    except zipfile.BadZipFile as error:
+        raise LatentError(
+            f"{path} is not a whole zip file ({error}). Delete it and run "
+            "'python -m spacy project assets' again."
+        ) from error
+    return None

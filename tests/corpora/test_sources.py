@@ -1,0 +1,92 @@
+"""The example data: published files only, read without loss."""
+
+import hashlib
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+
+from spacy_latent.corpora import emerging_entities, sentence_polarity
+from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
+from spacy_latent.errors import LatentError
+
+DATA = Path(os.environ.get(DATA_VARIABLE, Path(__file__).parents[3] / "shared" / "data"))
+
+
+def make_source(content: bytes, archive: str = "") -> Source:
+    return Source("folder", "file.txt", hashlib.sha256(content).hexdigest(), archive)
+
+
+def test_trap_18_a_changed_download_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    (tmp_path / "file.txt").write_bytes(b"changed")
+    with pytest.raises(LatentError, match=r"sha256 .* Delete it and run"):
+        read_source(make_source(b"published"), tmp_path)
+    (tmp_path / "file.txt").write_bytes(b"published")
+    assert read_source(make_source(b"published"), tmp_path) == "published"
+
+
+def test_a_missing_download_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    with pytest.raises(LatentError, match="spacy project assets"):
+        read_source(make_source(b"x"), tmp_path)
+
+
+def test_archives_are_read_and_broken_ones_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    source = make_source(b"inside", "a.zip")
+    (tmp_path / "a.zip").write_bytes(b"PK cut short")
+    with pytest.raises(LatentError, match="not a whole zip"):
+        read_source(source, tmp_path)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("sub/file.txt", "inside")
+    assert read_source(source, tmp_path) == "inside"
+
+
+def test_the_data_variable_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file.txt").write_bytes(b"local")
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    assert read_source(make_source(b"local"), tmp_path / "nowhere") == "local"
+
+
+def test_split_is_disjoint_stratified_and_seeded():
+    texts = {
+        "POSITIVE": "\n".join(f"good {i}" for i in range(100)) + "\ngood 1\n",
+        "NEGATIVE": "\n".join(f"bad {i}" for i in range(100)),
+    }
+    parts = sentence_polarity.split_lines(texts, seed=3)
+    assert parts == sentence_polarity.split_lines(texts, seed=3)
+    assert parts != sentence_polarity.split_lines(texts, seed=4)
+    assert [len(parts[name]) for name in sentence_polarity.SPLITS] == [160, 20, 20]
+    everything = [text for examples in parts.values() for text, _ in examples]
+    assert len(everything) == len(set(everything)) == 200
+    assert sum(label == "POSITIVE" for _, label in parts["dev"]) == 10
+
+
+def test_iob_reader_survives_the_quirks_of_the_files():
+    text = "a\tB-x\nb\tI-x\n\t\n\ufeffc\tI-y\nd\u2028e\tO\n\n\n"
+    assert list(emerging_entities.read_iob(text)) == [
+        (["a", "b"], ["B-x", "I-x"]),
+        (["c", "d\u2028e"], ["B-y", "O"]),
+    ]
+    with pytest.raises(LatentError, match="Line 2"):
+        list(emerging_entities.read_iob("a\tO\nb no tag\n"))
+
+
+@pytest.mark.skipif(not (DATA / "ner-wnut17").is_dir(), reason="the data are not here")
+def test_the_published_files_convert(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    emerging_entities.main(tmp_path / "ner")
+    sentence_polarity.main(tmp_path)
+    vocab = spacy.blank("en").vocab
+    dev = list(DocBin().from_disk(tmp_path / "dev.spacy").get_docs(vocab))
+    assert len(dev) == 1066
+    assert sum(doc.cats["POSITIVE"] for doc in dev) == 533
+    train = list(DocBin().from_disk(tmp_path / "train.spacy").get_docs(vocab))
+    assert len(train) == 8_530 and not {d.text for d in train} & {d.text for d in dev}
+    entities = list(DocBin().from_disk(tmp_path / "ner" / "train.spacy").get_docs(vocab))
+    assert len(entities) == 3_394 and sum(len(doc) for doc in entities) == 62_730
