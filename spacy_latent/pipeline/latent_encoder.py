@@ -4,6 +4,7 @@ Importing this module is cheap and makes ``doc._.latent`` available: spaCy impor
 pipeline is made, because it is named as an entry point.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from spacy.errors import Errors
 from spacy.language import Language
-from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.pipeline.trainable_pipe import TrainablePipe
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
@@ -21,7 +22,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 
 DEFAULT_CONFIG = """
@@ -325,6 +326,40 @@ class LatentEncoder(TrainablePipe):
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)
+        self._warn_of_upstream()
+        if nlp is not None:
+            self._refuse_shared_tensor(nlp)
+
+    def _warn_of_upstream(self) -> None:
+        for node in self.model.walk():
+            upstream = getattr(node, "upstream_name", None)
+            if upstream is not None:
+                warnings.warn(
+                    f"{self.name!r} listens to {upstream!r}. Other components that listen to "
+                    f"{upstream!r} must stand before {self.name!r} in the pipeline, or gradients "
+                    f"are lost. Safer is an embedder of its own, as its model.tok2vec.",
+                    LatentWarning,
+                    stacklevel=3,
+                )
+
+    def _refuse_shared_tensor(self, nlp: Language) -> None:
+        """doc.tensor holds the vectors of one component only."""
+        stock = [
+            component
+            for component, found in self.listener_map.items()
+            if not all(isinstance(listener, LatentListener) for listener in found)
+        ]
+        others = [
+            name
+            for name, pipe in nlp.pipeline
+            if isinstance(pipe, Tok2Vec) or (isinstance(pipe, LatentEncoder) and pipe is not self)
+        ]
+        if stock and others:
+            raise LatentError(
+                f"{', '.join(stock)} would read the vectors of {self.name!r} from doc.tensor, "
+                f"which {', '.join(others)} may write as well. Use "
+                f'@architectures = "spacy-latent.LatentListener.v1" for {", ".join(stock)}.'
+            )
 
     def add_label(self, label: str) -> int:
         raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")

@@ -1,0 +1,139 @@
+"""Small pipelines and data that the tests of models and components share."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import spacy
+from spacy.language import Language
+from spacy.tokens import Span
+from spacy.training import Example
+from thinc.api import Adam, Optimizer, fix_random_seed
+
+WIDTH = 16
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "width": WIDTH,
+    "depth": 1,
+    "embed_size": 100,
+    "window_size": 1,
+    "maxout_pieces": 2,
+    "subword_features": True,
+    "pretrained_vectors": None,
+}
+LISTENER = {"@architectures": "spacy-latent.LatentListener.v1", "width": WIDTH}
+INLINE = {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": TOK2VEC}
+REDUCE = {
+    "@architectures": "spacy.TextCatReduce.v1",
+    "exclusive_classes": True,
+    "use_reduce_mean": True,
+    "use_reduce_first": False,
+    "use_reduce_last": False,
+    "use_reduce_max": False,
+}
+PARSER = {
+    "@architectures": "spacy.TransitionBasedParser.v2",
+    "extra_state_tokens": False,
+    "hidden_width": 16,
+    "maxout_pieces": 2,
+    "use_upper": True,
+}
+STOCK: dict[str, dict[str, Any]] = {
+    "textcat": {"model": REDUCE},
+    "textcat_multilabel": {"model": {**REDUCE, "exclusive_classes": False}},
+    "ner": {"model": {**PARSER, "state_type": "ner"}},
+    "parser": {"model": {**PARSER, "state_type": "parser"}, "min_action_freq": 1},
+    "tagger": {"model": {"@architectures": "spacy.Tagger.v2"}},
+    "spancat": {
+        "spans_key": "sc",
+        "suggester": {"@misc": "spacy.ngram_suggester.v1", "sizes": [1, 2]},
+        "model": {
+            "@architectures": "spacy.SpanCategorizer.v1",
+            "reducer": {"@layers": "spacy.mean_max_reducer.v1", "hidden_size": 16},
+            "scorer": {"@layers": "spacy.LinearLogistic.v1"},
+        },
+    },
+}
+
+
+def stock(name: str, tok2vec: dict[str, Any]) -> dict[str, Any]:
+    """The config of one of spaCy's own components over ``tok2vec``."""
+    config = copy.deepcopy(STOCK[name])
+    config["model"]["tok2vec"] = copy.deepcopy(tok2vec)
+    return config
+
+
+def examples(nlp: Language) -> list[Example]:
+    made = []
+    for words, tags, heads, deps, cat, place in [
+        ("I like London a lot", "P V N D N", [1, 1, 1, 4, 1], "s ROOT o d m", "good", 2),
+        ("I hate Paris", "P V N", [1, 1, 1], "s ROOT o", "bad", 2),
+        ("Berlin is very grey", "N V R A", [1, 1, 3, 1], "s ROOT m o", "bad", 0),
+    ]:
+        doc = nlp.make_doc(words)
+        example = Example.from_dict(
+            doc,
+            {
+                "tags": tags.split(),
+                "heads": heads,
+                "deps": deps.split(),
+                "cats": {"good": float(cat == "good"), "bad": float(cat == "bad")},
+                "entities": [(doc[place].idx, doc[place].idx + len(doc[place]), "GPE")],
+            },
+        )
+        example.reference.spans["sc"] = [Span(example.reference, place, place + 1, "GPE")]
+        made.append(example)
+    return made
+
+
+def latent_pipeline(*names: str, encoder: dict[str, Any] | None = None) -> Language:
+    """A latent encoder with components listening to it."""
+    nlp = spacy.blank("en")
+    config: dict[str, Any] = {"model": {"tok2vec": TOK2VEC}}
+    nlp.add_pipe("latent_encoder", config={**config, **(encoder or {})})
+    for name in names:
+        nlp.add_pipe(name, config=stock(name, LISTENER))
+    return nlp
+
+
+def inline_pipeline(*names: str, **options: Any) -> Language:
+    nlp = spacy.blank("en")
+    for name in names:
+        nlp.add_pipe(name, config=stock(name, {**INLINE, **options}))
+    return nlp
+
+
+def initialized(nlp: Language, seed: int = 0, sample: list[Example] | None = None) -> Optimizer:
+    fix_random_seed(seed)
+    nlp.initialize(lambda: sample or examples(nlp))
+    return Adam(0.005)
+
+
+def step(
+    nlp: Language, batch: list[Example], optimizer: Optimizer, **options: Any
+) -> dict[str, float]:
+    """One step as ``spacy train`` takes it: all updates, then all weights."""
+    losses = nlp.update(batch, sgd=False, **options)  # type: ignore[arg-type]
+    for name, pipe in nlp.pipeline:
+        if name not in options.get("exclude", ()) and getattr(pipe, "is_trainable", False):
+            pipe.finish_update(optimizer)  # type: ignore[union-attr]
+    return losses
+
+
+def latent_layers(nlp: Language, name: str) -> list[Any]:
+    from spacy_latent.models.latent_tok2vec import latent_layer, latent_nodes
+
+    return [latent_layer(node) for node in latent_nodes(nlp.get_pipe(name).model)]  # type: ignore[union-attr]
+
+
+def scorer_weights(nlp: Language, name: str) -> np.ndarray:
+    """All weights of the scorers inside a component, as a copy."""
+    return np.concatenate(
+        [
+            parameter.detach().numpy().ravel()
+            for layer in latent_layers(nlp, name)
+            for parameter in layer.scorer.parameters()
+        ]
+    ).copy()
