@@ -27,10 +27,20 @@ def shared_parts(atoms, count, indicator, column):
 
 
 @njit(cache=True, nogil=True)
-def enter(atoms, count, size, gap, column, inverse, row_sums, weights, mean, direction, solved):
+def scatter(atoms, count, values, result):
+    """Add to ``result``, at the parts of each atom, its value."""
+    for i in range(count):
+        for part in atoms[i]:
+            if part < 0:
+                break
+            result[part] += values[i]
+
+
+@njit(cache=True, nogil=True)
+def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient, direction, solved):
     """Let the atom in row ``count`` into the support and move to the optimum of the new support.
 
-    count: atoms of the support, at whose optimum ``weights`` and ``mean`` are.
+    count: atoms of the support, at whose optimum ``weights`` and ``gradient``, s − μ, are.
     size: number of parts of the new atom.
     gap: (s − μ)·(a − μ) of the new atom a, positive.
     column: parts that it shares with each atom of the support.
@@ -83,7 +93,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, mean, dir
             for part in atoms[i]:
                 if part < 0:
                     break
-                mean[part] += change
+                gradient[part] -= change
         if blocking < 0:
             return count
         gap *= 1.0 - step
@@ -116,22 +126,22 @@ def leave(gone, count, atoms, inverse, row_sums, weights):
 
 
 @njit(cache=True, nogil=True)
-def polish(atoms, count, scores, mean, inverse, row_sums, weights, residual):
-    """One step of refinement of the weights, then the mean from them: removes what rounding left
-    over many small steps."""
-    mean[:] = 0.0
+def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual):
+    """One step of refinement of the weights: removes what rounding left over many small steps.
+    ``gradient`` ends as s − μ for the new weights."""
+    gradient[:] = scores
     for i in range(count):
         for part in atoms[i]:
             if part < 0:
                 break
-            mean[part] += weights[i]
+            gradient[part] -= weights[i]
     average = 0.0
     for i in range(count):
         residual[i] = 0.0
         for part in atoms[i]:
             if part < 0:
                 break
-            residual[i] += scores[part] - mean[part]
+            residual[i] += gradient[part]
         average += residual[i] / count
     total, sums = 0.0, 0.0
     for i in range(count):
@@ -144,13 +154,13 @@ def polish(atoms, count, scores, mean, inverse, row_sums, weights, residual):
             change += inverse[i, j] * (residual[j] - average)
         weights[i] = max(weights[i] + change, 0.0)
         kept += weights[i]
-    mean[:] = 0.0
+    gradient[:] = scores
     for i in range(count):
         weights[i] /= kept
         for part in atoms[i]:
             if part < 0:
                 break
-            mean[part] += weights[i]
+            gradient[part] -= weights[i]
 
 
 @njit(cache=True, nogil=True)

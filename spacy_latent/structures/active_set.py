@@ -58,14 +58,14 @@ class _Support:
         self.inverse[0, 0] = self.row_sums[0] = 1.0 / (len(parts) + 1.0)
         self.weights = np.zeros(room)
         self.weights[0] = 1.0
-        self.mean = np.zeros(len(scores))
-        self.mean[parts] = 1.0
+        self.gradient = scores.copy()
+        self.gradient[parts] -= 1.0
         self.indicator = np.zeros(len(scores), dtype=np.int32)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
         """Let an atom in; False where it cannot improve the solution by more than ``tolerance``."""
-        gradient = self.scores - self.mean
-        self.gap = float(gradient[parts].sum() - gradient @ self.mean)
+        reached = self.weights[: self.count] @ self.along_atoms(self.gradient)
+        self.gap = float(self.gradient[parts].sum() - reached)
         if self.gap <= tolerance:
             return False
         self._make_room(len(parts))
@@ -85,7 +85,7 @@ class _Support:
             self.inverse,
             self.row_sums,
             self.weights,
-            self.mean,
+            self.gradient,
             np.empty(room),
             np.empty(room),
         )
@@ -93,12 +93,22 @@ class _Support:
         self.count = count or self.count
         return count > 0
 
+    def along_atoms(self, values: np.ndarray) -> np.ndarray:
+        """The sum of ``values`` over the parts of each atom."""
+        atoms = self.atoms[: self.count]
+        return np.where(atoms >= 0, values[atoms], 0.0).sum(1)
+
+    def mean(self) -> np.ndarray:
+        result = np.zeros(len(self.scores))
+        kernel.scatter(self.atoms, self.count, self.weights, result)
+        return result
+
     def finish(self) -> None:
         kernel.polish(
             self.atoms,
             self.count,
             self.scores,
-            self.mean,
+            self.gradient,
             self.inverse,
             self.row_sums,
             self.weights,
@@ -135,30 +145,28 @@ class _ActiveSet(torch.autograd.Function):
         # float64: the gap is the difference of sums of parts that may be as large as the scores.
         masked = scores.detach().double()
         masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
-        allowed = ~torch.isneginf(masked)
-        finite = masked.masked_fill(~allowed, 0.0).flatten(1).cpu().numpy()
+        flat = masked.flatten(1).cpu().numpy()
         atoms = _ask(structure, masked, lengths)
-        state.extend(_Support(finite[b], atoms[b]) for b in range(batch))
-        forbidden = (~allowed).flatten(1).cpu().numpy()
-        wrong = [b for b in range(batch) if forbidden[b][atoms[b]].any()]
+        wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
         if wrong:
             structure.raise_infeasible(wrong)
+        state.extend(_Support(flat[b], atoms[b]) for b in range(batch))
         active = list(range(batch))
         for _ in range(max_iter):
             if not active:
                 break
-            means = torch.from_numpy(np.stack([state[b].mean for b in active]))
-            index = torch.as_tensor(active, device=scores.device)
-            means = means.view(len(active), *scores.shape[1:]).to(scores.device)
-            atoms = _ask(structure, masked[index] - means, lengths[index.to(lengths.device)])
+            gradients = torch.from_numpy(np.stack([state[b].gradient for b in active]))
+            gradients = gradients.view(len(active), *scores.shape[1:]).to(scores.device)
+            index = torch.as_tensor(active, device=lengths.device)
+            atoms = _ask(structure, gradients, lengths[index])
             active = [b for b, parts in zip(active, atoms) if state[b].add(parts, tolerance)]
         for support in state:
             support.finish()
         largest = max((support.count for support in state), default=1)
-        mean = np.zeros((batch, finite.shape[1]))
+        mean = np.zeros(flat.shape)
         weights = np.zeros((largest, batch))
         for b, support in enumerate(state):
-            mean[b] = support.mean
+            mean[b] = support.mean()
             weights[: support.count, b] = support.weights[: support.count]
         gap = torch.tensor([max(support.gap, 0.0) for support in state], dtype=torch.float64)
         ctx.state, ctx.shape = state, scores.shape
@@ -177,16 +185,10 @@ class _ActiveSet(torch.autograd.Function):
         of_weights = weights_gradient.detach().double().cpu().numpy()
         result = np.zeros_like(upstream)
         for b, support in enumerate(ctx.state):
-            count, atoms = support.count, support.atoms
-            valid = atoms[:count] >= 0
-            total = of_weights[:count, b] + np.where(valid, upstream[b][atoms[:count]], 0.0).sum(1)
-            change = np.empty(count)
-            kernel.gradient_of_weights(count, support.inverse, total, change)
-            np.add.at(
-                result[b],
-                atoms[:count][valid],
-                np.broadcast_to(change[:, None], valid.shape)[valid],
-            )
+            total = of_weights[: support.count, b] + support.along_atoms(upstream[b])
+            change = np.empty(support.count)
+            kernel.gradient_of_weights(support.count, support.inverse, total, change)
+            kernel.scatter(support.atoms, support.count, change, result[b])
         gradient = torch.from_numpy(result).view(ctx.shape).to(mean_gradient)
         return gradient, None, None, None, None, None
 

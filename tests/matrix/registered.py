@@ -1,4 +1,4 @@
-"""What the package registers, found through its entry points: a new line there is a new row here."""
+"""What the package registers, found through its entry points: a new line there adds a row."""
 
 from __future__ import annotations
 
