@@ -1,0 +1,79 @@
+"""The code of docs/extending.md: a structure from a MAP oracle alone, and all that follows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.perturb_and_map import PerturbAndMap
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.spigot import Spigot
+from spacy_latent.estimators.straight_through import StraightThrough
+
+PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The namespace after running the page's Python, block after block."""
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf8"), re.DOTALL):
+        exec(block, namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        StraightThrough(),
+        Spigot(),
+        SparseMAP(),
+        SparseMAP(marginalize=True),
+        PerturbAndMap(num_samples=4),
+    ],
+    ids=lambda estimator: estimator.name,
+)
+def test_the_structure_of_the_page_learns(page: dict[str, Any], estimator: Estimator) -> None:
+    """The answer is the sum over the one run of tokens that is marked: the layer has to find it."""
+    torch.manual_seed(0)
+    layer = page["make_layer"](estimator)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
+    lengths = torch.randint(4, 9, (64,))
+    vectors = torch.randn(64, 8, 8)
+    starts = (torch.rand(64) * (lengths - 2)).long()
+    marked = (torch.arange(8) >= starts[:, None]) & (torch.arange(8) < starts[:, None] + 3)
+    vectors[:, :, 0] = marked * 2.0 - 1.0
+    target = (vectors * marked[:, :, None]).sum(1)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        output = layer(vectors, lengths)
+        loss = ((output.vectors - layer.composer.linear.bias).sum(1) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    losses = [step() for _ in range(150)]
+    assert losses[-1] < 0.5 * losses[0]
+    found = layer.structure.map(layer.scorer(vectors, lengths), lengths)
+    assert (found * marked).sum() / marked.sum() > 0.8
+
+
+def test_the_best_runs_in_order(page: dict[str, Any]) -> None:
+    scores = torch.tensor([[0.0, 1.0, 5.0, 2.0, 0.5]])
+    best = page["Window"](2).top_k(scores, torch.tensor([5]), 5)
+    assert best.scores[:, 0].tolist() == [7.0, 6.0, 2.5, 1.0, -torch.inf]
+
+
+def test_what_it_cannot_do_is_refused_by_name(page: dict[str, Any]) -> None:
+    with pytest.raises(IncompatiblePair, match=r"Marginals .* Window"):
+        page["make_layer"](Marginals())
+    with pytest.raises(IncompatiblePair, match=r"relaxed.* Window"):
+        page["make_layer"](Spigot(projection="relaxed"))
