@@ -184,7 +184,7 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
 
     def __getitem__(self, component: str) -> LatentAnnotation:
         if component not in self._spans:
-            there = ", ".join(repr(name) for name in self._spans) or "nothing"
+            there = ", ".join(repr(name) for name in sorted(self._spans)) or "nothing"
             raise KeyError(f"No latent structure of {component!r} on this doc; it has {there}.")
         return LatentAnnotation(self.doc, component, self._spans[component])
 

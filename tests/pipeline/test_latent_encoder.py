@@ -8,6 +8,8 @@ import spacy
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
+from spacy_latent.errors import LatentError
+
 DATA = [
     ("this is good stuff", {"cats": {"A": 1.0, "B": 0.0}}),
     ("this is bad", {"cats": {"A": 0.0, "B": 1.0}}),
@@ -91,3 +93,46 @@ def test_batches_and_padding_change_nothing(nlp):
     for together in (list(nlp.pipe(texts)), list(nlp.pipe(texts[::-1]))[::-1]):
         for a, b in zip(alone, together):
             assert a.cats == pytest.approx(b.cats, abs=1e-6)
+
+
+def test_empty_batches(nlp):
+    assert list(nlp.pipe([])) == []
+    encoder = nlp.get_pipe("latent_encoder")
+    batch, structures = encoder.predict([])
+    assert batch.vectors == structures == []
+    doc = nlp("")
+    assert not doc._.latent
+
+
+def test_an_incomplete_directory_says_so(nlp, tmp_path):
+    nlp.to_disk(tmp_path)
+    weights = tmp_path / "latent_encoder" / "model"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(LatentError, match="cut short"):
+        spacy.load(tmp_path)
+    weights.unlink()
+    with pytest.raises(LatentError, match="incomplete"):
+        spacy.load(tmp_path)
+
+
+def test_a_listener_of_the_wrong_width_is_refused():
+    other = spacy.blank("en")
+    other.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    wrong = {**TEXTCAT, "tok2vec": {**LISTENER, "width": 5}}
+    with pytest.raises(LatentError, match="Set the listener's width to 16"):
+        other.add_pipe("textcat", config={"model": wrong})
+        other.initialize(lambda: [Example.from_dict(other.make_doc(t), g) for t, g in DATA])
+
+
+def test_a_model_without_a_structure_is_refused():
+    with pytest.raises(LatentError, match="has no latent structure"):
+        spacy.blank("en").add_pipe("latent_encoder", config={"model": TOK2VEC})
+
+
+def test_it_has_no_labels(nlp):
+    encoder = nlp.get_pipe("latent_encoder")
+    assert encoder.is_trainable
+    with pytest.raises(NotImplementedError, match="latent"):
+        encoder.add_label("X")
+    examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
+    assert nlp.evaluate(examples)["cats_score"] == 1.0

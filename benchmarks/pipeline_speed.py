@@ -1,0 +1,113 @@
+"""Words per second of a textcat pipeline with and without a latent tree under it.
+
+``python benchmarks/pipeline_speed.py`` prints one row per pipeline: prediction with ``nlp.pipe``
+and training steps, each as the median of rounds in which the pipelines take turns, and the ratio
+of times to the pipeline without the tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from typing import Any
+
+import spacy
+from spacy.language import Language
+from spacy.training import Example
+from thinc.api import Adam, fix_random_seed
+
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "width": 96,
+    "depth": 4,
+    "embed_size": 2000,
+    "window_size": 1,
+    "maxout_pieces": 3,
+    "subword_features": True,
+    "pretrained_vectors": None,
+}
+
+
+def build(kind: str, options: dict[str, Any]) -> Language:
+    """kind: "none", "inline", or "component"."""
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    tok2vec: dict[str, Any] = TOK2VEC
+    if kind == "inline":
+        tok2vec = {
+            "@architectures": "spacy-latent.LatentTok2Vec.v1",
+            "tok2vec": TOK2VEC,
+            **options,
+        }
+    elif kind == "component":
+        model = {
+            "@architectures": "spacy-latent.LatentTok2Vec.v1",
+            "tok2vec": TOK2VEC,
+            **options,
+        }
+        nlp.add_pipe("latent_encoder", config={"model": model})
+        tok2vec = {"@architectures": "spacy-latent.LatentListener.v1", "width": 96}
+    model = {
+        "@architectures": "spacy.TextCatReduce.v1",
+        "tok2vec": tok2vec,
+        "exclusive_classes": True,
+        "use_reduce_mean": True,
+        "use_reduce_first": False,
+        "use_reduce_last": False,
+        "use_reduce_max": False,
+    }
+    nlp.add_pipe("textcat", config={"model": model})
+    return nlp
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--docs", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rng = random.Random(0)
+    words = [f"word{i}" for i in range(2000)]
+    texts = [
+        " ".join(rng.choice(words) for _ in range(rng.randint(10, 35)))
+        for _ in range(arguments.docs)
+    ]
+    gold = [{"cats": {"a": float(i % 2), "b": float(1 - i % 2)}} for i in range(len(texts))]
+    map_only = {"estimator": {"@misc": "spacy-latent.Marginals.v1", "prediction": "map"}}
+    pipelines = {
+        "without": build("none", {}),
+        "inline, marginals": build("inline", {}),
+        "inline, map at prediction": build("inline", map_only),
+        "component, marginals": build("component", {}),
+        "component, map at prediction": build("component", map_only),
+    }
+    predict: dict[str, list[float]] = {name: [] for name in pipelines}
+    train: dict[str, list[float]] = {name: [] for name in pipelines}
+    examples, docs, optimizers = {}, {}, {}
+    for name, nlp in pipelines.items():
+        docs[name] = [nlp.make_doc(text) for text in texts]
+        examples[name] = [Example.from_dict(nlp.make_doc(t), g) for t, g in zip(texts, gold)]
+        nlp.initialize(lambda made=examples[name]: made[:20])  # type: ignore[misc]
+        optimizers[name] = Adam(0.001)
+        list(nlp.pipe(texts[:64]))
+    for _ in range(arguments.rounds):
+        for name, nlp in pipelines.items():
+            start = time.perf_counter()
+            for _ in nlp.pipe(docs[name], batch_size=64):
+                pass
+            predict[name].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            for begin in range(0, len(texts) // 4, 32):
+                nlp.update(examples[name][begin : begin + 32], sgd=optimizers[name])
+            train[name].append(time.perf_counter() - start)
+    count = sum(len(text.split()) for text in texts)
+    base = statistics.median(predict["without"]), statistics.median(train["without"])
+    print(f"{'pipeline':32} {'words/s':>9} {'prediction':>11} {'training':>9}   (time ratios)")
+    for name in pipelines:
+        p, t = statistics.median(predict[name]), statistics.median(train[name])
+        print(f"{name:32} {count / p:9.0f} {p / base[0]:11.2f} {t / base[1]:9.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What is written on a Doc and read back as ``doc._.latent``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+
+from spacy_latent import annotations
+from spacy_latent.annotations import Arc, SpanStructure
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.latent_encoder import inspect_docs
+from tests.pipeline.small_pipelines import examples, initialized, inline_pipeline, latent_pipeline
+
+vocab = spacy.blank("en").vocab
+
+
+def tree(start, heads, **options):
+    decoded = np.array(heads, dtype="int32")
+    return SpanStructure(start, start + len(heads), "SpanningTree", "heads", decoded, **options)
+
+
+@pytest.fixture
+def doc():
+    doc = Doc(vocab, words=["a", "b", "c", "d", "e"])
+    parts = np.array([[0, 1], [2, 1], [0, 2]])
+    soft = {"parts": parts, "probabilities": np.array([0.25, 0.75, 1.0])}
+    other = [(np.array([0, 1]), 0.4)]
+    annotations.write(doc, "x", [tree(0, [2, 0], alternatives=other, **soft), tree(2, [2, 0, 0])])
+    return doc
+
+
+def test_heads_are_token_indices(doc):
+    assert doc._.latent["x"].heads.tolist() == [1, 1, 3, 3, 4]
+
+
+def test_arcs_in_the_doc(doc):
+    latent = doc._.latent["x"]
+    assert latent.arcs()[:2] == [Arc(1, 0, 0.75), Arc(None, 1, 1.0)]
+    assert latent.arcs()[2:] == [Arc(3, 2, 1.0), Arc(None, 3, 1.0), Arc(None, 4, 1.0)]
+    assert latent.arcs(alternative=0) == [Arc(None, 0, 0.25), Arc(0, 1, 0.0)]
+    with pytest.raises(LatentError, match='annotate = "probabilities"'):
+        latent.arcs(threshold=0.5)
+
+
+def test_drawing(doc):
+    first, second = doc._.latent["x"].to_displacy()
+    assert [word["text"] for word in first["words"]] == ["a", "b"]
+    assert [word["tag"] for word in first["words"]] == ["", "root"]
+    assert first["arcs"] == [{"start": 0, "end": 1, "label": "0.75", "dir": "left"}]
+    assert second["arcs"] == [{"start": 0, "end": 1, "label": "", "dir": "left"}]
+
+
+def test_components_do_not_disturb_each_other(doc):
+    annotations.write(doc, "y", [tree(0, [0, 1])])
+    annotations.write(doc, "x", [tree(1, [0, 1, 1, 1])])
+    assert set(doc._.latent) == {"x", "y"}
+    assert doc._.latent["x"].heads.tolist() == [-1, 1, 1, 1, 1]
+    assert doc._.latent["y"].heads.tolist() == [0, 0, -1, -1, -1]
+    with pytest.raises(KeyError, match="'x', 'y'"):
+        doc._.latent["z"]
+
+
+def test_a_structure_of_tokens_that_are_gone_is_not_shown(doc):
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[0:2])
+    assert doc._.latent["x"].heads.tolist() == [-1, 2, 2, 3]
+
+
+def test_as_doc_keeps_the_structures_inside_the_span(doc):
+    part = doc[1:].as_doc(copy_user_data=True)
+    assert part._.latent["x"].heads.tolist() == [-1, 2, 2, 3]
+
+
+def test_further_roots_do_not_start_sentences(doc):
+    annotations.set_heads(doc, [tree(0, [0, 0, 1]), tree(3, [2, 0])], "x")
+    assert [token.head.i for token in doc] == [0, 0, 0, 4, 4]
+    assert [token.dep_ for token in doc] == ["ROOT", "latent-root", "latent", "latent", "ROOT"]
+    assert [sentence.start for sentence in doc.sents] == [0, 3]
+
+
+def test_parts_that_are_no_tree(doc):
+    span = SpanStructure(0, 5, "Subset", "parts", np.array([[1], [3]]))
+    annotations.write(doc, "x", [span])
+    assert doc._.latent["x"].spans[0].decoded.tolist() == [[1], [3]]
+    with pytest.raises(LatentError, match="not a dependency tree"):
+        _ = doc._.latent["x"].heads
+
+
+def test_a_stored_doc_can_be_read_where_no_component_was_made(doc, tmp_path):
+    path = tmp_path / "doc.bin"
+    path.write_bytes(doc.to_bytes())
+    script = (
+        "import spacy; from spacy.tokens import Doc; nlp = spacy.blank('en');"
+        f"doc = Doc(nlp.vocab).from_bytes(open({str(path)!r}, 'rb').read());"
+        "assert doc._.latent['x'].heads.tolist() == [1, 1, 3, 3, 4]"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("level", ["none", "map", "probabilities"])
+def test_levels(level):
+    nlp = latent_pipeline("textcat", encoder={"annotate": level, "alternatives": 3})
+    initialized(nlp)
+    doc = nlp("I like London")
+    if level == "none":
+        assert not doc._.latent and not doc.user_data
+        return
+    (span,) = doc._.latent["latent_encoder"].spans
+    assert (span.probabilities is None) == (level == "map")
+    weights = [weight for _, weight in span.alternatives]
+    assert weights == sorted(weights, reverse=True) and len(weights) == 3
+    assert span.alternatives[0][0].tolist() == span.decoded.tolist()
+    if level == "probabilities":
+        total = np.zeros(4)
+        np.add.at(total, span.parts[:, 1], span.probabilities)
+        assert total[1:] == pytest.approx(np.ones(3), abs=0.05)
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(LatentError, match="annotate is 'all'"):
+        latent_pipeline("textcat", encoder={"annotate": "all"})
+
+
+def test_inline_structures_can_be_inspected():
+    nlp = inline_pipeline("textcat", "tagger")
+    initialized(nlp)
+    docs = inspect_docs(nlp, [example.predicted for example in examples(nlp)], alternatives=1)
+    for doc in docs:
+        assert set(doc._.latent) == {"textcat", "tagger"}
+        assert doc._.latent["tagger"].arcs(threshold=0.0)
+    (doc,) = inspect_docs(nlp.get_pipe("tagger"), [nlp.make_doc("I like it")], annotate="map")
+    assert set(doc._.latent) == {"tagger"}
