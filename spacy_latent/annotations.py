@@ -157,9 +157,7 @@ class LatentAnnotation:
                 pairs = zip(span.parts.tolist(), span.probabilities.tolist())
                 known = {(h, m): p for (h, m), p in pairs}
             otherwise = 1.0 if span.probabilities is None else 0.0
-            chosen = [
-                (h, m, known.get((h, m), otherwise)) for m, h in enumerate(heads.tolist(), 1)
-            ]
+            chosen = [(h, m, known.get((h, m), otherwise)) for m, h in enumerate(heads.tolist(), 1)]
         shift = span.start - 1
         return [Arc(None if h == 0 else h + shift, m + shift, p) for h, m, p in chosen]
 

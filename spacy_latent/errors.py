@@ -13,6 +13,14 @@ class InvalidScores(LatentError):
     """Scores of a wrong type, shape or value."""
 
 
+def not_finite_message(name: str, items: list[int]) -> str:
+    return (
+        f"{name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. Scores must be "
+        "finite, or -inf to forbid a part. If this came up in training, lower the learning rate or "
+        "clip gradients (training.optimizer.grad_clip)."
+    )
+
+
 class InfeasibleError(LatentError):
     """The scores forbid every structure of at least one item of the batch.
 

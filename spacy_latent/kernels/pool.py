@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 # Below this many (estimated) nanoseconds of work, waking another thread costs more than it saves.
@@ -40,28 +41,24 @@ def _get_executor() -> ThreadPoolExecutor:
         return _executor
 
 
-def spread(kernel: Callable[..., Any], costs: Sequence[float], arguments: tuple[Any, ...]) -> None:
+def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:
     """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
     equal cost, one of them on the calling thread.
 
     kernel: compiled with ``nogil``; items must be independent of each other.
     costs: estimated nanoseconds of each item.
     """
-    count, total = len(costs), float(sum(costs))
+    count, total = len(costs), float(costs.sum())
     threads = min(torch.get_num_threads(), count)
     if threads <= 1 or total < SERIAL_NANOSECONDS:
         kernel(0, count, *arguments)
         return
-    bounds, spent, goal = [0], 0.0, total / threads
-    for item, cost in enumerate(costs):
-        if spent >= goal * len(bounds) and len(bounds) < threads:
-            bounds.append(item)
-        spent += cost
-    bounds.append(count)
+    goals = total / threads * np.arange(1, threads)
+    bounds = [0, *(np.searchsorted(np.cumsum(costs), goals) + 1).tolist(), count]
     executor = _get_executor()
     futures = [
         executor.submit(kernel, start, stop, *arguments)
-        for start, stop in zip(bounds[1:-1], bounds[2:])
+        for start, stop in zip(bounds[1:], bounds[2:])
     ]
     kernel(bounds[0], bounds[1], *arguments)
     for future in futures:

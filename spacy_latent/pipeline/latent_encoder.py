@@ -366,9 +366,7 @@ class LatentEncoder(TrainablePipe):
 
     # ---------------------------------------------------------------- serialization
 
-    def from_disk(
-        self, path: str | Path, *, exclude: Iterable[str] = tuple()
-    ) -> "LatentEncoder":
+    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = tuple()) -> "LatentEncoder":
         if not (Path(path) / "model").exists() and "model" not in exclude:
             raise LatentError(
                 f"{self.name}: {path} has no file 'model', so the pipeline on disk is incomplete. "

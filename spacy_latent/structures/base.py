@@ -17,7 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    NotTractable,
+    not_finite_message,
+)
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
@@ -235,15 +240,8 @@ class Structure(ABC):
         bad = torch.isnan(prepared) | torch.isposinf(prepared)
         if bool(bad.any()):
             items = bad.flatten(1).any(1).nonzero().flatten().tolist()
-            raise InvalidScores(self._not_finite_message(items))
+            raise InvalidScores(not_finite_message(self.name, items))
         return prepared, lengths
-
-    def _not_finite_message(self, items: list[int]) -> str:
-        return (
-            f"{self.name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. "
-            "Scores must be finite, or -inf to forbid a part. If this came up in training, lower "
-            "the learning rate or clip gradients (training.optimizer.grad_clip)."
-        )
 
     def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Refuse a wrong dtype, shape or length; bring half precision to float32."""

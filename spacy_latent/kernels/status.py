@@ -1,0 +1,41 @@
+"""What a kernel reports of each item; Python turns it into errors that name the items."""
+
+from __future__ import annotations
+
+from numba import njit
+
+FEASIBLE = 0
+INFEASIBLE = 1
+NOT_FINITE = 2
+
+
+@njit(cache=True, nogil=True)
+def is_arc(head, modifier, direction, max_arc_length):
+    """Whether the constraints of a dependency structure allow an arc. direction: 0 any, −1 heads
+    earlier, 1 heads later. max_arc_length: negative for no bound. Root arcs are always allowed."""
+    if modifier == 0 or head == modifier:
+        return False
+    if head == 0:
+        return True
+    if direction < 0 and head > modifier:
+        return False
+    if direction > 0 and head < modifier:
+        return False
+    return max_arc_length < 0 or abs(head - modifier) <= max_arc_length
+
+
+@njit(cache=True, nogil=True)
+def read_arc_scores(scores, n, direction, max_arc_length, result):
+    """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1)``, and −inf
+    elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
+    for head in range(n + 1):
+        for modifier in range(n + 1):
+            if is_arc(head, modifier, direction, max_arc_length):
+                value = scores[head, modifier]
+                # Fails for NaN as well.
+                if not value < float("inf"):
+                    return NOT_FINITE
+                result[head, modifier] = value
+            else:
+                result[head, modifier] = -float("inf")
+    return FEASIBLE

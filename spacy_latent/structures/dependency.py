@@ -1,0 +1,130 @@
+"""What dependency trees of every kind share: arcs, constraints, heads."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.base import Structure
+
+Direction = Literal["any", "earlier", "later"]
+DIRECTIONS = {"any": 0, "earlier": -1, "later": 1}
+
+
+class DependencyTree(Structure):
+    """Trees over n tokens and a root. Scores ``(B, N+1, N+1)``, ``[b, head, modifier]``, where node
+    0 is the root and i the i-th token; lengths ``(B,)``, each at most N.
+
+    single_root: exactly one token is attached to the root; else at least one.
+    direction: where the head of a token may stand: "any", "earlier" or "later" in the text.
+    max_arc_length: bound on |head − modifier|; None for no bound.
+
+    Neither of the last two applies to arcs from the root. An item of length 0 has one tree, the
+    empty one.
+    """
+
+    part_axes: ClassVar[int] = 2
+    exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
+    annotation: ClassVar[str] = "heads"
+    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+
+    def __init__(
+        self,
+        single_root: bool = False,
+        direction: Direction = "any",
+        max_arc_length: int | None = None,
+    ) -> None:
+        if direction not in DIRECTIONS:
+            raise InvalidScores(
+                f"{self.name}: direction is {direction!r}; expected one of {list(DIRECTIONS)}."
+            )
+        if max_arc_length is not None and max_arc_length < 1:
+            raise InvalidScores(
+                f"{self.name}: max_arc_length is {max_arc_length}; expected at least 1, or null."
+            )
+        self.single_root = single_root
+        self.direction = direction
+        self.max_arc_length = max_arc_length
+
+    @property
+    def _constraints(self) -> tuple[str, int, int, bool]:
+        longest = -1 if self.max_arc_length is None else self.max_arc_length
+        return self.name, DIRECTIONS[self.direction], longest, self.single_root
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        # The kernels read lengths and constraints themselves, and check what they read.
+        scores, lengths = self.check_types(scores, lengths)
+        if scores.shape[1] != scores.shape[2] or scores.shape[1] < 1:
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
+                "with the root as node 0."
+            )
+        if lengths.dim() != 1:
+            raise InvalidScores(
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}, not (B,)."
+            )
+        if lengths.numel():
+            low, high = lengths.min().item(), lengths.max().item()
+            if low < 0 or high >= scores.shape[1]:
+                raise InvalidScores(
+                    f"{self.name}: lengths lie between {low} and {high}, but scores of shape "
+                    f"{tuple(scores.shape)} have room for 0 to {scores.shape[1] - 1} tokens."
+                )
+        return scores, lengths
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        node = torch.arange(scores.shape[-1], device=scores.device)
+        head, modifier = node[:, None], node[None, :]
+        mask = (head != modifier) & (modifier > 0)
+        if self.direction == "earlier":
+            mask &= head < modifier
+        elif self.direction == "later":
+            mask &= (head > modifier) | (head == 0)
+        if self.max_arc_length is not None:
+            mask &= ((head - modifier).abs() <= self.max_arc_length) | (head == 0)
+        inside = node[None, :] <= lengths.to(scores.device)[:, None]
+        return mask[None] & inside[:, :, None] & inside[:, None, :]
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels.dependency import best_trees
+
+        return _indicate(best_trees(scores, lengths, *self._constraints), scores)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels.dependency import tree_log_partition
+
+        return tree_log_partition(scores, lengths, *self._constraints)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels.dependency import tree_marginals
+
+        return tree_marginals(scores, lengths, *self._constraints)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        from spacy_latent.kernels.dependency import sample_trees
+
+        heads = sample_trees(scores, lengths, *self._constraints, num_samples, generator)
+        return _indicate(heads.flatten(0, 1), scores).unflatten(0, heads.shape[:2])
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """Heads of the tokens, ``(n,)`` int32: 0 is the root, i the i-th token."""
+        return z[: length + 1, 1 : length + 1].argmax(0).astype("int32")
+
+    def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
+        """Arcs ``(n+1, n+1)`` from heads as in :meth:`decode`."""
+        z = np.zeros((length + 1, length + 1), dtype="float32")
+        z[np.asarray(gold, dtype="int64"), np.arange(1, length + 1)] = 1
+        return z
+
+
+def _indicate(heads: Tensor, scores: Tensor) -> Tensor:
+    """0/1 arcs ``(B, N+1, N+1)`` in the dtype of ``scores`` from heads ``(B, N+1)``."""
+    z = scores.new_zeros((heads.shape[0], *scores.shape[1:]))
+    chosen = (heads >= 0).to(z.dtype)
+    return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
