@@ -25,6 +25,8 @@ Spans = list[list[tuple[int, int]]]
 MAX_CELLS = 1 << 22
 ALWAYS_TOGETHER = 16
 
+INITIAL_GAIN = 0.25
+
 
 @dataclass
 class Group:
@@ -98,7 +100,9 @@ class SpanModule(nn.Module):
     """Rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer, span by span.
 
     projection: linear map of the composer's output, or None.
-    residual: whether the input is added to the result.
+    residual: whether the input is added to the result. The result then has a learned gain that
+        starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner et
+        al. 2020, but not at zero, where the structure would get no gradient).
     entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 
@@ -113,7 +117,7 @@ class SpanModule(nn.Module):
         self.latent = latent
         self.dropout = nn.Dropout(0.0)
         self.projection = projection
-        self.residual = residual
+        self.gain = nn.Parameter(torch.tensor([INITIAL_GAIN])) if residual else None
         self.entropy_weight = entropy_weight
 
     def forward(
@@ -141,8 +145,8 @@ class SpanModule(nn.Module):
         result = self.dropout(result)
         if self.projection is not None:
             result = self.projection(result)
-        if self.residual:
-            result = result + rows
+        if self.gain is not None:
+            result = self.gain * result + rows
         penalty = None
         if entropy is not None:
             penalty = self.entropy_weight * entropy / sum(int(g.lengths.sum()) for g in groups)

@@ -48,7 +48,8 @@ def build_latent_tok2vec_v1(
     estimator: None for Marginals.
     composer: None for GraphConvolution.
     span_getter: which tokens share a structure; None for SentenceSpans.
-    residual: whether the embedder's vectors are added; None for "if width is None".
+    residual: whether the embedder's vectors are added to the latent layer's, which then have a
+        learned gain; None for "if width is None".
     scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
     entropy_weight: this times the entropy of p(z), in nats per token, is added to the objective,
         which is minimised: above 0 sharpens the structures, below 0 keeps them spread. It needs a

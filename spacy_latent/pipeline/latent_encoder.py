@@ -258,7 +258,7 @@ class LatentEncoder(TrainablePipe):
         for doc, vectors, spans in zip(docs, batch.vectors, structures):
             # A copy: a view would keep the vectors of the whole batch alive.
             vectors = vectors.copy()
-            for name in upstream | {self.name}:
+            for name in upstream:
                 remember(doc, name, vectors)
             if stock:
                 doc.tensor = vectors

@@ -109,11 +109,11 @@ def test_backprop_is_that_of_each_span_alone(model):
     gradients = [rng.normal(size=a.shape).astype("float32") for a in arrays]
     _, backprop = latent.begin_update((arrays, spans))
     got = backprop(gradients)
-    layer = latent_layer(model)
+    layer, gain = latent_layer(model), latent.shims[0].module.gain
     for array, given, d, parts in zip(arrays, gradients, got, spans):
         for start, end in parts:
             rows = torch.tensor(array[None, start:end], requires_grad=True)
-            output = layer(rows, torch.tensor([end - start])).vectors + rows
+            output = gain * layer(rows, torch.tensor([end - start])).vectors + rows
             output.backward(torch.tensor(given[None, start:end]))
             assert d[start:end] == pytest.approx(rows.grad[0].numpy(), abs=1e-5)
 
