@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
 from spacy_latent.structures.base import SparseSolution, Structure
 
@@ -146,6 +146,10 @@ class _ActiveSet(torch.autograd.Function):
         masked = scores.detach().double()
         masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
         flat = masked.flatten(1).cpu().numpy()
+        finite = (flat < np.inf).all(1)
+        if not finite.all():
+            items = np.flatnonzero(~finite).tolist()
+            raise InvalidScores(not_finite_message(structure.name, items))
         atoms = _ask(structure, masked, lengths)
         wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
         if wrong:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
+from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 
 
@@ -11,3 +14,13 @@ class SpanningTree(DependencyTree):
     MAP is Chu-Liu-Edmonds (O(n²)), sums are by the Matrix-Tree theorem (O(n³); Koo et al. 2007),
     samples by Wilson's algorithm (1996). For arguments and shapes see :class:`DependencyTree`.
     """
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
+
+        prepared, lengths = self.prepare(scores, lengths)
+        return solve_dependency_trees(
+            self, prepared, lengths, max_iter, tolerance, False, self.single_root
+        )

@@ -153,6 +153,13 @@ def test_unfinished_items_say_how_far_they_are() -> None:
 
 
 def test_refusals() -> None:
+    for value in (torch.nan, torch.inf):
+        bad = torch.zeros(2, 3, 3)
+        bad[1, 0, 1] = value
+        with pytest.raises(InvalidScores, match=r"item\(s\) \[1\]"):
+            SpanningTree().sparsemap(bad, torch.tensor([2, 2]))
+        with pytest.raises(InvalidScores, match=r"item\(s\) \[1\]"):
+            generic(SpanningTree(), bad, torch.tensor([2, 2]))
     with pytest.raises(InvalidScores, match="max_iter is 0"):
         SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]), max_iter=0)
     scores = torch.zeros(2, 3, 3)
