@@ -72,14 +72,24 @@ def _fill(
             left_row[k] = whole_left
             # What lies left of k in these source rows is −inf, so that starting at a whole vector
             # changes nothing; right[k, k] is 0 and gives the cell that is set already.
-            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
-            for j in range(k // LANES * LANES, stride):
+            # Slices, since numba vectorises only loops whose index starts at 0; one loop for each,
+            # so that few rows have to be checked for overlap.
+            start = k // LANES * LANES
+            next_left, same_right, same_arc = (
+                left[k + 1, start:],
+                right[k, start:],
+                to_left[k, start:],
+            )
+            into_best, into_right, into_left = best[start:], right_row[start:], left_row[start:]
+            for j in range(into_best.shape[0]):
                 a = whole_right + next_left[j]
+                into_best[j] = a if a > into_best[j] else into_best[j]
+            for j in range(into_right.shape[0]):
                 b = arc_right + same_right[j]
+                into_right[j] = b if b > into_right[j] else into_right[j]
+            for j in range(into_left.shape[0]):
                 c = whole_left + same_arc[j]
-                best[j] = a if a > best[j] else best[j]
-                right_row[j] = b if b > right_row[j] else right_row[j]
-                left_row[j] = c if c > left_row[j] else left_row[j]
+                into_left[j] = c if c > into_left[j] else into_left[j]
 
 
 @njit(nogil=True, cache=True)
