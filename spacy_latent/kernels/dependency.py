@@ -53,6 +53,20 @@ def family_of(name: str) -> Family:
             lambda n: 500 + 4.5 * n**2,
             lambda n: 1_000 + 10 * n**2 + 0.25 * n**3,
         )
+    if name == "ProjectiveTree":
+        from spacy_latent.kernels.inside_outside import (
+            best_projective_trees,
+            sample_projective_trees,
+            sum_over_projective_trees,
+        )
+
+        return Family(
+            best_projective_trees,
+            sum_over_projective_trees,
+            sample_projective_trees,
+            lambda n: 500 + 10 * n**2 + 0.4 * n**3,
+            lambda n: 1_000 + 20 * n**2 + 0.4 * n**3,
+        )
     raise KeyError(name)
 
 

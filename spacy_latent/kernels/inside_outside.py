@@ -1,0 +1,614 @@
+"""Sums over projective dependency trees: inside-outside on Eisner's charts (Eisner 1996; Paskin
+2001), O(n³) time and O(n²) memory, in float64. The charts are those of kernels.eisner.
+
+Weights are exp(score) over the sum of their column, so that a cell is the probability that heads
+drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
+rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
+heads. Where what underflowed could matter (see :func:`_trusted`), the sentence is done again on
+logarithms, top-down by the probability of each split.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.eisner import (
+    best_projective_tree,
+    float_workspace_size,
+    integer_workspace_size,
+)
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+
+FAST = {"reassoc", "contract", "nsz"}
+# Charts: between, to_right, to_left, right, left.
+BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
+
+
+@njit(cache=True, nogil=True)
+def _weights(scores, n, w):
+    """Write γ·(column softmax of ``scores``). RETURNS: log of what the weights were divided by,
+    log γ and the log of the smallest weight; the first is −inf where a token has no head."""
+    log_gamma = min(max(math.log(n) - 1.91, 0.0), 600.0 / n)
+    shift, smallest = 0.0, 0.0
+    for m in range(1, n + 1):
+        top = -np.inf
+        for h in range(n + 1):
+            top = max(top, scores[h, m])
+        if top == -np.inf:
+            return -np.inf, 0.0, 0.0
+        total = 0.0
+        for h in range(n + 1):
+            total += math.exp(scores[h, m] - top)
+        column = top + math.log(total) - log_gamma
+        for h in range(n + 1):
+            w[h, m] = math.exp(scores[h, m] - column)
+            if scores[h, m] > -np.inf:
+                smallest = min(smallest, scores[h, m] - column)
+        shift += column
+    return shift, log_gamma, smallest
+
+
+@njit(cache=True, nogil=True)
+def _trusted(partition, n, log_gamma, smallest):
+    """Whether nothing that underflowed can change a marginal by more than about 1e−20.
+
+    A cell of l arcs is at least exp(l·smallest), so short ones never underflow; one that does loses
+    at most 1e−308·γ^(−l) / Z in units where columns sum to 1.
+    """
+    if not partition > 0.0:
+        return False
+    if n * smallest >= -640.0:
+        return True
+    shortest = min(-640.0 / smallest, float(n))
+    return math.log(partition) - n * log_gamma + shortest * log_gamma > -600.0
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _inside(w, n, first, charts):
+    """Fill ``charts`` (5, n+2, n+2). RETURNS: the sum over trees."""
+    charts[:, first : n + 2] = 0.0
+    between, right, left = charts[BETWEEN], charts[RIGHT], charts[LEFT]
+    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
+    for i in range(n, first - 1, -1):
+        reach, right_row, left_row = between[i], right[i], left[i]
+        right_row[i] = 1.0
+        left_row[i] = 1.0
+        below = left[i + 1]
+        for j in range(i + 1, n + 1):
+            reach[j] = below[j]
+        for k in range(i + 1, n + 1):
+            arc_right = reach[k] * w[i, k]
+            arc_left = reach[k] * w[k, i] if i > 0 else 0.0
+            to_right[i, k] = arc_right
+            to_left[i, k] = arc_left
+            right_row[k] += arc_right
+            left_row[k] += arc_left
+            whole_right, whole_left = right_row[k], left_row[k]
+            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
+            for j in range(k + 1, n + 1):
+                reach[j] += whole_right * next_left[j]
+                right_row[j] += arc_right * same_right[j]
+                left_row[j] += whole_left * same_arc[j]
+    if first == 0:
+        return right[0, n]
+    total = 0.0
+    for r in range(1, n + 1):
+        total += left[1, r] * right[r, n] * w[0, r]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _outside(w, n, first, charts, partition, outer, result):
+    """Write the marginals, from what _inside left. outer (5, n+2, n+2): gradients of log Z."""
+    outer[:, first : n + 2] = 0.0
+    right, left = charts[RIGHT], charts[LEFT]
+    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
+    if first == 0:
+        outer[RIGHT, 0, n] = 1.0 / partition
+    else:
+        for r in range(1, n + 1):
+            weight = w[0, r] / partition
+            outer[LEFT, 1, r] = weight * right[r, n]
+            outer[RIGHT, r, n] = weight * left[1, r]
+            result[0, r] = weight * left[1, r] * right[r, n]
+    for i in range(first, n + 1):
+        reach, right_row, left_row = outer[BETWEEN, i], outer[RIGHT, i], outer[LEFT, i]
+        for k in range(n, i, -1):
+            whole_right, whole_left = right[i, k], left[i, k]
+            arc_right = to_right[i, k]
+            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
+            to_next, to_same, to_arc = outer[LEFT, k + 1], outer[RIGHT, k], outer[TO_LEFT, k]
+            of_right, of_arc, of_left = 0.0, 0.0, 0.0
+            for j in range(k + 1, n + 1):
+                of_right += reach[j] * next_left[j]
+                to_next[j] += reach[j] * whole_right
+                of_arc += right_row[j] * same_right[j]
+                to_same[j] += right_row[j] * arc_right
+                of_left += left_row[j] * same_arc[j]
+                to_arc[j] += left_row[j] * whole_left
+            right_row[k] += of_right
+            left_row[k] += of_left
+            of_arc += right_row[k]
+            of_other = outer[TO_LEFT, i, k] + left_row[k]
+            result[i, k] = of_arc * arc_right
+            reach[k] = of_arc * w[i, k]
+            if i > 0:
+                result[k, i] = of_other * to_left[i, k]
+                reach[k] += of_other * w[k, i]
+        to_next = outer[LEFT, i + 1]
+        for j in range(i + 1, n + 1):
+            to_next[j] += reach[j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _inside_tangent(w, dw, n, first, charts, change):
+    """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
+    change[:, first : n + 2] = 0.0
+    right, left = charts[RIGHT], charts[LEFT]
+    to_left = charts[TO_LEFT]
+    for i in range(n, first - 1, -1):
+        reach, right_row, left_row = change[BETWEEN, i], change[RIGHT, i], change[LEFT, i]
+        below = change[LEFT, i + 1]
+        for j in range(i + 1, n + 1):
+            reach[j] = below[j]
+        for k in range(i + 1, n + 1):
+            inner = charts[BETWEEN, i, k]
+            arc_right = charts[TO_RIGHT, i, k]
+            d_right = reach[k] * w[i, k] + inner * dw[i, k]
+            d_left = reach[k] * w[k, i] + inner * dw[k, i] if i > 0 else 0.0
+            change[TO_RIGHT, i, k] = d_right
+            change[TO_LEFT, i, k] = d_left
+            right_row[k] += d_right
+            left_row[k] += d_left
+            whole_right, whole_left = right[i, k], left[i, k]
+            d_whole_right, d_whole_left = right_row[k], left_row[k]
+            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
+            d_next, d_same, d_arc = change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]
+            for j in range(k + 1, n + 1):
+                reach[j] += d_whole_right * next_left[j] + whole_right * d_next[j]
+                right_row[j] += d_right * same_right[j] + arc_right * d_same[j]
+                left_row[j] += d_whole_left * same_arc[j] + whole_left * d_arc[j]
+    if first == 0:
+        return change[RIGHT, 0, n]
+    total = 0.0
+    for r in range(1, n + 1):
+        total += (change[LEFT, 1, r] * right[r, n] + left[1, r] * change[RIGHT, r, n]) * w[0, r]
+        total += left[1, r] * right[r, n] * dw[0, r]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, outer, d_outer, out):
+    """Write the directional derivative of the marginals; ``outer`` as _outside left it."""
+    d_outer[:, first : n + 2] = 0.0
+    right, left = charts[RIGHT], charts[LEFT]
+    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
+    relative = d_partition / partition
+    if first == 0:
+        d_outer[RIGHT, 0, n] = -relative / partition
+    else:
+        for r in range(1, n + 1):
+            weight = w[0, r] / partition
+            d_weight = dw[0, r] / partition - weight * relative
+            a, b = left[1, r], right[r, n]
+            da, db = change[LEFT, 1, r], change[RIGHT, r, n]
+            d_outer[LEFT, 1, r] = d_weight * b + weight * db
+            d_outer[RIGHT, r, n] = d_weight * a + weight * da
+            out[0, r] = d_weight * a * b + weight * (da * b + a * db)
+    for i in range(first, n + 1):
+        reach, right_row, left_row = outer[BETWEEN, i], outer[RIGHT, i], outer[LEFT, i]
+        d_reach, d_right_row = d_outer[BETWEEN, i], d_outer[RIGHT, i]
+        d_left_row = d_outer[LEFT, i]
+        for k in range(n, i, -1):
+            whole_right, whole_left = right[i, k], left[i, k]
+            d_whole_right, d_whole_left = change[RIGHT, i, k], change[LEFT, i, k]
+            arc_right, d_arc_right = to_right[i, k], change[TO_RIGHT, i, k]
+            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
+            d_next, d_same, d_arc = change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]
+            to_next, to_same = d_outer[LEFT, k + 1], d_outer[RIGHT, k]
+            to_arc = d_outer[TO_LEFT, k]
+            of_right, d_of_arc, of_left, of_arc = 0.0, 0.0, 0.0, right_row[k]
+            for j in range(k + 1, n + 1):
+                of_right += d_reach[j] * next_left[j] + reach[j] * d_next[j]
+                to_next[j] += d_reach[j] * whole_right + reach[j] * d_whole_right
+                of_arc += right_row[j] * same_right[j]
+                d_of_arc += d_right_row[j] * same_right[j] + right_row[j] * d_same[j]
+                to_same[j] += d_right_row[j] * arc_right + right_row[j] * d_arc_right
+                of_left += d_left_row[j] * same_arc[j] + left_row[j] * d_arc[j]
+                to_arc[j] += d_left_row[j] * whole_left + left_row[j] * d_whole_left
+            d_right_row[k] += of_right
+            d_left_row[k] += of_left
+            d_of_arc += d_right_row[k]
+            out[i, k] = d_of_arc * arc_right + of_arc * d_arc_right
+            d_reach[k] = d_of_arc * w[i, k] + of_arc * dw[i, k]
+            if i > 0:
+                of_other = outer[TO_LEFT, i, k] + left_row[k]
+                d_of_other = d_outer[TO_LEFT, i, k] + d_left_row[k]
+                out[k, i] = d_of_other * to_left[i, k] + of_other * change[TO_LEFT, i, k]
+                d_reach[k] += d_of_other * w[k, i] + of_other * dw[k, i]
+        to_next = d_outer[LEFT, i + 1]
+        for j in range(i + 1, n + 1):
+            to_next[j] += d_reach[j]
+
+
+@njit(cache=True, nogil=True)
+def _log_sum(a, b, da, db):
+    """log Σ exp(a + b) and the mean of da + db under its terms."""
+    top = -np.inf
+    for k in range(len(a)):
+        top = max(top, a[k] + b[k])
+    if top == -np.inf:
+        return -np.inf, 0.0
+    total, mean = 0.0, 0.0
+    for k in range(len(a)):
+        term = math.exp(a[k] + b[k] - top)
+        total += term
+        mean += term * (da[k] + db[k])
+    return top + math.log(total), mean / total
+
+
+@njit(cache=True, nogil=True)
+def _log_inside(s, ds, n, first, charts, change):
+    """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
+    charts[:, first : n + 2] = -np.inf
+    change[:, first : n + 2] = 0.0
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
+    for i in range(n, first - 1, -1):
+        right[i, i] = 0.0
+        left[i, i] = 0.0
+        for j in range(i + 1, n + 1):
+            reach, d_reach = _log_sum(
+                right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
+            )
+            charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
+            to_right[i, j], d_to_right[i, j] = reach + s[i, j], d_reach + ds[i, j]
+            if i > 0:
+                to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
+            low, high = i + 1, j + 1
+            right[i, j], d_right[i, j] = _log_sum(
+                to_right[i, low:high],
+                right[low:high, j],
+                d_to_right[i, low:high],
+                d_right[low:high, j],
+            )
+            left[i, j], d_left[i, j] = _log_sum(
+                left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
+            )
+    if first == 0:
+        return right[0, n], d_right[0, n]
+    for r in range(1, n + 1):
+        charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
+        change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
+    return _log_sum(
+        charts[BETWEEN, 0, 1 : n + 1],
+        right[1 : n + 1, n],
+        change[BETWEEN, 0, 1 : n + 1],
+        d_right[1 : n + 1, n],
+    )
+
+
+@njit(cache=True, nogil=True)
+def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
+    """Give a span's probability to the two parts of each split, in proportion."""
+    if q == 0.0 and dq == 0.0:
+        return
+    for k in range(len(a)):
+        share = math.exp(a[k] + b[k] - parent)
+        if share > 0.0:
+            passed = q * share
+            d_passed = dq * share + passed * (da[k] + db[k] - d_parent)
+            qa[k] += passed
+            qb[k] += passed
+            dqa[k] += d_passed
+            dqb[k] += d_passed
+
+
+@njit(cache=True, nogil=True)
+def _log_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_out):
+    """Marginals and their directional derivatives, from what _log_inside left. q, dq: like charts,
+    the probability that a span is part of the tree."""
+    q[:, : n + 2] = 0.0
+    dq[:, : n + 2] = 0.0
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
+    if first == 0:
+        q[RIGHT, 0, n] = 1.0
+    else:
+        a, b = slice(1, n + 1), n
+        _hand_down(
+            total,
+            d_total,
+            1.0,
+            0.0,
+            charts[BETWEEN, 0, a],
+            right[a, b],
+            change[BETWEEN, 0, a],
+            d_right[a, b],
+            q[BETWEEN, 0, a],
+            q[RIGHT, a, b],
+            dq[BETWEEN, 0, a],
+            dq[RIGHT, a, b],
+        )
+        for r in range(1, n + 1):
+            out[0, r] = q[BETWEEN, 0, r]
+            d_out[0, r] = dq[BETWEEN, 0, r]
+            q[LEFT, 1, r] += q[BETWEEN, 0, r]
+            dq[LEFT, 1, r] += dq[BETWEEN, 0, r]
+    for i in range(first, n + 1):
+        for j in range(n, i, -1):
+            low, high = i + 1, j + 1
+            _hand_down(
+                right[i, j],
+                d_right[i, j],
+                q[RIGHT, i, j],
+                dq[RIGHT, i, j],
+                to_right[i, low:high],
+                right[low:high, j],
+                d_to_right[i, low:high],
+                d_right[low:high, j],
+                q[TO_RIGHT, i, low:high],
+                q[RIGHT, low:high, j],
+                dq[TO_RIGHT, i, low:high],
+                dq[RIGHT, low:high, j],
+            )
+            _hand_down(
+                left[i, j],
+                d_left[i, j],
+                q[LEFT, i, j],
+                dq[LEFT, i, j],
+                left[i, i:j],
+                to_left[i:j, j],
+                d_left[i, i:j],
+                d_to_left[i:j, j],
+                q[LEFT, i, i:j],
+                q[TO_LEFT, i:j, j],
+                dq[LEFT, i, i:j],
+                dq[TO_LEFT, i:j, j],
+            )
+            out[i, j], d_out[i, j] = q[TO_RIGHT, i, j], dq[TO_RIGHT, i, j]
+            if i > 0:
+                out[j, i], d_out[j, i] = q[TO_LEFT, i, j], dq[TO_LEFT, i, j]
+            _hand_down(
+                charts[BETWEEN, i, j],
+                change[BETWEEN, i, j],
+                q[TO_RIGHT, i, j] + q[TO_LEFT, i, j],
+                dq[TO_RIGHT, i, j] + dq[TO_LEFT, i, j],
+                right[i, i:j],
+                left[low:high, j],
+                d_right[i, i:j],
+                d_left[low:high, j],
+                q[RIGHT, i, i:j],
+                q[LEFT, low:high, j],
+                dq[RIGHT, i, i:j],
+                dq[LEFT, low:high, j],
+            )
+
+
+@njit(cache=True, nogil=True)
+def _subtract_best(s, n, single_root):
+    """Take the score of the best tree's arc from each column, so that the logarithms that matter
+    are small. RETURNS: their sum, or −inf where there is no tree."""
+    heads = np.empty(n + 1, np.int32)
+    integers = np.empty(integer_workspace_size(n), np.int32)
+    if not best_projective_tree(
+        s, n, single_root, heads, integers, np.empty(float_workspace_size(n))
+    ):
+        return -np.inf
+    total = 0.0
+    for m in range(1, n + 1):
+        best = s[heads[m], m]
+        total += best
+        for h in range(n + 1):
+            s[h, m] -= best
+    return total
+
+
+@njit(cache=True, nogil=True)
+def sum_over_projective_trees(
+    start,
+    stop,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    along,
+    what,
+    log_partition,
+    result,
+    status,
+):
+    """Items start .. stop−1: log Z, and by ``what`` (0, 1, 2) marginals or the product of their
+    Jacobian with ``along`` in ``result``; 0 where there is no arc. See kernels.dependency."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b] + 2)
+    s = np.empty((room, room))
+    w = np.empty((room, room))
+    dw = np.zeros((room, room))
+    spare = np.zeros((room, room))
+    charts = np.empty((5, room, room))
+    outer = np.empty((5 if what else 0, room, room))
+    change = np.empty((5 if what > 1 else 0, room, room))
+    d_outer = np.empty((5 if what > 1 else 0, room, room))
+    first = 1 if single_root else 0
+    for b in range(start, stop):
+        n = lengths[b]
+        log_partition[b] = 0.0
+        if what:
+            result[b] = 0.0
+        if n == 0:
+            continue
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        shift, log_gamma, smallest = _weights(s, n, w)
+        partition = _inside(w, n, first, charts) if shift > -np.inf else 0.0
+        if _trusted(partition, n, log_gamma, smallest):
+            log_partition[b] = shift + math.log(partition)
+            if what:
+                _outside(w, n, first, charts, partition, outer, result[b])
+            if what > 1:
+                for h in range(n + 1):
+                    for m in range(1, n + 1):
+                        dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
+                d_partition = _inside_tangent(w, dw, n, first, charts, change)
+                _outside_tangent(
+                    w,
+                    dw,
+                    n,
+                    first,
+                    charts,
+                    change,
+                    partition,
+                    d_partition,
+                    outer,
+                    d_outer,
+                    result[b],
+                )
+            continue
+        shift = _subtract_best(s, n, single_root)
+        if shift == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        dw[:] = 0.0
+        if what > 1:
+            for h in range(n + 1):
+                for m in range(1, n + 1):
+                    if s[h, m] > -np.inf:
+                        dw[h, m] = along[b, h, m]
+        log_change = np.empty((5, room, room))
+        total, d_total = _log_inside(s, dw, n, first, charts, log_change)
+        log_partition[b] = shift + total
+        if what:
+            q, dq = np.empty((5, room, room)), np.empty((5, room, room))
+            marginals = result[b] if what == 1 else spare
+            products = spare if what == 1 else result[b]
+            _log_outside(
+                s, dw, n, first, charts, log_change, total, d_total, q, dq, marginals, products
+            )
+
+
+@njit(cache=True, nogil=True)
+def _uniform(state):
+    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _pick(a, b, state):
+    """k with probability in proportion to exp(a[k] + b[k])."""
+    top = -np.inf
+    for k in range(len(a)):
+        top = max(top, a[k] + b[k])
+    total = 0.0
+    for k in range(len(a)):
+        total += math.exp(a[k] + b[k] - top)
+    left, chosen = _uniform(state) * total, 0
+    for k in range(len(a)):
+        term = math.exp(a[k] + b[k] - top)
+        if term > 0.0:
+            chosen = k
+            left -= term
+            if left < 0.0:
+                break
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def _draw(n, first, charts, stack, state, heads):
+    """One tree from the logarithms of the inside charts, from the widest span down."""
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    if first == 0:
+        stack[0], stack[1], stack[2] = 0, n, 1
+        depth = 1
+    else:
+        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], state)
+        heads[root] = 0
+        stack[0], stack[1], stack[2] = 1, root, 0
+        stack[3], stack[4], stack[5] = root, n, 1
+        depth = 2
+    while depth > 0:
+        depth -= 1
+        i, j = stack[3 * depth], stack[3 * depth + 1]
+        if i == j:
+            continue
+        if stack[3 * depth + 2] == 1:
+            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], state)
+            heads[k] = i
+            low, high = i, k
+            stack[3 * depth], stack[3 * depth + 1] = k, j
+        else:
+            k = i + _pick(left[i, i:j], to_left[i:j, j], state)
+            heads[k] = j
+            low, high = k, j
+            stack[3 * depth], stack[3 * depth + 1] = i, k
+        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], state)
+        depth += 1
+        stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
+        stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
+        stack[3 * depth + 5] = 0
+        depth += 2
+
+
+@njit(cache=True, nogil=True)
+def sample_projective_trees(
+    start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
+):
+    """Heads of exact samples in ``samples`` (K, B, N+1), −1 for node 0 and padding."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b] + 2)
+    s = np.empty((room, room))
+    nothing = np.zeros((room, room))
+    charts = np.empty((5, room, room))
+    change = np.empty((5, room, room))
+    stack = np.empty(6 * (room + 2), np.int64)
+    state = np.empty(1, np.uint64)
+    first = 1 if single_root else 0
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        if n == 0:
+            continue
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        if _subtract_best(s, n, single_root) == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        _log_inside(s, nothing, n, first, charts, change)
+        state[0] = seeds[b]
+        for k in range(len(samples)):
+            _draw(n, first, charts, stack, state, samples[k, b])
+
+
+@njit(cache=True, nogil=True)
+def best_projective_trees(
+    start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
+):
+    """Heads of the best trees in ``heads`` (B, N+1), −1 for node 0 and padding."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    flat = np.empty((room + 1) ** 2)
+    integers = np.empty(integer_workspace_size(room), np.int32)
+    floats = np.empty(float_workspace_size(room))
+    for b in range(start, stop):
+        n = lengths[b]
+        heads[b] = -1
+        s = flat[: (n + 1) ** 2].reshape((n + 1, n + 1))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] == FEASIBLE and not best_projective_tree(
+            s, n, single_root, heads[b, : n + 1], integers, floats
+        ):
+            status[b] = INFEASIBLE
