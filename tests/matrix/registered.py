@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.structures.base import Structure
 
 
-def _load(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except ModuleNotFoundError:
-        # A name reserved in setup.cfg whose module is still being written.
-        return None
-
-
 def _registered(wanted: Callable[[Any], bool]) -> dict[str, Any]:
     found = {}
     for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
         if point.name.startswith("spacy-latent."):
-            loaded = _load(point)
+            loaded = point.load()
             if wanted(loaded):
                 found[point.name] = loaded
     return found

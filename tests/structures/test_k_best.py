@@ -8,6 +8,7 @@ import torch
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.oracles import Listed, listed_subsets, listed_trees
 
@@ -23,6 +24,7 @@ def all_scores(listed: Listed, scores: torch.Tensor, n: int) -> np.ndarray:
 CASES: list[tuple[Structure, Listed]] = [
     (SpanningTree(), listed_trees()),
     (SpanningTree(single_root=True), listed_trees(single_root=True)),
+    (ProjectiveTree(), listed_trees(projective=True)),
     (listed_trees(projective=True), listed_trees(projective=True)),
     (listed_subsets(2, 2), listed_subsets(2, 2)),
     (listed_subsets(0, 3), listed_subsets(0, 3)),

@@ -7,8 +7,8 @@ import torch
 
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
-from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 from tests.structures.oracles import listed_trees
 from tests.structures.test_sparsemap import generic
 
@@ -23,10 +23,8 @@ def compiled(
     max_iter: int = 200,
     tolerance: float = 1e-6,
 ) -> SparseSolution:
-    structure = SpanningTree(single_root)
-    return solve_dependency_trees(
-        structure, scores, lengths, max_iter, tolerance, projective, single_root
-    )
+    structure = ProjectiveTree(single_root) if projective else SpanningTree(single_root)
+    return structure.sparsemap(scores, lengths, max_iter, tolerance)
 
 
 @pytest.mark.parametrize("projective, single_root", KINDS)
