@@ -5,9 +5,10 @@ numba's own parallel threads are neither, and torch's cannot run numba code.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +20,7 @@ SERIAL_NANOSECONDS = 200_000
 
 _lock = threading.Lock()
 _executor: ThreadPoolExecutor | None = None
+_calm = threading.local()
 
 
 def _forget_executor() -> None:
@@ -41,6 +43,26 @@ def _get_executor() -> ThreadPoolExecutor:
         return _executor
 
 
+@contextlib.contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Keep torch's operations on the calling thread; :func:`spread` goes on as before.
+
+    torch's threads spin while they wait for each other, so where another process keeps a core busy
+    each small operation takes milliseconds instead of a fraction of one. Those of this pool sleep.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    _calm.threads = threads
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _calm.threads = None
+
+
 def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:
     """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
     equal cost, one of them on the calling thread.
@@ -49,7 +71,7 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     costs: estimated nanoseconds of each item.
     """
     count, total = len(costs), float(costs.sum())
-    threads = min(torch.get_num_threads(), count)
+    threads = min(getattr(_calm, "threads", None) or torch.get_num_threads(), count)
     if threads <= 1 or total < SERIAL_NANOSECONDS:
         kernel(0, count, *arguments)
         return

@@ -54,15 +54,15 @@ class LatentLayer(nn.Module):
             draw = self.estimator(self.structure, scores, lengths, self.training)
         z, weights = draw.z, draw.weights
         count, batch = weights.shape
+        if count == 1:
+            return LatentOutput(self.composer(vectors, z[0], lengths), draw, scores)
         composed = self.composer(
             vectors.repeat(count, 1, 1),
             z.reshape(count * batch, *z.shape[2:]),
             lengths.repeat(count),
         )
-        if count > 1:
-            composed = composed.view(count, batch, *composed.shape[1:])
-            composed = (weights[:, :, None, None] * composed).sum(0)
-        return LatentOutput(composed, draw, scores)
+        composed = composed.view(count, batch, *composed.shape[1:])
+        return LatentOutput((weights[:, :, None, None] * composed).sum(0), draw, scores)
 
 
 def check_parts(structure: Structure, estimator: Estimator, composer: Composer) -> None:

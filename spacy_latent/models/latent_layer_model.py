@@ -124,24 +124,17 @@ class SpanModule(nn.Module):
         self, rows: Tensor, groups: list[Group]
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        composed, places, outputs = [], [], []
+        composed, outputs = [], []
         entropy = None
         for group in groups:
-            index, lengths = group.rows.to(rows.device), group.lengths.to(rows.device)
-            output = self.latent(padded[index], lengths)
-            inside = index < rows.shape[0]
-            composed.append(output.vectors[inside])
-            places.append(index[inside])
+            lengths = group.lengths.to(rows.device)
+            output = self.latent(padded[group.rows.to(rows.device)], lengths)
+            composed.append(output.vectors.flatten(0, 1))
             outputs.append(output)
             if self.training and self.entropy_weight:
                 nats = self.latent.structure.entropy(output.scores, lengths).sum()
                 entropy = nats if entropy is None else entropy + nats
-        if composed:
-            filled = torch.cat(composed)
-            result = filled.new_zeros(rows.shape[0], filled.shape[1])
-            result = result.index_copy(0, torch.cat(places), filled)
-        else:
-            result = rows.new_zeros(rows.shape[0], self.latent.composer.output_width)
+        result = self._in_order(composed, groups, rows)
         result = self.dropout(result)
         if self.projection is not None:
             result = self.projection(result)
@@ -151,6 +144,18 @@ class SpanModule(nn.Module):
         if entropy is not None:
             penalty = self.entropy_weight * entropy / sum(int(g.lengths.sum()) for g in groups)
         return result.float(), penalty, outputs
+
+    def _in_order(self, composed: list[Tensor], groups: list[Group], rows: Tensor) -> Tensor:
+        """Rows of padded groups, ``(cells, w)`` each, in the order of the batch; zero where a row
+        is in no span."""
+        total = rows.shape[0]
+        if sum(int(group.lengths.sum()) for group in groups) < total:
+            composed = [*composed, rows.new_zeros(1, self.latent.composer.output_width)]
+        cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
+        place = torch.full((total + 1,), len(cells))
+        place[cells] = torch.arange(len(cells))
+        flat = composed[0] if len(composed) == 1 else torch.cat(composed)
+        return flat[place[:total].to(rows.device)]
 
 
 def build_module(

@@ -26,6 +26,7 @@ from thinc.shims import Shim
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.models.temperature import Temperature
 
 # A forked child that inherits torch's OpenMP pool without its threads waits for them for ever.
@@ -33,6 +34,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 ModuleBuilder = Callable[[int], nn.Module]
+
+# Up to this many input values the operations are too small to gain from torch's threads.
+SMALL = 1 << 20
+
+
+def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
+    small = tensor.device.type == "cpu" and tensor.numel() <= SMALL
+    return one_torch_thread() if small else contextlib.nullcontext()
 
 
 class LatentShim(PyTorchShim):
@@ -87,7 +96,7 @@ class LatentShim(PyTorchShim):
         return get_torch_default_device() if parameter is None else parameter.device
 
     def predict(self, inputs: Any) -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), _threads_for(inputs[0]):
             return self.module(*inputs)
 
     def begin_update(self, inputs: Any) -> Any:
@@ -100,7 +109,7 @@ class LatentShim(PyTorchShim):
         cast = self._mixed_precision and self.device.type == "cuda"
         module.train()
         try:
-            with torch.autocast("cuda", enabled=cast):
+            with torch.autocast("cuda", enabled=cast), _threads_for(inputs[0]):
                 rows, penalty, details = module(*inputs)
         finally:
             module.eval()
@@ -112,7 +121,8 @@ class LatentShim(PyTorchShim):
                 roots.append(penalty)
                 gradients.append(torch.ones_like(penalty))
             scaled = self._grad_scaler.scale(gradients, inplace=False)
-            torch.autograd.backward(roots, scaled)
+            with _threads_for(inputs[0]):
+                torch.autograd.backward(roots, scaled)
             held = [p.grad for p in module.parameters() if p.grad is not None]
             received = inputs[0].grad
             if received is None:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from spacy.attrs import SENT_START
 from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError, LatentWarning
@@ -32,7 +33,7 @@ class SentenceSpans:
         """Token offsets of the sentences of a doc that is not empty."""
         if "sents" in doc.user_hooks:
             return [sentence.start for sentence in doc.sents]
-        starts = np.flatnonzero(doc.to_array("SENT_START") == 1).tolist()
+        starts = np.flatnonzero(doc.to_array(SENT_START) == 1).tolist()
         return starts if starts and starts[0] == 0 else [0, *starts]
 
     def _split(self, doc: Doc) -> list[tuple[int, int]]:

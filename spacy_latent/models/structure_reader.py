@@ -50,6 +50,8 @@ def _read_group(
 ) -> None:
     structure = layer.structure
     best = _numpy(_best(output, layer, group.lengths))
+    # The same as structure.decode of each item, for the case that every prediction pays for.
+    heads = best[:, :, 1:].argmax(1).astype("int32") if structure.annotation == "heads" else None
     soft = probable = None
     if level == "probabilities":
         soft = _numpy(_probabilities(output, layer, group.lengths))
@@ -60,9 +62,8 @@ def _read_group(
         others, weights = _numpy(z), _numpy(w)
     for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
         start, end = batch.spans[d][s]
-        entry = SpanStructure(
-            start, end, structure.name, structure.annotation, structure.decode(best[b], length)
-        )
+        decoded = heads[b, :length] if heads is not None else structure.decode(best[b], length)
+        entry = SpanStructure(start, end, structure.name, structure.annotation, decoded)
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
             entry.parts = np.stack(index, 1).astype("int32")
