@@ -14,7 +14,13 @@ from spacy_latent import annotations
 from spacy_latent.annotations import Arc, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.latent_encoder import inspect_docs
-from tests.pipeline.small_pipelines import examples, initialized, inline_pipeline, latent_pipeline
+from tests.pipeline.small_pipelines import (
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    latent_pipeline,
+)
 
 vocab = spacy.blank("en").vocab
 
@@ -119,6 +125,22 @@ def test_levels(level):
         total = np.zeros(4)
         np.add.at(total, span.parts[:, 1], span.probabilities)
         assert total[1:] == pytest.approx(np.ones(3), abs=0.05)
+
+
+def test_the_support_of_sparsemap_is_stored():
+    model = {"tok2vec": TOK2VEC, "estimator": {"@misc": "spacy-latent.SparseMAP.v1"}}
+    options = {"annotate": "probabilities", "alternatives": 100, "threshold": 0.0}
+    nlp = latent_pipeline("textcat", encoder={"model": model, **options})
+    initialized(nlp)
+    (span,) = nlp("I like London")._.latent["latent_encoder"].spans
+    weights = [weight for _, weight in span.alternatives]
+    assert sum(weights) == pytest.approx(1.0, abs=1e-5)
+    mean = np.zeros((4, 4))
+    for heads, weight in span.alternatives:
+        mean[heads, [1, 2, 3]] += weight
+    stored = np.zeros((4, 4))
+    stored[span.parts[:, 0], span.parts[:, 1]] = span.probabilities
+    assert stored == pytest.approx(mean, abs=1e-5)
 
 
 def test_an_unknown_level_is_refused():

@@ -9,38 +9,17 @@ from spacy.training import Example
 from thinc.api import fix_random_seed
 
 from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, latent_pipeline, stock
 
 DATA = [
     ("this is good stuff", {"cats": {"A": 1.0, "B": 0.0}}),
     ("this is bad", {"cats": {"A": 0.0, "B": 1.0}}),
 ]
-TOK2VEC = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "width": 16,
-    "depth": 1,
-    "embed_size": 100,
-    "window_size": 1,
-    "maxout_pieces": 2,
-    "subword_features": True,
-    "pretrained_vectors": None,
-}
-LISTENER = {"@architectures": "spacy-latent.LatentListener.v1", "width": 16}
-TEXTCAT = {
-    "@architectures": "spacy.TextCatReduce.v1",
-    "tok2vec": LISTENER,
-    "exclusive_classes": True,
-    "use_reduce_mean": True,
-    "use_reduce_first": False,
-    "use_reduce_last": False,
-    "use_reduce_max": False,
-}
 
 
 def trained(steps=40):
     fix_random_seed(0)
-    nlp = spacy.blank("en")
-    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
-    nlp.add_pipe("textcat", config={"model": TEXTCAT})
+    nlp = latent_pipeline("textcat")
     examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
     optimizer = nlp.initialize(lambda: examples)
     losses = {}
@@ -118,9 +97,8 @@ def test_an_incomplete_directory_says_so(nlp, tmp_path):
 def test_a_listener_of_the_wrong_width_is_refused():
     other = spacy.blank("en")
     other.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
-    wrong = {**TEXTCAT, "tok2vec": {**LISTENER, "width": 5}}
     with pytest.raises(LatentError, match="Set the listener's width to 16"):
-        other.add_pipe("textcat", config={"model": wrong})
+        other.add_pipe("textcat", config=stock("textcat", {**LISTENER, "width": 5}))
         other.initialize(lambda: [Example.from_dict(other.make_doc(t), g) for t, g in DATA])
 
 

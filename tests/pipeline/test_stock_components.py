@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -70,6 +71,8 @@ def test_spacys_own_listener():
     nlp.add_pipe("tagger", config=stock("tagger", own))
     assert_it_trains(nlp, ["tagger"], "latent_encoder")
     assert nlp("I like London").tensor.shape == (3, WIDTH)
+    nlp.update(examples(nlp), sgd=False, exclude=["tagger"])
+    assert pickle.loads(pickle.dumps(nlp))("I like London")[0].tag_
 
 
 def test_over_static_vectors():
