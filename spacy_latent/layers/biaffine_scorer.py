@@ -7,26 +7,47 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.base import PartScorer, ScorerBuilder
+from spacy_latent.layers.arc_scorer import ArcScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.base import ScorerBuilder
 
 
-class BiaffineScorer(PartScorer):
-    def __init__(self, width: int, hidden_width: int) -> None:
-        super().__init__()
-        self.root = nn.Parameter(torch.randn(width) * 0.1)
-        self.head = nn.Linear(width, hidden_width)
-        self.modifier = nn.Linear(width, hidden_width)
+class BiaffineScorer(ArcScorer):
+    """s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b, with one hidden layer for each role (their equation 6)."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        distance: bool = False,
+        direction: bool = False,
+    ) -> None:
+        super().__init__(width, encoder, distance, direction)
+        self.head = nn.Linear(self.width, hidden_width)
+        self.modifier = nn.Linear(self.width, hidden_width)
         self.weight = nn.Parameter(torch.empty(hidden_width + 1, hidden_width))
         nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        root = self.root.expand(vectors.shape[0], 1, -1)
-        nodes = torch.cat([root, vectors], 1)
+    def score_arcs(self, nodes: Tensor) -> Tensor:
         heads = torch.relu(self.head(nodes))
         modifiers = torch.relu(self.modifier(nodes))
         bias = modifiers.new_ones(*modifiers.shape[:2], 1)
-        return heads @ self.weight.t() @ torch.cat([modifiers, bias], -1).transpose(1, 2)
+        weighted = torch.cat([modifiers, bias], -1) @ self.weight.to(modifiers.dtype)
+        return heads @ weighted.transpose(1, 2)
 
 
-def build_biaffine_scorer_v1(hidden_width: int = 64) -> ScorerBuilder:
-    return partial(BiaffineScorer, hidden_width=hidden_width)
+def build_biaffine_scorer_v1(
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    distance: bool = False,
+    direction: bool = False,
+) -> ScorerBuilder:
+    """Arguments as for :class:`ArcScorer`; hidden_width: of each role's hidden layer."""
+    check_hidden_width("BiaffineScorer", hidden_width)
+    return partial(
+        BiaffineScorer,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        distance=distance,
+        direction=direction,
+    )

@@ -7,24 +7,24 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder
 
 
 class GraphConvolution(Composer):
+    """v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m), with weights for each layer; arcs
+    from the root carry nothing."""
+
     def __init__(self, width: int, output_width: int | None, layers: int) -> None:
         super().__init__()
         self.output_width = output_width or width
-        widths = [width] + [self.output_width] * layers
-        self.self_loop = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
-        self.from_head = nn.ModuleList(
-            nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:])
-        )
-        self.from_modifier = nn.ModuleList(
-            nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:])
-        )
+        sizes = list(zip([width] + [self.output_width] * layers, [self.output_width] * layers))
+        self.self_loop = nn.ModuleList(nn.Linear(a, b) for a, b in sizes)
+        self.from_head = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in sizes)
+        self.from_modifier = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in sizes)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        arcs = z[:, 1:, 1:]
+        arcs = z[:, 1:, 1:].to(vectors.dtype)
         for own, head, modifier in zip(self.self_loop, self.from_head, self.from_modifier):
             vectors = torch.relu(
                 own(vectors) + arcs.transpose(1, 2) @ head(vectors) + arcs @ modifier(vectors)
@@ -33,4 +33,7 @@ class GraphConvolution(Composer):
 
 
 def build_graph_convolution_v1(output_width: int | None = None, layers: int = 1) -> ComposerBuilder:
+    """output_width: None keeps the input's width. layers: how many arcs information may travel."""
+    if layers < 1:
+        raise LatentError(f"GraphConvolution: layers is {layers}; it must be at least 1.")
     return partial(GraphConvolution, output_width=output_width, layers=layers)

@@ -1,0 +1,67 @@
+"""What scorers of arcs share: the root's vector, an encoder of the context, and position terms."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import PartScorer
+
+EncoderBuilder = Callable[[int], nn.Module]
+
+# Distances 1, 2, 3-4, 5-8, ..., over 512.
+DISTANCE_BUCKETS = 11
+
+
+class ArcScorer(PartScorer):
+    """Scores ``(B, n+1, n+1)``, [head, modifier], with a learned vector for the root, node 0.
+
+    encoder: gives the scorer, and only the scorer, the context of each token; its module maps
+        ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``.
+    distance: add a learned bias for the distance of head and modifier, in powers of two.
+    direction: add a learned bias for heads before their modifier.
+    """
+
+    def __init__(
+        self, width: int, encoder: EncoderBuilder | None, distance: bool, direction: bool
+    ) -> None:
+        super().__init__()
+        self.encoder = None if encoder is None else encoder(width)
+        self.width = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
+        self.root = nn.Parameter(torch.randn(self.width) * 0.1)
+        self.distance_bias = nn.Parameter(torch.zeros(DISTANCE_BUCKETS)) if distance else None
+        self.direction_bias = nn.Parameter(torch.zeros(())) if direction else None
+
+    @abstractmethod
+    def score_arcs(self, nodes: Tensor) -> Tensor:
+        """Node vectors ``(B, n+1, width)`` to scores ``(B, n+1, n+1)``, [head, modifier]."""
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        if self.encoder is not None:
+            vectors = self.encoder(vectors, lengths)
+        root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
+        scores = self.score_arcs(torch.cat([root, vectors], 1))
+        if self.distance_bias is None and self.direction_bias is None:
+            return scores
+        return scores + self._position(scores)
+
+    def _position(self, scores: Tensor) -> Tensor:
+        node = torch.arange(scores.shape[-1], device=scores.device)
+        offset = node[None, :] - node[:, None]
+        bias = scores.new_zeros(offset.shape)
+        if self.distance_bias is not None:
+            bucket = (offset.abs().clamp_min(1) - 1).float().add(0.5).log2().add(1).floor()
+            bias = bias + self.distance_bias[bucket.clamp(0, DISTANCE_BUCKETS - 1).long()]
+        if self.direction_bias is not None:
+            bias = bias + torch.where(offset > 0, self.direction_bias, 0.0)
+        # The root stands nowhere in the text.
+        return torch.where(node[:, None] == 0, torch.zeros_like(bias), bias)
+
+
+def check_hidden_width(name: str, hidden_width: int) -> None:
+    if hidden_width < 1:
+        raise LatentError(f"{name}: hidden_width is {hidden_width}; it must be at least 1.")

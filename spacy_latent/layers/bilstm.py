@@ -1,0 +1,37 @@
+"""A bidirectional LSTM as the encoder of a scorer (Kiperwasser and Goldberg 2016)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.arc_scorer import EncoderBuilder
+
+
+class BiLstm(nn.Module):
+    """``(B, n, width)`` and lengths ``(B,)`` to ``(B, n, 2·hidden_width)``."""
+
+    def __init__(self, width: int, hidden_width: int, layers: int) -> None:
+        super().__init__()
+        self.output_width = 2 * hidden_width
+        self.lstm = nn.LSTM(width, hidden_width, layers, batch_first=True, bidirectional=True)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(
+            vectors, lengths.cpu().clamp_min(1), batch_first=True, enforce_sorted=False
+        )
+        encoded, _ = self.lstm(packed)
+        return pad_packed_sequence(encoded, batch_first=True, total_length=vectors.shape[1])[0]
+
+
+def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
+    """hidden_width: of each direction. layers: number of LSTM layers."""
+    if hidden_width < 1 or layers < 1:
+        raise LatentError(
+            f"BiLSTM: hidden_width is {hidden_width} and layers is {layers}; both must be at "
+            "least 1."
+        )
+    return partial(BiLstm, hidden_width=hidden_width, layers=layers)

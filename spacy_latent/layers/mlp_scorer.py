@@ -1,0 +1,49 @@
+"""Arc scores by a multi-layer perceptron (Kiperwasser and Goldberg 2016)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.layers.arc_scorer import ArcScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.base import ScorerBuilder
+
+
+class MlpScorer(ArcScorer):
+    """s[h, m] = vᵀ tanh(U h + V m + b). Memory is O(n²·hidden_width)."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        distance: bool = False,
+        direction: bool = False,
+    ) -> None:
+        super().__init__(width, encoder, distance, direction)
+        self.head = nn.Linear(self.width, hidden_width)
+        self.modifier = nn.Linear(self.width, hidden_width, bias=False)
+        self.output = nn.Linear(hidden_width, 1, bias=False)
+
+    def score_arcs(self, nodes: Tensor) -> Tensor:
+        pairs = self.head(nodes)[:, :, None] + self.modifier(nodes)[:, None]
+        return self.output(torch.tanh(pairs)).squeeze(-1)
+
+
+def build_mlp_scorer_v1(
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    distance: bool = False,
+    direction: bool = False,
+) -> ScorerBuilder:
+    """Arguments as for :class:`ArcScorer`; hidden_width: of the perceptron's hidden layer."""
+    check_hidden_width("MlpScorer", hidden_width)
+    return partial(
+        MlpScorer,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        distance=distance,
+        direction=direction,
+    )

@@ -1,0 +1,74 @@
+"""Messages from modifiers to heads, again and again, until the leaves have reached the root.
+
+The recursion of a recursive network (Socher et al. 2011) on soft trees, as unrolled inference
+(compare Gilmer et al. 2017, with arcs for edges): on a hard tree of depth d, d rounds give the
+bottom-up recursion exactly.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import Composer, ComposerBuilder
+
+# A soft tree has no depth, and a deep one is mostly undecided: more rounds add only cost.
+MAX_ROUNDS = 32
+
+
+class RecursiveMessagePassing(Composer):
+    """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
+
+    rounds: how often; None for as often as the most probable heads are deep, at most 32.
+    """
+
+    def __init__(self, width: int, output_width: int | None, rounds: int | None) -> None:
+        super().__init__()
+        self.output_width = output_width or width
+        self.rounds = rounds
+        size = self.output_width
+        self.input = nn.Linear(width, size) if size != width else nn.Identity()
+        self.message = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
+        self.update = nn.Sequential(
+            nn.Linear(2 * size, 2 * size), nn.ReLU(), nn.Linear(2 * size, size)
+        )
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        arcs = z[:, 1:, 1:].to(vectors.dtype)
+        below = self.input(vectors)
+        state = below
+        for _ in range(self.rounds if self.rounds is not None else depth(z)):
+            received = arcs @ self.message(state)
+            state = self.norm(self.update(torch.cat([below, received], -1)))
+        return state
+
+
+def most_probable_heads(z: Tensor) -> Tensor:
+    """``(B, n+1)`` nodes, the root its own head. They may form cycles where z is soft."""
+    heads = z.detach().argmax(1)
+    heads[:, 0] = 0
+    return heads
+
+
+def depth(z: Tensor) -> int:
+    """Arcs between the root's modifiers and the deepest token, following the most probable heads;
+    1 to MAX_ROUNDS."""
+    heads = most_probable_heads(z)
+    node, steps = heads, 0
+    while steps < MAX_ROUNDS and bool((node > 0).any()):
+        node = heads.gather(1, node)
+        steps += 1
+    return max(1, steps)
+
+
+def build_recursive_message_passing_v1(
+    output_width: int | None = None, rounds: int | None = None
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. rounds: None for the depth of the trees."""
+    if rounds is not None and rounds < 1:
+        raise LatentError(f"RecursiveMessagePassing: rounds is {rounds}; expected at least 1.")
+    return partial(RecursiveMessagePassing, output_width=output_width, rounds=rounds)
