@@ -27,6 +27,8 @@ def build(structure: str, estimator: str, composer: str, scorer: str) -> LatentL
         STRUCTURES[structure](),
         ESTIMATORS[estimator](),
         COMPOSERS[composer]()(WIDTH),
+        # Sharp scores leave SparseMAP a single tree, and rightly no gradient.
+        temperature=10.0,
     )
 
 
@@ -75,9 +77,8 @@ def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: st
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_every_scorer_trains(scorer: str) -> None:
-    check_training(
-        build(next(iter(STRUCTURES)), "spacy-latent.SparseMAP.v1", next(iter(COMPOSERS)), scorer)
-    )
+    composer = "spacy-latent.GraphConvolution.v1"
+    check_training(build(next(iter(STRUCTURES)), "spacy-latent.SparseMAP.v1", composer, scorer))
 
 
 def test_the_matrix_has_every_kind() -> None:
