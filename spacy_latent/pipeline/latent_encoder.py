@@ -322,6 +322,7 @@ class LatentEncoder(TrainablePipe):
         docs = [example.x for example in islice(get_examples(), 10)]
         if not docs:
             raise ValueError(Errors.E923.format(name=self.name))
+        self._forget_batch()
         self.model.initialize(X=docs)
         for component, found in self.listener_map.items():
             for listener in found:
@@ -364,7 +365,19 @@ class LatentEncoder(TrainablePipe):
     def add_label(self, label: str) -> int:
         raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")
 
+    def _forget_batch(self) -> None:
+        """Drop a batch that was not backpropagated: its graph is of weights that are no more."""
+        self._batch = TrainingBatch()
+        for listener in self.listeners:
+            listener.receive(None, None, None)  # type: ignore[arg-type]
+
     # ---------------------------------------------------------------- serialization
+
+    def from_bytes(
+        self, bytes_data: bytes, *, exclude: Iterable[str] = tuple()
+    ) -> "LatentEncoder":
+        self._forget_batch()
+        return super().from_bytes(bytes_data, exclude=exclude)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = tuple()) -> "LatentEncoder":
         if not (Path(path) / "model").exists() and "model" not in exclude:
@@ -372,6 +385,7 @@ class LatentEncoder(TrainablePipe):
                 f"{self.name}: {path} has no file 'model', so the pipeline on disk is incomplete. "
                 "Copy or save the whole directory again."
             )
+        self._forget_batch()
         try:
             return super().from_disk(path, exclude=exclude)
         except (ValueError, KeyError, TypeError) as error:

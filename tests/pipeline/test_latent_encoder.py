@@ -114,3 +114,15 @@ def test_it_has_no_labels(nlp):
         encoder.add_label("X")
     examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
     assert nlp.evaluate(examples)["cats_score"] == 1.0
+
+
+def test_a_pending_batch_is_dropped_with_the_weights_that_it_was_of():
+    other, _ = trained(steps=2)
+    batch = [Example.from_dict(other.make_doc(text), gold) for text, gold in DATA]
+    stored = other.to_bytes()
+    for renew in (lambda: other.from_bytes(stored), lambda: other.initialize(lambda: batch)):
+        other.update(batch, sgd=False)
+        renew()
+        assert not other.get_pipe("latent_encoder")._batch.flush()
+        losses = other.update(batch, sgd=False)
+        assert np.isfinite(losses["textcat"])
