@@ -33,6 +33,8 @@ class SentenceSpans:
         """Token offsets of the sentences of a doc that is not empty."""
         if "sents" in doc.user_hooks:
             return [sentence.start for sentence in doc.sents]
+        if not doc.has_annotation(SENT_START):
+            return [0]
         starts = np.flatnonzero(doc.to_array(SENT_START) == 1).tolist()
         return starts if starts and starts[0] == 0 else [0, *starts]
 

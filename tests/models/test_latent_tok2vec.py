@@ -9,7 +9,13 @@ import torch
 from spacy.tokens import Doc
 from thinc.api import Adam, compounding, fix_random_seed
 
-from spacy_latent.errors import IncompatiblePair, InvalidScores, LatentError, NotTractable
+from spacy_latent.errors import (
+    IncompatiblePair,
+    InvalidScores,
+    LatentError,
+    LatentWarning,
+    NotTractable,
+)
 from spacy_latent.models import latent_layer_model
 from spacy_latent.models.latent_layer_model import group_spans
 from spacy_latent.models.latent_tok2vec import build_latent_tok2vec_v1, latent_layer, run
@@ -60,7 +66,8 @@ def test_white_space_only(model):
 
 
 def test_ten_thousand_tokens(model):
-    (vectors,) = model.predict(docs_of(10_000))
+    with pytest.warns(LatentWarning, match="split into windows"):
+        (vectors,) = model.predict(docs_of(10_000))
     assert vectors.shape == (10_000, WIDTH) and np.isfinite(vectors).all()
 
 
