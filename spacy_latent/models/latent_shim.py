@@ -86,8 +86,8 @@ class LatentShim(PyTorchShim):
         return self.cfg["temperature"]
 
     def build(self, width: int) -> None:
-        """Draw fresh weights for an input of ``width`` features."""
-        self.cfg["width"] = width
+        """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
+        self.cfg = {"width": width, "updates": 0, "temperature": self._temperature.at(0)}
         self._model = self._build(width).to(get_torch_default_device()).eval()
 
     @property

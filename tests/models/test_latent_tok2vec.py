@@ -174,6 +174,8 @@ def test_temperature_follows_its_schedule_and_is_stored():
     other = build(temperature=compounding(4.0, 1.0, 0.5)).from_bytes(model.to_bytes())
     assert np.array_equal(other.predict(docs)[0], model.predict(docs)[0])
     assert latent_layer(other).temperature == 1.0
+    other.initialize(X=docs).predict(docs)
+    assert latent_layer(other).temperature == 4.0
 
 
 def test_to_bytes_round_trips_to_the_byte(model):
