@@ -1,0 +1,174 @@
+"""What a tree looks like, and how much of a reference tree it holds.
+
+Trees are arrays of heads as ``LatentAnnotation.heads`` and ``token.head`` have them: the index of
+each token's head, a root being its own head.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.training import Example
+
+Heads = Sequence[int] | np.ndarray
+
+
+@dataclass(frozen=True)
+class TreeStatistics:
+    """depth: arcs from a root to the deepest token. left_branching: share of arcs whose head comes
+    later. root_share: share of tokens that are roots. arc_length: mean |head − modifier|, 0 without
+    arcs."""
+
+    depth: int
+    left_branching: float
+    root_share: float
+    arc_length: float
+
+
+def tree_statistics(heads: Heads) -> TreeStatistics:
+    heads = np.asarray(heads, dtype="int64")
+    n = len(heads)
+    if not n:
+        return TreeStatistics(0, 0.0, 0.0, 0.0)
+    own = np.arange(n)
+    is_arc = heads != own
+    node, level = own, np.zeros(n, dtype="int64")
+    for _ in range(n + 1):
+        parent = heads[node]
+        level += parent != node
+        if (parent == node).all():
+            break
+        node = parent
+    else:
+        raise LatentError(f"Heads {heads.tolist()[:20]} hold a cycle, so they are no tree.")
+    arcs = heads[is_arc]
+    return TreeStatistics(
+        depth=int(level.max()),
+        left_branching=float((arcs > own[is_arc]).mean()) if len(arcs) else 0.0,
+        root_share=float((~is_arc).mean()),
+        arc_length=float(np.abs(arcs - own[is_arc]).mean()) if len(arcs) else 0.0,
+    )
+
+
+def attachment(
+    predicted: Iterable[Heads],
+    reference: Iterable[Heads],
+    counted: Iterable[Sequence[bool]] | None = None,
+) -> float:
+    """Unlabelled attachment: share of tokens with the head of the reference, 0 to 1.
+
+    counted: for each tree, which tokens count; all by default. NaN where none does.
+    """
+    right = total = 0
+    masks: Iterable[Any] = repeat(None) if counted is None else counted
+    for own, gold, mask in zip(predicted, reference, masks):
+        if len(own) != len(gold):
+            raise LatentError(
+                f"A tree of {len(own)} tokens is compared with a reference of {len(gold)}."
+            )
+        same = np.asarray(own) == np.asarray(gold)
+        chosen = same if mask is None else same[np.asarray(mask, dtype=bool)]
+        right += int(chosen.sum())
+        total += len(chosen)
+    return right / total if total else float("nan")
+
+
+def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson 1927). successes may be a proportion times trials."""
+    if not trials:
+        return 0.0, 1.0
+    z = 1.959964
+    share = successes / trials
+    middle = share + z * z / (2 * trials)
+    spread = z * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
+    scale = 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def previous_token(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on the one before it: a chain."""
+    return [max(0, i - 1) for i in range(len(words))]
+
+
+def next_token(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on the one after it: the chain the other way."""
+    return [min(len(words) - 1, i + 1) for i in range(len(words))]
+
+
+def flat(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on the first."""
+    return [0] * len(words)
+
+
+def balanced(words: Sequence[str], rng: random.Random) -> list[int]:
+    """The middle token over the middles of both halves, and so on."""
+    heads = list(range(len(words)))
+
+    def attach(start: int, end: int, head: int | None) -> None:
+        if start < end:
+            middle = (start + end) // 2
+            heads[middle] = middle if head is None else head
+            attach(start, middle, middle)
+            attach(middle + 1, end, middle)
+
+    attach(0, len(words), None)
+    return heads
+
+
+def random_earlier(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on some earlier one, all equally likely."""
+    return [rng.randrange(i) if i else 0 for i in range(len(words))]
+
+
+def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
+    """ListOps: every token on the nearest operator to its left."""
+    heads, last = [], 0
+    for i, word in enumerate(words):
+        heads.append(last)
+        if word.startswith("["):
+            last = i
+    return heads
+
+
+Control = Callable[[Sequence[str], random.Random], list[int]]
+CONTROLS: dict[str, Control] = {
+    "previous token": previous_token,
+    "next token": next_token,
+    "flat": flat,
+    "balanced": balanced,
+    "random earlier token": random_earlier,
+}
+
+
+def score_attachment(
+    examples: Iterable[Example], component: str, ignore: Sequence[str] = ()
+) -> dict[str, float]:
+    """Attachment of what ``component`` annotated to the heads of the reference.
+
+    ignore: texts of tokens that ``latent_uas_without`` leaves out.
+    RETURNS: ``latent_uas``, and ``latent_uas_without`` where there is something to ignore. Nothing
+        where no example has reference heads and a latent tree.
+    """
+    predicted, reference, counted = [], [], []
+    for example in examples:
+        annotation = example.predicted._.latent.get(component)
+        if annotation is None or not example.reference.has_annotation("HEAD"):
+            continue
+        predicted.append(annotation.heads)
+        reference.append([token.head.i for token in example.reference])
+        counted.append([token.text not in ignore for token in example.reference])
+    if not predicted:
+        return {}
+    scores = {"latent_uas": attachment(predicted, reference)}
+    if ignore:
+        scores["latent_uas_without"] = attachment(predicted, reference, counted)
+    return scores

@@ -1,0 +1,182 @@
+"""ListOps (Nangia and Bowman 2018): nested list operations whose value only their tree tells.
+
+``[MAX 2 9 [MIN 4 7 ] ]`` has the value 9. The generator follows the published definition: a node
+at depth d is a list with probability ``expansion`` while d < ``max_depth``, else a digit; a list
+has 2 to ``max_arguments`` arguments. A file has a line per expression, ``label TAB tokens``; the
+parentheses of the published files are read over. The gold dependency tree is in the brackets and is
+never stored: an operator heads each of its arguments, a nested list is represented by its operator,
+``]`` attaches to its own operator, and the outermost operator is the root.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+
+CLOSE = "]"
+CATEGORIES = [str(value) for value in range(10)]
+OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
+    "MIN": min,
+    "MAX": max,
+    "MED": lambda values: int(median(values)),
+    "SM": lambda values: sum(values) % 10,
+}
+
+
+def sample_expression(
+    rng: random.Random,
+    operators: Sequence[str],
+    max_depth: int,
+    max_arguments: int,
+    expansion: float,
+    depth: int = 1,
+) -> list[str]:
+    """Tokens of one random expression, by the published sampling scheme."""
+    if depth >= max_depth or rng.random() > expansion:
+        return [str(rng.randrange(10))]
+    arguments: list[str] = []
+    for _ in range(rng.randint(2, max_arguments)):
+        arguments += sample_expression(
+            rng, operators, max_depth, max_arguments, expansion, depth + 1
+        )
+    return [f"[{rng.choice(list(operators))}", *arguments, CLOSE]
+
+
+def evaluate(tokens: Sequence[str]) -> int:
+    """The value of an expression, 0 to 9."""
+    stack: list[list[int]] = [[]]
+    pending: list[str] = []
+    for token in tokens:
+        if token.startswith("["):
+            pending.append(token[1:])
+            stack.append([])
+        elif token == CLOSE:
+            stack[-2].append(OPERATORS[pending.pop()](stack.pop()))
+        else:
+            stack[-1].append(int(token))
+    return stack[0][0]
+
+
+def gold_heads(tokens: Sequence[str]) -> list[int]:
+    """Head of each token: its index in ``tokens``, or the token's own index for the root."""
+    heads: list[int] = []
+    operators: list[int] = []
+    for index, token in enumerate(tokens):
+        heads.append(operators[-1] if operators else index)
+        if token.startswith("["):
+            operators.append(index)
+        elif token == CLOSE and operators:
+            operators.pop()
+    return heads
+
+
+def generate(
+    sizes: Sequence[int],
+    operators: Sequence[str] = ("MIN", "MAX", "MED", "SM"),
+    max_depth: int = 20,
+    max_arguments: int = 5,
+    expansion: float = 0.25,
+    min_length: int = 1,
+    max_length: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[list[list[str]]]:
+    """Splits of the given sizes, no expression twice in any of them.
+
+    min_length, max_length: bounds on the number of tokens.
+    progress: called with 1 for each expression found.
+    RETURNS: for each split a list of expressions, each a list of tokens.
+    """
+    unknown = [name for name in operators if name not in OPERATORS]
+    if unknown or not operators:
+        raise LatentError(f"ListOps operators {unknown or 'none'}; choose from {list(OPERATORS)}.")
+    if max_length is not None and max_length < max(min_length, 1):
+        raise LatentError(f"ListOps max_length {max_length} is below min_length {min_length}.")
+    rng = random.Random(seed)
+    found: dict[str, list[str]] = {}
+    wanted, misses = sum(sizes), 0
+    while len(found) < wanted:
+        tokens = sample_expression(rng, operators, max_depth, max_arguments, expansion)
+        text = " ".join(tokens)
+        fits = min_length <= len(tokens) and (max_length is None or len(tokens) <= max_length)
+        if fits and text not in found:
+            found[text] = tokens
+            misses = 0
+            progress(1)
+        else:
+            misses += 1
+            if misses > 1_000_000:
+                raise LatentError(
+                    f"ListOps: only {len(found)} of {wanted} different expressions were found in a "
+                    "million tries. Ask for fewer, or widen max_depth, expansion or the lengths."
+                )
+    expressions = list(found.values())
+    rng.shuffle(expressions)
+    splits, start = [], 0
+    for size in sizes:
+        splits.append(expressions[start : start + size])
+        start += size
+    return splits
+
+
+def write(path: Path, expressions: Iterable[Sequence[str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf8") as out:
+        for tokens in expressions:
+            out.write(f"{evaluate(tokens)}\t{' '.join(tokens)}\n")
+
+
+def read(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(label, tokens) of each line; an error names the line that does not fit."""
+    with path.open(encoding="utf8") as lines:
+        for number, line in enumerate(lines, 1):
+            label, tab, expression = line.rstrip("\n").partition("\t")
+            tokens = [token for token in expression.split() if token not in ("(", ")")]
+            if not tab or not label.isdigit() or not tokens:
+                raise LatentError(
+                    f"{path}, line {number}: {line.rstrip()!r} is not 'label TAB expression', "
+                    "for example '9\\t[MAX 2 9 ]'."
+                )
+            yield label, tokens
+
+
+def read_listops_v1(
+    path: Path | None, heads: bool = False, limit: int = 0
+) -> Callable[[Language], Iterable[Example]]:
+    """Reader for ``spacy train``: the value as one of ten exclusive categories.
+
+    heads: give the gold tree to the reference, for evaluation. Leave it off for training.
+    limit: number of expressions to read, 0 for all.
+    """
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+    def read_corpus(nlp: Language) -> Iterator[Example]:
+        if path is None or not Path(path).exists():
+            raise LatentError(
+                f"ListOps corpus {path} does not exist. Make it with 'spacy latent generate "
+                "listops', or pass --paths.train and --paths.dev."
+            )
+        for number, (label, tokens) in enumerate(read(Path(path))):
+            if limit and number >= limit:
+                return
+            # Not Example.from_dict, which costs ten times as much.
+            if heads:
+                tree = gold_heads(tokens)
+                labels = ["ROOT" if head == i else "argument" for i, head in enumerate(tree)]
+                reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
+            else:
+                reference = Doc(nlp.vocab, words=tokens)
+            reference.cats = {category: float(category == label) for category in CATEGORIES}
+            yield Example(Doc(nlp.vocab, words=tokens), reference)
+
+    return read_corpus

@@ -1,0 +1,113 @@
+"""The ListOps generator against the definition, and the reader."""
+
+from collections import Counter
+
+import pytest
+import spacy
+
+from spacy_latent.corpora import listops
+from spacy_latent.errors import LatentError
+
+
+def slow_value(tokens):
+    """The value by rewriting innermost lists, independent of the generator's stack."""
+    tokens = list(tokens)
+    while len(tokens) > 1:
+        end = tokens.index("]")
+        start = max(i for i in range(end) if tokens[i].startswith("["))
+        values = sorted(int(t) for t in tokens[start + 1 : end])
+        middle = len(values) // 2
+        low = values[middle - 1 + len(values) % 2]
+        value = {
+            "[MIN": values[0],
+            "[MAX": values[-1],
+            "[MED": (low + values[middle]) // 2,
+            "[SM": sum(values) % 10,
+        }[tokens[start]]
+        tokens[start : end + 1] = [str(value)]
+    return int(tokens[0])
+
+
+def sample(size=400, **options):
+    return listops.generate([size], seed=1, max_length=200, **options)[0]
+
+
+def test_values_agree_with_rewriting():
+    for tokens in sample():
+        assert listops.evaluate(tokens) == slow_value(tokens)
+
+
+def test_shape_follows_the_definition():
+    expressions = sample(2000, min_length=4)
+    operators = Counter(t for e in expressions for t in e if t.startswith("["))
+    assert set(operators) == {"[MIN", "[MAX", "[MED", "[SM"}
+    expected = sum(operators.values()) / 4
+    assert all(abs(count - expected) < 0.1 * expected for count in operators.values())
+    for tokens in expressions:
+        heads = listops.gold_heads(tokens)
+        arguments = Counter(h for i, h in enumerate(heads) if h != i and tokens[i] != "]")
+        assert all(2 <= count <= 5 for count in arguments.values())
+        assert heads[0] == 0
+
+
+def test_options_bound_what_is_made():
+    for tokens in sample(operators=("MIN", "MED"), max_depth=3, max_arguments=3, min_length=5):
+        assert 5 <= len(tokens) <= 200 and "[MAX" not in tokens and "[SM" not in tokens
+        depth = deepest = 0
+        for token in tokens:
+            depth += token.startswith("[") - (token == "]")
+            deepest = max(deepest, depth)
+        assert deepest <= 2
+    with pytest.raises(LatentError, match="PM"):
+        listops.generate([1], operators=("PM",))
+    with pytest.raises(LatentError, match="max_length 3"):
+        listops.generate([1], min_length=5, max_length=3)
+
+
+def test_splits_are_disjoint_and_seeded():
+    splits = listops.generate([50, 20, 20], min_length=5, max_length=40, seed=7)
+    assert [len(split) for split in splits] == [50, 20, 20]
+    texts = [" ".join(tokens) for split in splits for tokens in split]
+    assert len(set(texts)) == 90
+    assert splits == listops.generate([50, 20, 20], min_length=5, max_length=40, seed=7)
+    assert splits != listops.generate([50, 20, 20], min_length=5, max_length=40, seed=8)
+
+
+def test_asking_for_more_than_there_are_is_an_error(monkeypatch):
+    with pytest.raises(LatentError, match="different expressions"):
+        listops.generate([11], max_depth=1)
+
+
+def test_gold_tree_by_our_convention():
+    tokens = "[MAX 2 [MIN 4 7 ] 3 ]".split()
+    assert listops.gold_heads(tokens) == [0, 0, 0, 2, 2, 2, 0, 0]
+
+
+def test_reader_keeps_the_gold_tree_from_training(tmp_path):
+    path = tmp_path / "train.tsv"
+    listops.write(path, sample(20, min_length=5))
+    nlp = spacy.blank("xx")
+    for example in listops.read_listops_v1(path)(nlp):
+        assert not example.reference.has_annotation("HEAD")
+        assert not example.predicted.has_annotation("HEAD") and not example.predicted.cats
+        assert sum(example.reference.cats.values()) == 1.0 and len(example.reference.cats) == 10
+    with_heads = list(listops.read_listops_v1(path, heads=True, limit=5)(nlp))
+    assert len(with_heads) == 5
+    for example in with_heads:
+        words = [token.text for token in example.reference]
+        assert [token.head.i for token in example.reference] == listops.gold_heads(words)
+        assert not example.predicted.has_annotation("HEAD")
+
+
+def test_published_format_is_read(tmp_path):
+    path = tmp_path / "published.tsv"
+    path.write_text("9\t( ( ( [MAX 2 ) 9 ) ] )\n")
+    assert list(listops.read(path)) == [("9", ["[MAX", "2", "9", "]"])]
+    path.write_text("9\t[MAX 2 9 ]\nno label\n")
+    with pytest.raises(LatentError, match="line 2"):
+        list(listops.read(path))
+
+
+def test_a_missing_file_says_how_to_make_it(tmp_path):
+    with pytest.raises(LatentError, match="spacy latent generate"):
+        list(listops.read_listops_v1(tmp_path / "none.tsv")(spacy.blank("xx")))

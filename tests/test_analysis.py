@@ -1,0 +1,60 @@
+"""Statistics of trees and their agreement with references."""
+
+import random
+
+import numpy as np
+import pytest
+
+from spacy_latent.analysis import (
+    CONTROLS,
+    attachment,
+    confidence_interval,
+    nearest_operator,
+    tree_statistics,
+)
+from spacy_latent.errors import LatentError
+from tests.enumeration import is_tree
+
+
+def test_statistics_of_known_trees():
+    chain = tree_statistics([0, 0, 1, 2])
+    assert (chain.depth, chain.left_branching, chain.root_share) == (3, 0.0, 0.25)
+    assert chain.arc_length == 1.0
+    flat = tree_statistics([3, 3, 3, 3])
+    assert (flat.depth, flat.left_branching, flat.arc_length) == (1, 1.0, 2.0)
+    assert tree_statistics([0]).depth == 0
+    assert tree_statistics([0, 1]).root_share == 1.0
+    assert tree_statistics([]).depth == 0
+
+
+def test_a_cycle_is_an_error():
+    with pytest.raises(LatentError, match="cycle"):
+        tree_statistics([1, 0])
+
+
+def test_attachment_counts_only_what_is_asked_for():
+    assert attachment([[0, 0, 1]], [[0, 0, 0]]) == pytest.approx(2 / 3)
+    assert attachment([[0, 0, 1]], [[0, 0, 0]], [[True, True, False]]) == 1.0
+    assert np.isnan(attachment([], []))
+    with pytest.raises(LatentError, match="3 tokens"):
+        attachment([[0, 0, 1]], [[0, 0]])
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_controls_are_trees(name, n):
+    heads = CONTROLS[name](["x"] * n, random.Random(0))
+    assert sum(head == i for i, head in enumerate(heads)) == 1
+    assert is_tree(tuple(0 if head == i else head + 1 for i, head in enumerate(heads)))
+
+
+def test_nearest_operator_stays_inside_the_inner_list():
+    words = "[MAX 2 [MIN 4 7 ] 3 ]".split()
+    assert nearest_operator(words, random.Random(0)) == [0, 0, 0, 2, 2, 2, 2, 2]
+
+
+def test_interval_holds_the_share_and_narrows():
+    low, high = confidence_interval(80, 100)
+    assert 0.7 < low < 0.8 < high < 0.9
+    assert confidence_interval(8000, 10000)[0] > low
+    assert confidence_interval(0, 0) == (0.0, 1.0)
