@@ -121,6 +121,10 @@ class LatentShim(PyTorchShim):
                 roots.append(penalty)
                 gradients.append(torch.ones_like(penalty))
             scaled = self._grad_scaler.scale(gradients, inplace=False)
+            # Gradients of earlier batches are unscaled already and must not be so again.
+            earlier = [(parameter, parameter.grad) for parameter in module.parameters()]
+            for parameter, _ in earlier:
+                parameter.grad = None
             with _threads_for(inputs[0]):
                 torch.autograd.backward(roots, scaled)
             held = [p.grad for p in module.parameters() if p.grad is not None]
@@ -129,6 +133,10 @@ class LatentShim(PyTorchShim):
                 received = torch.zeros_like(inputs[0])
             if self._grad_scaler.unscale([*held, received]):
                 received.zero_()
+            for parameter, gradient in earlier:
+                if gradient is not None:
+                    new = parameter.grad
+                    parameter.grad = gradient if new is None else gradient.add_(new)
             return received
 
         return (rows, penalty, details), backprop

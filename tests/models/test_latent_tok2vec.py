@@ -254,3 +254,31 @@ def test_small_batches_keep_torch_on_one_thread_and_give_its_threads_back(model,
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+class EightfoldScaler:
+    """Thinc's scaler of gradients for half precision, which works on a GPU only."""
+
+    found_inf = False
+
+    def scale(self, tensors, inplace=False):
+        return [8 * tensor for tensor in tensors]
+
+    def unscale(self, tensors):
+        for tensor in tensors:
+            tensor /= 8
+        return False
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_of_several_batches_add_up(model, scaled):
+    shim = model.get_ref("latent").shims[0]
+    if scaled:
+        shim._grad_scaler = EightfoldScaler()
+    gradients = []
+    for _ in range(2):
+        vectors, backprop = model.begin_update(docs_of(4, 2))
+        backprop([np.ones_like(v) for v in vectors])
+        gradients.append([p.grad.clone() for p in shim.module.parameters()])
+    for one, two in zip(*gradients):
+        assert two.numpy() == pytest.approx(2 * one.numpy(), rel=1e-4, abs=1e-6)
