@@ -493,7 +493,15 @@ def sample_trees(
                 heads[root] = 0
             if _wilson(matrix[0], n, root, heads, column, state, 100 * (n + 1)):
                 continue
+            # The popped cycles say nothing of the tree, so giving up on long walks does not bias it.
+            # The chosen root stays: some roots make walks longer than others do.
             fixed = matrix.copy()
+            if single_root:
+                for token in range(1, n + 1):
+                    if token == root:
+                        fixed[0, 1:, token] = -np.inf
+                    else:
+                        fixed[0, 0, token] = -np.inf
             conditional = np.empty((1, n + 1, n + 1))
             for modifier in range(1, n + 1):
                 sum_over_trees(

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from functools import cache
+from itertools import product
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.kernels.dependency import (
+    best_trees,
+    tree_log_partition,
+    tree_marginals,
+)
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.enumeration import arcs, dependency_trees
+
+CONSTRAINTS = list(product((False, True), ("any", "earlier", "later"), (None, 1, 2)))
+
+
+@cache
+def trees_of(constraints: tuple, n: int) -> Tensor:
+    return torch.from_numpy(np.stack([arcs(h) for h in dependency_trees(n, False, *constraints)]))
+
+
+# At 1000 tokens prefer each other so strongly that the kernel runs on logarithms.
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=str)
+def test_everything_against_enumeration(constraints: tuple, scale: float) -> None:
+    structure = SpanningTree(*constraints)
+    torch.manual_seed(0)
+    for n in range(6):
+        trees = trees_of(constraints, n)
+        lengths = torch.tensor([n])
+        scores = torch.randn(1, n + 3, n + 3, dtype=torch.float64) * scale
+        scores[:, n + 1 :] = torch.nan
+        scores[:, :, n + 1 :] = torch.nan
+        scores.requires_grad_()
+        inside = (0, slice(0, n + 1), slice(0, n + 1))
+        own = scores.detach()[inside]
+        totals = (trees * own).sum((-1, -2))
+        p = totals.softmax(0)
+        mean = (p[:, None, None] * trees).sum(0)
+        log_partition = structure.log_partition(scores, lengths)
+        torch.testing.assert_close(log_partition[0], totals.logsumexp(0), rtol=1e-10, atol=1e-10)
+        marginals = structure.marginals(scores, lengths)
+        torch.testing.assert_close(marginals[inside], mean, rtol=1e-9, atol=1e-11)
+        vector = torch.randn_like(own)
+        (product_,) = torch.autograd.grad((marginals[inside] * vector).sum(), scores)
+        along = (trees * vector).sum((-1, -2))
+        expected = ((p * (along - p @ along))[:, None, None] * trees).sum(0)
+        torch.testing.assert_close(product_[inside], expected, rtol=1e-9, atol=1e-10)
+        product_[inside] = 0.0
+        assert not product_.any()
+        best = structure.map(scores, lengths)[inside]
+        torch.testing.assert_close(best, trees[totals.argmax()])
+        entropy = -(p * totals.log_softmax(0)).sum()
+        torch.testing.assert_close(
+            structure.entropy(scores, lengths)[0], entropy, rtol=1e-9, atol=1e-9
+        )
+        count = structure.log_count(scores, lengths).exp()
+        torch.testing.assert_close(count, torch.tensor([float(len(trees))], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+def test_forbidden_arcs(single_root: bool) -> None:
+    structure = SpanningTree(single_root)
+    generator = np.random.default_rng(0)
+    trees = trees_of((single_root, "any", None), 4)
+    lengths = torch.tensor([4])
+    seen = set()
+    for _ in range(60):
+        scores = torch.from_numpy(generator.normal(size=(1, 5, 5)))
+        scores[torch.from_numpy(generator.random((1, 5, 5)) < 0.45)] = -torch.inf
+        allowed = ((trees == 0) | ~torch.isneginf(scores)).flatten(1).all(1)
+        seen.add(bool(allowed.any()))
+        if not allowed.any():
+            for operation in (structure.map, structure.marginals, structure.log_partition):
+                with pytest.raises(InfeasibleError) as error:
+                    operation(scores, lengths)
+                assert error.value.items == [0]
+            continue
+        kept = trees[allowed]
+        totals = torch.where(kept > 0, scores, 0.0).sum((-1, -2))
+        mean = (totals.softmax(0)[:, None, None] * kept).sum(0)
+        torch.testing.assert_close(structure.map(scores, lengths)[0], kept[totals.argmax()])
+        torch.testing.assert_close(structure.marginals(scores, lengths)[0], mean)
+        torch.testing.assert_close(
+            structure.log_prob(kept[:1], scores, lengths)[0], totals.log_softmax(0)[0]
+        )
+        assert structure.entropy(scores, lengths).isfinite().all()
+        assert structure.kl(scores, scores * 0.5, lengths) >= -1e-12
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_gradients(single_root: bool, scale: float) -> None:
+    structure = SpanningTree(single_root)
+    torch.manual_seed(1)
+    lengths = torch.tensor([4, 2, 0])
+    scores = torch.randn(3, 5, 5, dtype=torch.float64) * scale
+    if scale > 1:
+        # Tokens 1 and 2 prefer each other, the other scores leave something to decide.
+        scores = torch.randn(3, 5, 5, dtype=torch.float64)
+        scores[:, 1, 2] += scale * 2
+        scores[:, 2, 1] += scale * 2
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: structure.marginals(s, lengths), scores)
+    assert torch.autograd.gradgradcheck(lambda s: structure.log_partition(s, lengths), scores)
+
+
+def laplacian_log_determinant(scores: np.ndarray) -> mpmath.mpf:
+    mpmath.mp.dps = 60
+    n = len(scores) - 1
+    matrix = mpmath.matrix(n, n)
+    for modifier in range(1, n + 1):
+        for head in range(n + 1):
+            if head != modifier:
+                weight = mpmath.exp(mpmath.mpf(float(scores[head, modifier])))
+                matrix[modifier - 1, modifier - 1] += weight
+                if head:
+                    matrix[head - 1, modifier - 1] -= weight
+    return mpmath.log(mpmath.det(matrix))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_log_partition_against_sixty_digits(scale: float) -> None:
+    scores = np.random.default_rng(2).normal(size=(16, 16)) * scale
+    expected = float(laplacian_log_determinant(scores))
+    lengths = torch.tensor([15])
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        given = torch.from_numpy(scores)[None].to(dtype)
+        found = SpanningTree().log_partition(given, lengths).item()
+        assert found == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_long_sentences_stay_distributions(single_root: bool, scale: float) -> None:
+    torch.manual_seed(3)
+    structure = SpanningTree(single_root)
+    scores = torch.randn(1, 201, 201, dtype=torch.float64) * scale
+    lengths = torch.tensor([200])
+    marginals = structure.marginals(scores, lengths)
+    assert (marginals >= 0).all() and (marginals <= 1 + 1e-9).all()
+    torch.testing.assert_close(marginals.sum(1)[0, 1:], torch.ones(200, dtype=torch.float64))
+    if single_root:
+        assert marginals[0, 0].sum().item() == pytest.approx(1.0)
+    best = structure.map(scores, lengths)
+    value = (best * scores).sum().item()
+    assert structure.log_partition(scores, lengths).item() >= value - 1e-9 * abs(value)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
+    structure = SpanningTree(single_root)
+    torch.manual_seed(4)
+    scores = torch.randn(2, 5, 5, dtype=torch.float64) * scale
+    # A pair that prefers each other keeps Wilson's walks from ending.
+    scores[1, 1, 2] = scores[1, 2, 1] = 60.0
+    lengths = torch.tensor([4, 3])
+    samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
+    # Four standard errors of a share over 4000 draws are at most 0.032.
+    difference = samples.mean(0) - structure.marginals(scores, lengths)
+    assert difference.abs().max() < 0.032
+    allowed = {tuple(t.flatten().tolist()) for t in trees_of((single_root, "any", None), 4)}
+    assert all(tuple(s[0].flatten().tolist()) in allowed for s in samples[:200])
+    again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
+    assert torch.equal(samples, again)
+
+
+def test_items_do_not_depend_on_each_other_or_on_threads() -> None:
+    torch.manual_seed(5)
+    structure = SpanningTree()
+    scores = torch.randn(40, 31, 31)
+    lengths = torch.randint(0, 31, (40,))
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            samples = structure.sample(scores, lengths, 2, torch.Generator().manual_seed(1))
+            results.append(
+                (structure.map(scores, lengths), structure.marginals(scores, lengths), samples)
+            )
+        for one, many in zip(*results):
+            assert torch.equal(one, many)
+    finally:
+        torch.set_num_threads(before)
+    alone = structure.marginals(scores[7:8], lengths[7:8])
+    assert torch.equal(alone[0], results[0][1][7])
+
+
+def test_many_python_threads_at_once() -> None:
+    torch.manual_seed(6)
+    structure = SpanningTree()
+    scores, lengths = torch.randn(32, 41, 41), torch.full((32,), 40)
+    expected = structure.map(scores, lengths)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        if not torch.equal(structure.map(scores, lengths), expected):
+            wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def _solve_in_child(queue: multiprocessing.Queue) -> None:
+    queue.put(_solve())
+
+
+def _solve() -> float:
+    torch.manual_seed(7)
+    scores, lengths = torch.randn(64, 41, 41), torch.full((64,), 40)
+    return float((SpanningTree().map(scores, lengths) * scores).sum())
+
+
+def test_works_after_fork() -> None:
+    expected = _solve()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_solve_in_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60) == pytest.approx(expected)
+    child.join(timeout=60)
+
+
+def test_ties_are_broken_alike() -> None:
+    lengths = torch.tensor([4])
+    first = SpanningTree().map(torch.zeros(1, 5, 5), lengths)
+    assert all(torch.equal(SpanningTree().map(torch.zeros(1, 5, 5), lengths), first) for _ in "12")
+    single = SpanningTree(single_root=True).map(torch.zeros(1, 5, 5), lengths)
+    assert single[0, 0].sum() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_solved_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(8)
+    scores, lengths = torch.randn(2, 6, 6).to(dtype), torch.tensor([5, 3])
+    marginals = SpanningTree().marginals(scores, lengths)
+    assert marginals.dtype == dtype
+    expected = SpanningTree().marginals(scores.float(), lengths).to(dtype)
+    assert torch.equal(marginals, expected)
+
+
+def test_layout_of_the_input_does_not_matter() -> None:
+    torch.manual_seed(9)
+    scores, lengths = torch.randn(6, 6, 3), torch.tensor([5, 2, 4])
+    view = scores.permute(2, 0, 1)
+    assert not view.is_contiguous()
+    structure = SpanningTree()
+    assert torch.equal(
+        structure.marginals(view, lengths), structure.marginals(view.contiguous(), lengths)
+    )
+    expanded = torch.randn(1, 6, 6).expand(3, 6, 6)
+    assert structure.map(expanded, lengths).shape == (3, 6, 6)
+
+
+def test_empty_batch_and_empty_items() -> None:
+    structure = SpanningTree()
+    none, lengths = torch.zeros(0, 4, 4), torch.zeros(0, dtype=torch.int64)
+    assert structure.map(none, lengths).shape == (0, 4, 4)
+    assert structure.marginals(none, lengths).shape == (0, 4, 4)
+    assert structure.log_partition(none, lengths).shape == (0,)
+    assert structure.sample(none, lengths, 2).shape == (2, 0, 4, 4)
+    alone = torch.full((1, 1, 1), torch.nan)
+    assert structure.log_partition(alone, torch.tensor([0])).item() == 0.0
+    assert not structure.map(alone, torch.tensor([0])).any()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_are_named(value: float) -> None:
+    scores = torch.zeros(3, 4, 4)
+    scores[1, 2, 3] = value
+    lengths = torch.tensor([3, 3, 3])
+    for operation in ("map", "marginals", "log_partition", "sample"):
+        with pytest.raises(InvalidScores, match=r"\[1\]"):
+            getattr(SpanningTree(), operation)(scores, lengths)
+    # The same entry of a shorter item is padding.
+    SpanningTree().map(scores, torch.tensor([3, 2, 3]))
+
+
+def test_wrong_input_is_refused() -> None:
+    structure, scores = SpanningTree(), torch.zeros(2, 4, 4)
+    lengths = torch.tensor([3, 3])
+    for bad, match in (
+        ((scores.int(), lengths), "float"),
+        ((scores, torch.tensor([3, 4])), "room for 0 to 3"),
+        ((scores, torch.tensor([-1, 3])), "between -1"),
+        ((scores, torch.tensor([3])), "shape"),
+        ((scores[:, :, :3], lengths), "N\\+1"),
+        ((scores[0], lengths), "shape"),
+        ((scores, lengths.float()), "int64"),
+    ):
+        with pytest.raises(InvalidScores, match=match):
+            structure.map(*bad)
+    with pytest.raises(InvalidScores, match="direction"):
+        SpanningTree(direction="sideways")  # type: ignore[arg-type]
+    with pytest.raises(InvalidScores, match="max_arc_length"):
+        SpanningTree(max_arc_length=0)
+
+
+def test_extreme_but_finite_scores() -> None:
+    lengths = torch.tensor([3])
+    for value in (1e30, -1e30, 1e-30, 1e-310):
+        scores = torch.full((1, 4, 4), value, dtype=torch.float64)
+        assert SpanningTree().map(scores, lengths).sum() == 3
+        assert SpanningTree().marginals(scores, lengths).isfinite().all()
+
+
+def test_codes_go_both_ways() -> None:
+    structure = SpanningTree()
+    heads = np.array([2, 0, 2], dtype="int32")
+    z = structure.encode(heads, 3)
+    assert z.sum() == 3 and z[0, 2] == 1
+    assert structure.decode(z, 3).tolist() == heads.tolist()
+
+
+def test_operators_follow_the_rules_of_torch() -> None:
+    scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
+    arguments = (scores, torch.tensor([3, 2]), "SpanningTree", 0, -1, False)
+    torch.library.opcheck(tree_log_partition, arguments)
+    torch.library.opcheck(tree_marginals, arguments)
+    torch.library.opcheck(best_trees, (scores.detach(), *arguments[1:]))
