@@ -493,7 +493,7 @@ def sample_trees(
                 heads[root] = 0
             if _wilson(matrix[0], n, root, heads, column, state, 100 * (n + 1)):
                 continue
-            # The popped cycles say nothing of the tree, so giving up on long walks does not bias it.
+            # Popped cycles say nothing of the tree: giving up on long walks does not bias it.
             # The chosen root stays: some roots make walks longer than others do.
             fixed = matrix.copy()
             if single_root:

@@ -23,14 +23,16 @@ _executor: ThreadPoolExecutor | None = None
 _calm = threading.local()
 
 
-def _forget_executor() -> None:
+def _after_fork() -> None:
     global _executor, _lock
     _executor = None
     _lock = threading.Lock()
+    # The child inherits torch's OpenMP pool without its threads, and would wait for them for ever.
+    torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_executor)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _get_executor() -> ThreadPoolExecutor:

@@ -8,7 +8,6 @@ stored as plain arrays, and a module that may be built late, when its width beco
 
 import contextlib
 import copy
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,10 +27,6 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.models.temperature import Temperature
-
-# A forked child that inherits torch's OpenMP pool without its threads waits for them for ever.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 ModuleBuilder = Callable[[int], nn.Module]
 
