@@ -1,7 +1,46 @@
-.PHONY: test
-test:
-	python -m pytest
+# `make demo` and `make test` need nothing but Python >= 3.10; the rest uses the same environment.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+TORCH := 2.13.0
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: spacy-suite
-spacy-suite:
-	python -m tests.spacy_suite
+.PHONY: demo test lint types spacy-suite bench clean
+
+demo: $(INSTALLED)
+	$(RUN) -m spacy project run demo
+
+test: $(INSTALLED)
+	$(RUN) -m pytest
+
+lint: $(INSTALLED)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(INSTALLED)
+	$(RUN) -m mypy
+
+spacy-suite: $(INSTALLED)
+	$(RUN) -m tests.spacy_suite
+
+bench: $(INSTALLED)
+	$(RUN) -m pip install --quiet -e '.[benchmarks]'
+	$(RUN) -m benchmarks inference
+
+# The default torch for Linux brings gigabytes of CUDA; without a GPU the CPU build is installed
+# first, from a configured index if one has it, else from PyTorch's own.
+$(INSTALLED): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, and this is %s. Say which: make PYTHON=python3.12" % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then \
+		echo "No GPU: installing the CPU build of torch $(TORCH)"; \
+		$(RUN) -m pip install --quiet torch==$(TORCH)+cpu 2>/dev/null \
+		|| $(RUN) -m pip install --quiet torch==$(TORCH)+cpu --extra-index-url $(TORCH_CPU_INDEX) \
+		|| echo "There is none for this machine: taking the default torch"; \
+	fi
+	$(RUN) -m pip install --quiet --progress-bar on -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -117,7 +117,7 @@ def report_cli(
         html.parent.mkdir(parents=True, exist_ok=True)
         docs = [example.predicted for example in examples[:DRAWN]]
         gold = [example.reference for example in examples[:DRAWN]]
-        options = {"compact": False}
+        options = {"distance": 120}
         page = render(docs, component, page=True, jupyter=False, options=options, gold=gold)
         html.write_text(page, encoding="utf8")
         msg.good(f"Trees of {len(docs)} expressions, each above its gold tree: {html.resolve()}")

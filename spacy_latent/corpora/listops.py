@@ -172,7 +172,7 @@ def read_listops_v1(
             # Not Example.from_dict, which costs ten times as much.
             if heads:
                 tree = gold_heads(tokens)
-                labels = ["ROOT" if head == i else "argument" for i, head in enumerate(tree)]
+                labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)]
                 reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
             else:
                 reference = Doc(nlp.vocab, words=tokens)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.layers.base import Composer, PartScorer
+from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer
 from spacy_latent.structures.base import Structure
 
 
@@ -65,12 +66,20 @@ class LatentLayer(nn.Module):
         return LatentOutput((weights[:, :, None, None] * composed).sum(0), draw, scores)
 
 
-def check_parts(structure: Structure, estimator: Estimator, composer: Composer) -> None:
-    """Refuse combinations that cannot work, before any text is read."""
+def check_parts(
+    structure: Structure, estimator: Estimator, composer: Composer | ComposerBuilder
+) -> None:
+    """Refuse combinations that cannot work, before any text is read.
+
+    composer: the module, or a builder of it: a partial call of its class, as configs give.
+    """
     estimator.check(structure)
-    if composer.requires_hard and not (estimator.hard and estimator.hard_at_prediction):
+    kind = composer.func if isinstance(composer, partial) else type(composer)
+    if getattr(kind, "requires_hard", False) and not (
+        estimator.hard and estimator.hard_at_prediction
+    ):
         raise IncompatiblePair(
-            type(composer).__name__,
+            kind.__name__,
             estimator.name,
             "this composer walks hard 0/1 trees and the estimator gives soft ones",
             "StraightThrough, Spigot or PerturbAndMap, or a composer that takes soft trees "

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
@@ -202,7 +202,7 @@ def build_latent_layer_model(
     Its backprop takes the gradients of ``vectors`` and returns those of the rows. For the arguments
     see ``build_latent_tok2vec_v1``.
     """
-    estimator.check(structure)
+    check_parts(structure, estimator, composer)
     if entropy_weight and "entropy" not in structure.tractable:
         raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
     if scorer_learn_rate < 0:

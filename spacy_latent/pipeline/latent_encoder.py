@@ -373,9 +373,7 @@ class LatentEncoder(TrainablePipe):
 
     # ---------------------------------------------------------------- serialization
 
-    def from_bytes(
-        self, bytes_data: bytes, *, exclude: Iterable[str] = tuple()
-    ) -> "LatentEncoder":
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = tuple()) -> "LatentEncoder":
         self._forget_batch()
         return super().from_bytes(bytes_data, exclude=exclude)
 

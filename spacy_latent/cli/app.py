@@ -1,0 +1,26 @@
+"""``spacy latent``: the entry point that spaCy loads before each of its commands.
+
+If this module failed to import, every ``spacy`` command would fail. So it needs only what spaCy's
+own command line needs, and the commands import the rest when they run.
+"""
+
+from __future__ import annotations
+
+import typer
+from spacy.cli._util import app
+
+from spacy_latent.cli.compare import main as compare
+from spacy_latent.cli.listops import generate_cli as generate_listops
+from spacy_latent.cli.show import show_cli
+
+latent_cli = typer.Typer(
+    name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
+)
+latent_cli.command("show")(show_cli)
+latent_cli.command("compare")(compare)
+generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
+# A callback keeps the name of the only command.
+generate_cli.callback()(lambda: None)
+generate_cli.command("listops")(generate_listops)
+latent_cli.add_typer(generate_cli)
+app.add_typer(latent_cli)

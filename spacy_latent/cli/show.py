@@ -1,0 +1,185 @@
+"""``spacy latent show``: the structures that a trained pipeline gives to a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+STDIN = "-"
+
+
+def show_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--component", "-c", help="Name of the component; all latent ones if not given"
+    ),
+    html: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--html", help="Write a page with the drawings to this file"
+    ),
+    threshold: Optional[float] = typer.Option(  # noqa: UP045
+        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all arcs at least this probable"
+    ),
+    alternatives: int = typer.Option(
+        0, "--alternatives", "-k", min=0, help="How many alternative trees to show"
+    ),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Show the latent trees of a text: in the terminal, as JSON, or drawn on an HTML page."""
+    import srsly
+
+    from spacy_latent.errors import LatentError
+    from spacy_latent.visualize.terminal import format_annotation
+
+    use_gpu(gpu_id)
+    nlp = load(model)
+    lines = sys.stdin if text == STDIN else [text]
+    texts = (line.rstrip("\n") for line in lines)
+    docs: list[Doc] = []
+    try:
+        for doc in annotated(nlp, texts, component, threshold, alternatives):
+            names = [component] if component else list(doc._.latent)
+            if as_json:
+                print(srsly.json_dumps(to_json(doc, names)))
+            else:
+                for name in names:
+                    if name in doc._.latent:
+                        msg.divider(name)
+                        print(format_annotation(doc._.latent[name], threshold))
+            if html is not None:
+                docs.append(doc)
+    except LatentError as error:
+        msg.fail("The text could not be shown", str(error), exits=1)
+    if html is not None:
+        from spacy_latent.visualize import render
+
+        options = {"threshold": threshold, "alternatives": alternatives}
+        page = render(docs, component=component, page=True, jupyter=False, options=options)
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(page, encoding="utf8")
+        if not as_json:
+            msg.good(f"Drawings saved to {html}")
+
+
+def use_gpu(gpu_id: int) -> None:
+    """Choose the device; a GPU that is asked for and missing is an error, not a slow run."""
+    if gpu_id < 0:
+        return
+    from thinc.api import require_gpu
+
+    try:
+        require_gpu(gpu_id)
+    except ValueError as error:
+        msg.fail(
+            f"GPU {gpu_id} cannot be used: {error}",
+            "Leave --gpu-id out to run on the CPU, or install the GPU libraries with "
+            "pip install 'spacy-latent[gpu]'.",
+            exits=1,
+        )
+
+
+def load(model: str) -> Language:
+    import spacy
+
+    try:
+        return spacy.load(model)
+    except Exception as error:
+        # Whatever is missing or broken in the directory, the user needs its name and the reason.
+        msg.fail(
+            f"The pipeline {model!r} cannot be loaded",
+            f"{error}\nGive a directory that 'spacy train' wrote, such as training/model-best; if "
+            "it was copied, copy the whole directory again.",
+            exits=1,
+        )
+        raise AssertionError("msg.fail exits") from error
+
+
+def annotated(
+    nlp: Language,
+    texts: Iterable[str],
+    component: str | None,
+    threshold: float | None,
+    alternatives: int,
+) -> Iterator[Doc]:
+    """Docs with the probabilities of every latent layer, inline ones too, whatever the config
+    stores. Each layer is read just before its component runs, so that it sees the sentences that
+    the component saw."""
+    from thinc.api import Model
+
+    from spacy_latent.models.latent_tok2vec import latent_nodes
+    from spacy_latent.pipeline.latent_encoder import LatentEncoder, inspect_docs
+
+    kept = 0.01 if threshold is None else min(0.01, threshold)
+    latent = {
+        name
+        for name, pipe in nlp.pipeline
+        if isinstance(getattr(pipe, "model", None), Model) and latent_nodes(pipe.model)  # type: ignore[attr-defined]
+    }
+    if component is not None and component not in latent:
+        there = ", ".join(sorted(latent)) or "none"
+        msg.fail(
+            f"The pipeline has no latent component {component!r}",
+            f"Its components are {', '.join(nlp.pipe_names) or 'none'}; latent are: {there}.",
+            exits=1,
+        )
+    if not latent:
+        msg.fail(
+            "The pipeline has no latent structure to show",
+            f"Its components are {', '.join(nlp.pipe_names) or 'none'}. Train one with a "
+            "latent_encoder, or with spacy-latent.LatentTok2Vec.v1 inside a component.",
+            exits=1,
+        )
+    for text in texts:
+        doc = nlp.make_doc(text)
+        for name, pipe in nlp.pipeline:
+            wanted = name in latent and component in (None, name)
+            if wanted and isinstance(pipe, LatentEncoder):
+                stored: dict[str, Any] = {
+                    "annotate": "probabilities",
+                    "threshold": kept,
+                    "alternatives": alternatives,
+                }
+                pipe.cfg.update(stored)
+            elif wanted:
+                inspect_docs(pipe, [doc], threshold=kept, alternatives=alternatives)
+            doc = pipe(doc)
+        yield doc
+
+
+def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
+    """heads: token index of each token's head, its own for a root. arcs: [head, modifier,
+    probability], where the head of a root is null."""
+    found: dict[str, Any] = {}
+    for name in components:
+        if name not in doc._.latent:
+            continue
+        annotation = doc._.latent[name]
+        found[name] = {
+            "heads": annotation.heads.tolist(),
+            "arcs": [
+                [arc.head, arc.modifier, round(arc.probability, 4)] for arc in annotation.arcs()
+            ],
+            "spans": [
+                {
+                    "start": span.start,
+                    "end": span.end,
+                    "structure": span.structure,
+                    "alternatives": [
+                        {"heads": heads.tolist(), "weight": round(weight, 4)}
+                        for heads, weight in span.alternatives
+                    ],
+                }
+                for span in annotation.spans
+            ],
+        }
+    return {"text": doc.text, "tokens": [token.text for token in doc], "latent": found}

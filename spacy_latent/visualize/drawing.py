@@ -1,0 +1,135 @@
+"""Latent trees on top of displaCy: probabilities on the arcs, several weighted trees, gold ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from spacy import displacy
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.errors import LatentError
+
+# displaCy stacks arcs that overlap: 30 words with all their arcs make a picture of 50,000 pixels.
+ARCS_PER_WORD = 3
+PIXELS_PER_CHARACTER = 9
+OWN_OPTIONS = ("threshold", "alternatives")
+
+
+def render(
+    docs: Iterable[Doc] | Doc,
+    component: str | None = None,
+    style: str = "dep",
+    page: bool = False,
+    minify: bool = False,
+    jupyter: bool | None = None,
+    options: dict[str, Any] | None = None,
+    gold: Sequence[Doc] | None = None,
+) -> str:
+    """Draw the latent trees of docs, as ``displacy.render`` does dependency parses.
+
+    component: name of the component; None draws those of all.
+    style: only "dep".
+    page, minify, jupyter: as for ``displacy.render``.
+    options: displaCy's (compact, distance, color, bg, font, ...), and two more. threshold: draw all
+        arcs at least this probable, not the best tree; at most three arcs a word are drawn.
+        alternatives: draw up to this many of the stored alternative trees below each other, each
+        with its weight.
+    gold: docs of the same tokens with dependency heads, drawn below the latent ones.
+    RETURNS: SVG, or an HTML page.
+    """
+    if style != "dep":
+        raise LatentError(f'style is {style!r}; latent trees are drawn with style="dep".')
+    options = dict(options or {})
+    own = {name: options.pop(name, None) for name in OWN_OPTIONS}
+    docs = [docs] if isinstance(docs, Doc) else list(docs)
+    if gold is not None and [len(doc) for doc in gold] != [len(doc) for doc in docs]:
+        raise LatentError(
+            "gold does not have the docs' tokens: give one doc for each, tokenised alike."
+        )
+    drawings = []
+    for i, doc in enumerate(docs):
+        drawings += make_drawings(
+            doc,
+            component,
+            threshold=own["threshold"],
+            alternatives=own["alternatives"] or 0,
+            gold=None if gold is None else gold[i],
+        )
+    words = [word["text"] for drawing in drawings for word in drawing["words"]]
+    widest = max(map(len, words), default=0) * PIXELS_PER_CHARACTER + 20
+    options.setdefault("distance", max(90, widest))
+    options.setdefault("offset_x", options["distance"] // 2)
+    return displacy.render(
+        drawings,
+        style="dep",
+        page=page,
+        minify=minify,
+        jupyter=jupyter,
+        options=options,
+        manual=True,
+    )
+
+
+def make_drawings(
+    doc: Doc,
+    component: str | None = None,
+    *,
+    threshold: float | None = None,
+    alternatives: int = 0,
+    gold: Doc | None = None,
+) -> list[dict[str, Any]]:
+    """What ``displacy.render(..., style="dep", manual=True)`` draws; arguments as for render."""
+    if component is not None and component not in doc._.latent:
+        there = ", ".join(doc._.latent) or "nothing"
+        raise LatentError(
+            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
+            "doc made by the pipeline, with annotate other than 'none'?"
+        )
+    settings = displacy.get_doc_settings(doc)
+    drawings = []
+    for name in [component] if component else list(doc._.latent):
+        annotation = doc._.latent[name]
+        for span in annotation.spans:
+            drawings += _span_drawings(annotation, span, threshold, alternatives)
+            if gold is not None:
+                drawings.append(_gold_drawing(gold, span.start, span.end))
+    return [{**drawing, "settings": settings} for drawing in drawings]
+
+
+def _span_drawings(
+    annotation: LatentAnnotation, span: SpanStructure, threshold: float | None, alternatives: int
+) -> list[dict[str, Any]]:
+    alone = LatentAnnotation(annotation.doc, annotation.component, [span])
+    if alternatives and span.alternatives:
+        drawn = []
+        for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
+            (drawing,) = alone.to_displacy(alternative=i)
+            drawn.append({**drawing, "title": f"{weight:.2f}"})
+        return drawn
+    (drawing,) = alone.to_displacy(threshold=threshold)
+    strongest = sorted(drawing["arcs"], key=lambda arc: arc["label"], reverse=True)
+    drawing["arcs"] = strongest[: ARCS_PER_WORD * len(span)]
+    drawing["title"] = escape(annotation.component)
+    return [drawing]
+
+
+def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
+    words, arcs = [], []
+    for token in doc[start:end]:
+        root = token.head.i == token.i
+        words.append({"text": token.text, "tag": "root" if root else ""})
+        # A head outside the span has no place in this picture.
+        if not root and start <= token.head.i < end:
+            ends = sorted((token.i - start, token.head.i - start))
+            arcs.append(
+                {
+                    "start": ends[0],
+                    "end": ends[1],
+                    "label": escape(token.dep_),
+                    "dir": "left" if token.i < token.head.i else "right",
+                }
+            )
+    return {"words": words, "arcs": arcs, "title": "gold"}

@@ -1,0 +1,113 @@
+"""spaCy's own commands on the shipped configs, and the entry points that they load."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import spacy
+from spacy.cli._util import app
+from spacy.tokens import Doc, DocBin
+from spacy.util import load_config, load_model_from_config, registry
+from typer.testing import CliRunner
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FAST = [
+    "--training.max_epochs=1",
+    "--training.max_steps=2",
+    "--training.eval_frequency=1",
+    "--components.latent_encoder.model.tok2vec.width=8",
+    "--components.latent_encoder.model.tok2vec.depth=1",
+    "--components.latent_encoder.model.tok2vec.embed_size=50",
+    "--components.textcat.model.tok2vec.width=8",
+]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("commands")
+    vocab = spacy.blank("en").vocab
+    docs = DocBin()
+    for i in range(12):
+        doc = Doc(vocab, words=["good" if i % 2 else "bad", "film", ".", str(i)])
+        doc.cats = {"POSITIVE": float(i % 2), "NEGATIVE": float(1 - i % 2)}
+        docs.add(doc)
+    docs.to_disk(path / "data.spacy")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(corpus):
+    data = corpus / "data.spacy"
+    overrides = [f"--paths.train={data}", f"--paths.dev={data}", *FAST]
+    result = run("train", CONFIGS / "sentiment_marginals.cfg", "-o", corpus / "out", *overrides)
+    assert result.exit_code == 0, result.output
+    return corpus / "out" / "model-last"
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.cfg")), ids=lambda path: path.stem)
+def test_shipped_configs_are_whole_and_build(config):
+    raw = load_config(config)
+    nlp = load_model_from_config(raw, auto_fill=False, validate=True)
+    assert nlp.pipe_names == raw["nlp"]["pipeline"]
+    assert run("debug", "config", config).exit_code == 0
+
+
+def test_evaluate_apply_benchmark_package(trained, corpus):
+    data = corpus / "data.spacy"
+    assert run("evaluate", trained, data, "-o", corpus / "m.json").exit_code == 0
+    assert (corpus / "m.json").is_file()
+    assert run("apply", trained, data, corpus / "applied.spacy").exit_code == 0
+    applied = list(DocBin().from_disk(corpus / "applied.spacy").get_docs(spacy.blank("en").vocab))
+    assert len(applied) == 12 and "POSITIVE" in applied[0].cats
+    result = run("benchmark", "speed", trained, data, "--batches", 30, "--warmup", 0)
+    assert result.exit_code == 0, result.output
+    result = run("package", trained, corpus, "--build", "none", "--force")
+    assert result.exit_code == 0, result.output
+    assert list(corpus.glob("en_pipeline-*/**/meta.json"))
+
+
+def test_find_function():
+    found = run("find-function", "spacy-latent.LatentTok2Vec.v1", "-r", "architectures")
+    assert found.exit_code == 0 and "latent_tok2vec.py" in found.output.replace("\n", "")
+
+
+def test_every_entry_point_loads():
+    from importlib.metadata import distribution
+
+    points = distribution("spacy-latent").entry_points
+    assert len(points) >= 20
+    for point in points:
+        assert callable(point.load()), point
+
+
+@pytest.mark.parametrize("module", ["spacy_latent", "spacy_latent.pipeline.latent_encoder"])
+def test_trap_17_and_imports_stay_light(module):
+    """What spaCy imports with every command loads no numba and, but for thinc, no torch."""
+    code = (
+        "import sys, thinc.api, spacy\n"
+        "before = set(sys.modules)\n"
+        f"import {module}\n"
+        "import spacy_latent.cli.app\n"
+        "new = set(sys.modules) - before\n"
+        "heavy = {'numba', 'torch', 'matplotlib', 'spacy_latent.structures.base'} & new\n"
+        "sys.exit(f'{heavy}' if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_an_impossible_pair_is_refused_with_its_names():
+    config = load_config(CONFIGS / "demo.cfg")
+    model = config["components"]["latent_encoder"]["model"]
+    model["composer"] = {"@misc": "spacy-latent.ChildSumTreeLstm.v1"}
+    with pytest.raises(Exception, match="ChildSumTreeLstm cannot be combined with Marginals"):
+        load_model_from_config(config, auto_fill=True)
+
+
+def test_listed_names_are_registered():
+    for name in ("SpanningTree", "ProjectiveTree", "SparseMAP", "BiLSTM", "SentenceSpans"):
+        assert registry.has("misc", f"spacy-latent.{name}.v1")
