@@ -61,6 +61,8 @@ def render(
     words = [word["text"] for drawing in drawings for word in drawing["words"]]
     widest = max(map(len, words), default=0) * PIXELS_PER_CHARACTER + 20
     options.setdefault("distance", max(90, widest))
+    # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
+    options.setdefault("arrow_spacing", 4)
     options.setdefault("offset_x", options["distance"] // 2)
     return displacy.render(
         drawings,

@@ -1,0 +1,64 @@
+"""The wheel works where the source tree is out of reach."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+CHECK = """
+import spacy, spacy_latent, sys
+from importlib.metadata import distribution
+from pathlib import Path
+assert "site-packages" in spacy_latent.__file__, spacy_latent.__file__
+assert (Path(spacy_latent.__file__).parent / "py.typed").is_file()
+for point in distribution("spacy-latent").entry_points:
+    point.load()
+from spacy.training import Example
+nlp = spacy.blank("en")
+nlp.add_pipe("latent_encoder")
+nlp.add_pipe("textcat", config={"model": {
+    "@architectures": "spacy.TextCatReduce.v1", "exclusive_classes": True,
+    "use_reduce_first": False, "use_reduce_last": False, "use_reduce_max": False,
+    "use_reduce_mean": True,
+    "tok2vec": {"@architectures": "spacy-latent.LatentListener.v1", "width": 96}}})
+gold = {"cats": {"A": 1.0, "B": 0.0}}
+examples = [Example.from_dict(nlp.make_doc("a good film"), gold)]
+nlp.initialize(lambda: examples)
+nlp.update(examples)
+assert len(nlp("a good film")._.latent["latent_encoder"].heads) == 3
+"""
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_without_the_source(tmp_path):
+    built = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "wheel", str(ROOT), "-w", str(tmp_path)),
+            *("--no-deps", "--no-build-isolation"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr[-2000:]
+    (wheel,) = tmp_path.glob("spacy_latent-*.whl")
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=False)
+    packages = next((home / "lib").glob("python*/site-packages"))
+    # The dependencies come from here; what is installed over there goes first.
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(here) + "\n")
+    for command in (
+        [sys.executable, "-m", "zipfile", "-e", str(wheel), str(packages)],
+        [str(home / "bin" / "python"), "-c", CHECK],
+        [str(home / "bin" / "python"), "-m", "spacy", "latent", "--help"],
+    ):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
