@@ -1,0 +1,59 @@
+"""What the README shows is true of the package."""
+
+import re
+from pathlib import Path
+
+from spacy.training import Example
+from spacy.util import load_model_from_config, registry
+from thinc.api import Config
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf8")
+
+HEAD = """
+[nlp]
+lang = "en"
+pipeline = ["textcat"]
+
+[components]
+
+[components.textcat]
+factory = "textcat"
+
+[components.textcat.model]
+@architectures = "spacy.TextCatReduce.v1"
+exclusive_classes = true
+use_reduce_first = false
+use_reduce_last = false
+use_reduce_max = false
+use_reduce_mean = true
+
+"""
+
+
+def test_the_config_trains_and_annotates():
+    (block,) = re.findall(r"```ini\n(.*?)```", README, re.DOTALL)
+    nlp = load_model_from_config(Config().from_str(HEAD + block), auto_fill=True)
+    gold = {"cats": {"A": 1.0, "B": 0.0}}
+    examples = [Example.from_dict(nlp.make_doc("a good film"), gold)]
+    optimizer = nlp.initialize(lambda: examples)
+    losses = nlp.update(examples, sgd=optimizer)
+    assert losses["textcat"] > 0
+    from spacy_latent.pipeline.latent_encoder import inspect_docs
+
+    (doc,) = inspect_docs(nlp, [nlp("a good film")])
+    assert len(doc._.latent["textcat"].heads) == 3
+
+
+def test_every_name_in_the_table_is_registered():
+    rows = re.findall(
+        r"^\| (structures|estimators|scorers|composers|spans) \| (.*) \|$", README, re.M
+    )
+    assert len(rows) == 5
+    for _, cells in rows:
+        for name in re.findall(r"`([A-Z]\w+)`", cells):
+            assert registry.has("misc", f"spacy-latent.{name}.v1"), name
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (Path(__file__).parents[1] / target).exists(), target
