@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +151,13 @@ CONTROLS: dict[str, Control] = {
 
 
 def score_attachment(
-    examples: Iterable[Example], component: str, ignore: Sequence[str] = ()
+    examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: Any
 ) -> dict[str, float]:
     """Attachment of what ``component`` annotated to the heads of the reference.
 
-    ignore: texts of tokens that ``latent_uas_without`` leaves out.
-    RETURNS: ``latent_uas``, and ``latent_uas_without`` where there is something to ignore. Nothing
-        where no example has reference heads and a latent tree.
+    ignore: texts of tokens that ``latent_uas_part`` leaves out; it is there if there are any.
+    RETURNS: ``latent_uas`` and ``latent_uas_part``, 0 to 1. Nothing where no example has reference
+        heads and a latent tree.
     """
     predicted, reference, counted = [], [], []
     for example in examples:
@@ -170,5 +171,13 @@ def score_attachment(
         return {}
     scores = {"latent_uas": attachment(predicted, reference)}
     if ignore:
-        scores["latent_uas_without"] = attachment(predicted, reference, counted)
+        scores["latent_uas_part"] = attachment(predicted, reference, counted)
     return scores
+
+
+def build_attachment_scorer_v1(
+    component: str = "latent_encoder", ignore: Sequence[str] = ()
+) -> Callable[..., dict[str, float]]:
+    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_attachment`. The
+    tokens of the reference must be those of the prediction."""
+    return partial(score_attachment, component=component, ignore=tuple(ignore))

@@ -4,6 +4,10 @@ import random
 
 import numpy as np
 import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import registry
 
 from spacy_latent.analysis import (
     CONTROLS,
@@ -12,6 +16,7 @@ from spacy_latent.analysis import (
     nearest_operator,
     tree_statistics,
 )
+from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
 from tests.enumeration import is_tree
 
@@ -58,3 +63,17 @@ def test_interval_holds_the_share_and_narrows():
     assert 0.7 < low < 0.8 < high < 0.9
     assert confidence_interval(8000, 10000)[0] > low
     assert confidence_interval(0, 0) == (0.0, 1.0)
+
+
+def test_the_scorer_reads_trees_and_leaves_out_what_it_is_told():
+    nlp = spacy.blank("en")
+    words = ["a", "b", "]"]
+    predicted = Doc(nlp.vocab, words=words)
+    tree = SpanStructure(0, 3, "SpanningTree", "heads", np.array([0, 1, 2], dtype="int32"))
+    write(predicted, "latent_encoder", [tree])
+    reference = Doc(nlp.vocab, words=words, heads=[0, 0, 0], deps=["ROOT", "x", "x"])
+    scorer = registry.get("scorers", "spacy-latent.attachment_scorer.v1")(ignore=["]"])
+    scores = scorer([Example(predicted, reference)])
+    assert scores == {"latent_uas": pytest.approx(2 / 3), "latent_uas_part": 1.0}
+    bare = Example(Doc(nlp.vocab, words=words), reference)
+    assert scorer([bare]) == {}

@@ -1,5 +1,6 @@
 """The wheel works where the source tree is out of reach."""
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -35,9 +36,14 @@ assert len(nlp("a good film")._.latent["latent_encoder"].heads) == 3
 
 @pytest.mark.slow
 def test_the_wheel_runs_without_the_source(tmp_path):
+    # A copy: building leaves metadata behind, which would hide the installed entry points.
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "spacy_latent", source / "spacy_latent")
+    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
     built = subprocess.run(
         [
-            *(sys.executable, "-m", "pip", "wheel", str(ROOT), "-w", str(tmp_path)),
+            *(sys.executable, "-m", "pip", "wheel", str(source), "-w", str(tmp_path)),
             *("--no-deps", "--no-build-isolation"),
         ],
         capture_output=True,

@@ -31,6 +31,7 @@ annotate = "map"
 threshold = 0.01
 alternatives = 0
 set_heads = false
+scorer = null
 
 [latent_encoder.model]
 @architectures = "spacy-latent.LatentTok2Vec.v1"
@@ -77,6 +78,7 @@ def make_latent_encoder(
     threshold: float,
     alternatives: int,
     set_heads: bool,
+    scorer: Callable | None,
 ) -> "LatentEncoder":
     return LatentEncoder(
         nlp.vocab,
@@ -86,6 +88,7 @@ def make_latent_encoder(
         threshold=threshold,
         alternatives=alternatives,
         set_heads=set_heads,
+        scorer=scorer,
     )
 
 
@@ -139,6 +142,8 @@ class LatentEncoder(TrainablePipe):
         parts as well, "none" nothing.
     threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
+    scorer: what ``spacy evaluate`` reports of the structures, such as
+        ``spacy-latent.attachment_scorer.v1``; None for nothing.
     set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
     """
 
@@ -152,6 +157,7 @@ class LatentEncoder(TrainablePipe):
         threshold: float = 0.01,
         alternatives: int = 0,
         set_heads: bool = False,
+        scorer: Callable | None = None,
     ) -> None:
         from spacy_latent.models.structure_reader import LEVELS
 
@@ -167,6 +173,7 @@ class LatentEncoder(TrainablePipe):
         self.vocab = vocab
         self.model = model
         self.name = name
+        self.scorer = scorer
         self.cfg: dict[str, Any] = {
             "annotate": annotate,
             "threshold": threshold,
