@@ -57,6 +57,23 @@ def test_shipped_configs_are_whole_and_build(config):
     assert run("debug", "config", config).exit_code == 0
 
 
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("listops_*.cfg")), ids=lambda p: p.stem)
+def test_every_estimator_trains_as_configured(config, tmp_path):
+    corpus = CONFIGS.parent / "assets" / "listops"
+    overrides = [
+        f"--paths.train={corpus / 'train.tsv'}",
+        f"--paths.dev={corpus / 'dev.tsv'}",
+        "--training.max_steps=2",
+        "--training.eval_frequency=2",
+        "--corpora.train.limit=60",
+        "--corpora.dev.limit=20",
+    ]
+    result = run("train", config, "-o", tmp_path, *overrides)
+    assert result.exit_code == 0, result.output
+    nlp = spacy.load(tmp_path / "model-last")
+    assert len(nlp("[MAX 1 2 ]")._.latent["latent_encoder"].heads) == 4
+
+
 def test_evaluate_apply_benchmark_package(trained, corpus):
     data = corpus / "data.spacy"
     assert run("evaluate", trained, data, "-o", corpus / "m.json").exit_code == 0

@@ -1,0 +1,92 @@
+"""Drawings: inert whatever the text holds, bounded in size, and true to the tree."""
+
+import re
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import SpanStructure, write
+from spacy_latent.errors import LatentError
+from spacy_latent.visualize import make_drawings, render
+from spacy_latent.visualize.terminal import format_annotation
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "\"'&<b>",
+    "\x00\x1b[31m",
+    "\u202eabc",
+    "   ",
+    "&amp;",
+    "日本",
+]
+
+
+def make_doc(words, heads, **options):
+    doc = Doc(spacy.blank("xx").vocab, words=words)
+    span = SpanStructure(
+        0, len(words), "SpanningTree", "heads", np.array(heads, dtype="int32"), **options
+    )
+    write(doc, "latent_encoder", [span])
+    return doc
+
+
+def test_trap_16_markup_in_the_text_is_inert():
+    doc = make_doc(NASTY, [0, 1, 2, 3, 4, 5, 6])
+    for page in (False, True):
+        html = render(doc, page=page, jupyter=False)
+        assert "<script" not in html and "<b>" not in html
+        assert html.count("&lt;script&gt;") == 1
+    text = format_annotation(doc._.latent["latent_encoder"])
+    assert "\x1b" not in text and "\x00" not in text and len(text.splitlines()) == len(NASTY)
+
+
+def test_arcs_are_those_of_the_tree_and_point_to_modifiers():
+    doc = make_doc(["a", "b", "c"], [2, 0, 2])
+    (drawing,) = make_drawings(doc)
+    arcs = {(arc["start"], arc["end"], arc["dir"]) for arc in drawing["arcs"]}
+    assert arcs == {(0, 1, "left"), (1, 2, "right")}
+    assert [word["tag"] for word in drawing["words"]] == ["", "root", ""]
+
+
+def test_trap_16_a_threshold_never_draws_every_arc_of_a_long_sentence():
+    n = 30
+    parts = np.array([(h, m) for h in range(1, n + 1) for m in range(1, n + 1) if h != m])
+    doc = make_doc(
+        ["w"] * n,
+        [0, *range(1, n)],
+        parts=parts.astype("int32"),
+        probabilities=np.full(len(parts), 0.03, dtype="float32"),
+    )
+    svg = render(doc, options={"threshold": 0.01}, jupyter=False)
+    assert svg.count('class="displacy-arc"') <= 3 * n
+    assert int(re.findall(r'height="([\d.]+)"', svg)[0].split(".")[0]) < 10_000
+
+
+def test_alternatives_and_gold_are_drawn_below_each_other():
+    alternatives = [
+        (np.array([0, 1], dtype="int32"), 0.75),
+        (np.array([2, 0], dtype="int32"), 0.25),
+    ]
+    doc = make_doc(["a", "b"], [0, 1], alternatives=alternatives)
+    assert [d["title"] for d in make_drawings(doc, alternatives=2)] == ["0.75", "0.25"]
+    gold = Doc(doc.vocab, words=["a", "b"], heads=[1, 1], deps=["x", "ROOT"])
+    assert [d["title"] for d in make_drawings(doc, gold=gold)] == ["latent_encoder", "gold"]
+    with pytest.raises(LatentError, match="tokenised alike"):
+        render(doc, gold=[Doc(doc.vocab, words=["a"])], jupyter=False)
+
+
+def test_what_cannot_be_drawn_is_said():
+    doc = make_doc(["a"], [0])
+    with pytest.raises(LatentError, match="'ner'"):
+        render(doc, "ner", jupyter=False)
+    with pytest.raises(LatentError, match="style"):
+        render(doc, style="ent", jupyter=False)
+    assert render(Doc(doc.vocab, words=["a"]), jupyter=False) == ""
+
+
+def test_trees_in_the_terminal():
+    doc = make_doc(["a", "b", "c"], [2, 0, 2])
+    lines = format_annotation(doc._.latent["latent_encoder"]).splitlines()
+    assert len(lines) == 3 and lines[0].split()[:2] == ["1", "b"]
