@@ -24,7 +24,7 @@ def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int
     """Noise of the shape, dtype and device of ``like``, drawn by torch's default generator.
 
     "gumbel": Gumbel(0, scale). "sum_of_gamma": such that the sum over ``k`` chosen parts is near
-    Gumbel(0, scale) (Niepert et al. 2021, section 3.3), by ``terms`` terms of the series.
+    Gumbel(0, scale) (Niepert et al. 2021), by ``terms`` terms of the series.
     """
     if noise == "gumbel":
         # Exponential(1) may round to 0, whose log would be an infinite score.
@@ -57,7 +57,7 @@ class PerturbAndMap(Estimator):
     scale: of the noise; 0.5 is half as noisy as Gumbel-max.
     num_samples: number of structures drawn per item.
     backward ("identity" or "marginals"): the gradient goes to s as it is, or through the marginals
-        at s + ε, the same noise (Corro and Titov 2019, section 3, with marginals for their
+        at s + ε, the same noise (Corro and Titov 2019, with marginals for their
         relaxed chart).
     k: for "sum_of_gamma", the number of parts of a typical structure.
     """

@@ -13,8 +13,8 @@ from spacy_latent.structures.base import Structure
 
 
 class SparseMAP(Estimator):
-    """z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a, eq. 5, backward
-    eq. 6), exact, from a MAP oracle alone.
+    """z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a), exact, forward
+    and backward, from a MAP oracle alone.
 
     marginalize: give the K structures of the support with their differentiable weights in place of
         their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020).

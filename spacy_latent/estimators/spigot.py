@@ -15,7 +15,7 @@ from spacy_latent.structures.relaxation import project_relaxed
 
 
 class Spigot(Estimator):
-    """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018, eq. 8).
+    """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018).
 
     step_size: η.
     projection ("exact" or "relaxed"): on the convex hull of the structures, by SparseMAP; or as in

@@ -50,8 +50,8 @@ def straight_through(
 
 
 class StraightThrough(Estimator):
-    """z = MAP(s), hard; its gradient goes to the scores as it is (Hinton 2012; Bengio et al. 2013,
-    section 4) or through the backward of the marginals at s (Jang et al. 2017, as for softmax).
+    """z = MAP(s), hard; its gradient goes to the scores as it is (Hinton 2012; Bengio et al.
+    2013) or through the backward of the marginals at s (Jang et al. 2017, as for softmax).
 
     backward ("identity" or "marginals"): "marginals" needs a structure with tractable marginals.
     """

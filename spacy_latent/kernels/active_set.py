@@ -165,7 +165,7 @@ def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual)
 
 @njit(cache=True, nogil=True)
 def gradient_of_weights(count, inverse, upstream, result):
-    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a, eq. 6)."""
+    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a)."""
     total, sums = 0.0, 0.0
     for i in range(count):
         result[i] = 0.0
