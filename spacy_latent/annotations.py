@@ -21,6 +21,8 @@ from spacy.tokens import Doc
 from spacy_latent.errors import LatentError
 
 EXTENSION = "latent"
+# On a doc without tokens: the span from character 0 to 0.
+EMPTY = ("._.", EXTENSION, 0, 0)
 
 
 @dataclass
@@ -206,6 +208,9 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 user_data[key] = rest
             else:
                 del user_data[key]
+    if not len(doc):
+        # So that a loop over docs finds an annotation on the empty ones, too.
+        user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         first, last = doc[span.start], doc[span.end - 1]
         key = ("._.", EXTENSION, first.idx, last.idx + len(last))
@@ -240,12 +245,14 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:
         return {}
+    if not len(doc):
+        return {component: [] for key in keys for component in user_data[key]}
     starts = {token.idx: token.i for token in doc}
     ends = {token.idx + len(token): token.i + 1 for token in doc}
     found: dict[str, list[SpanStructure]] = {}
     for key in keys:
         start, end = starts.get(key[2]), ends.get(key[3])
-        if start is None or end is None:
+        if start is None or end is None or start >= end:
             continue
         for component, record in user_data[key].items():
             decoded = record["decoded"]

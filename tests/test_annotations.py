@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 
 from spacy_latent import annotations
 from spacy_latent.annotations import Arc, SpanStructure
@@ -80,6 +80,19 @@ def test_a_structure_of_tokens_that_are_gone_is_not_shown(doc):
 def test_as_doc_keeps_the_structures_inside_the_span(doc):
     part = doc[1:].as_doc(copy_user_data=True)
     assert part._.latent["x"].heads.tolist() == [-1, 2, 2, 3]
+
+
+def test_a_doc_without_tokens_has_an_annotation_without_spans():
+    empty = Doc(vocab)
+    annotations.write(empty, "x", [])
+    annotations.write(empty, "y", [])
+    stored = DocBin(store_user_data=True, docs=[empty]).to_bytes()
+    for found in (empty, next(DocBin().from_bytes(stored).get_docs(vocab))):
+        assert list(found._.latent) == ["x", "y"]
+        assert found._.latent["x"].heads.shape == (0,)
+        assert found._.latent["x"].to_displacy() == []
+    with pytest.raises(KeyError, match="'x', 'y'"):
+        empty._.latent["z"]
 
 
 def test_further_roots_do_not_start_sentences(doc):
