@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer
 from spacy_latent.structures.base import Structure
@@ -39,6 +39,8 @@ class LatentLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_parts(structure, estimator, composer)
+        check_kind("scorer", scorer, PartScorer)
+        check_kind("composer", composer, Composer)
         self.scorer = scorer
         self.structure = structure
         self.estimator = estimator
@@ -66,6 +68,15 @@ class LatentLayer(nn.Module):
         return LatentOutput((weights[:, :, None, None] * composed).sum(0), draw, scores)
 
 
+def check_kind(argument: str, given: object, expected: type) -> None:
+    """Configs name all of these in one registry, so nothing else keeps one from another's place."""
+    if not isinstance(given, expected):
+        raise LatentError(
+            f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
+            f"Check the @misc name in the config's block for the {argument}."
+        )
+
+
 def check_parts(
     structure: Structure, estimator: Estimator, composer: Composer | ComposerBuilder
 ) -> None:
@@ -73,6 +84,8 @@ def check_parts(
 
     composer: the module, or a builder of it: a partial call of its class, as configs give.
     """
+    check_kind("structure", structure, Structure)
+    check_kind("estimator", estimator, Estimator)
     estimator.check(structure)
     kind = composer.func if isinstance(composer, partial) else type(composer)
     if getattr(kind, "requires_hard", False) and not (
@@ -82,6 +95,7 @@ def check_parts(
             kind.__name__,
             estimator.name,
             "this composer walks hard 0/1 trees and the estimator gives soft ones",
-            "StraightThrough, Spigot or PerturbAndMap, or a composer that takes soft trees "
-            "(GraphConvolution, HeadAttention, RecursiveMessagePassing)",
+            "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
+            "composer that takes soft trees (GraphConvolution, HeadAttention, "
+            "RecursiveMessagePassing)",
         )

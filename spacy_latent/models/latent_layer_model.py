@@ -1,5 +1,6 @@
 """The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -205,6 +206,8 @@ def build_latent_layer_model(
     check_parts(structure, estimator, composer)
     if entropy_weight and "entropy" not in structure.tractable:
         raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
+    if not -math.inf < entropy_weight < math.inf:
+        raise LatentError(f"entropy_weight is {entropy_weight}; expected a finite number.")
     if scorer_learn_rate < 0:
         raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
     if dropout is not None and not 0 <= dropout < 1:

@@ -282,3 +282,23 @@ def test_gradients_of_several_batches_add_up(model, scaled):
         gradients.append([p.grad.clone() for p in shim.module.parameters()])
     for one, two in zip(*gradients):
         assert two.numpy() == pytest.approx(2 * one.numpy(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "argument, given, expected",
+    [
+        ("structure", "SentenceSpans", "Structure"),
+        ("estimator", "BiaffineScorer", "Estimator"),
+        ("scorer", "GraphConvolution", "PartScorer"),
+        ("composer", "BiaffineScorer", "Composer"),
+    ],
+)
+def test_a_part_in_the_place_of_another_is_refused(argument, given, expected):
+    part = spacy.registry.resolve({argument: {"@misc": f"spacy-latent.{given}.v1"}})
+    with pytest.raises(LatentError, match=f"{argument} is of type .*; expected {expected}"):
+        build(**part)
+
+
+def test_an_infinite_entropy_weight_is_refused():
+    with pytest.raises(LatentError, match="entropy_weight is inf"):
+        build(entropy_weight=float("inf"))

@@ -80,7 +80,7 @@ def test_empty_batches(nlp):
     batch, structures = encoder.predict([])
     assert batch.vectors == structures == []
     doc = nlp("")
-    assert not doc._.latent
+    assert len(doc._.latent["latent_encoder"].heads) == 0
 
 
 def test_an_incomplete_directory_says_so(nlp, tmp_path):
@@ -105,6 +105,13 @@ def test_a_listener_of_the_wrong_width_is_refused():
 def test_a_model_without_a_structure_is_refused():
     with pytest.raises(LatentError, match="has no latent structure"):
         spacy.blank("en").add_pipe("latent_encoder", config={"model": TOK2VEC})
+
+
+@pytest.mark.parametrize("setting", [{"threshold": 7.0}, {"alternatives": -1}])
+def test_a_setting_out_of_range_is_refused(setting):
+    (name,) = setting
+    with pytest.raises(LatentError, match=f"{name} is {setting[name]}; expected a number"):
+        spacy.blank("en").add_pipe("latent_encoder", config=setting)
 
 
 def test_it_has_no_labels(nlp):
