@@ -1,6 +1,6 @@
 """Words per second of a textcat pipeline with and without a latent tree under it.
 
-``python benchmarks/pipeline_speed.py`` prints one row per pipeline: prediction with ``nlp.pipe``
+``python -m benchmarks pipeline`` prints one row per pipeline: prediction with ``nlp.pipe``
 and training steps, each as the median over batches for which the pipelines take turns, and the
 ratio of times to the pipeline without the tree.
 """

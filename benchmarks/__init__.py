@@ -1,0 +1,1 @@
+"""Speed beside the peers: ``python -m benchmarks inference | pipeline | gpu``."""

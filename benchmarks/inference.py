@@ -1,0 +1,243 @@
+"""Inference on structures beside the peers: medians of a batch of 32, both sides in turn.
+
+    python -m benchmarks inference [--quick]
+
+Scores are standard normal float32, the same for both sides; each side runs once to warm up, and
+their results are compared before anything is timed. The table goes to the terminal and to the
+section of RESULTS.md between this program's markers. A peer that is not installed leaves its cells
+empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+BATCH = 32
+THREADS = 2
+SIZES = (10, 25, 50)
+RESULTS = Path(__file__).with_name("RESULTS.md")
+BEGIN, END = "<!-- inference: begin -->", "<!-- inference: end -->"
+Run = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """work: what is timed. peer: its distribution. module: what to import of it. make: from n to
+    both sides, the peer's from its module, and the results to be compared. target: ratio at n=50.
+    rounds: how often each side runs at n=50."""
+
+    work: str
+    peer: str
+    module: str
+    make: Callable[[int, Any], tuple[Run, Run | None]]
+    target: float
+    rounds: int
+
+
+def _scores(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(n)
+    scores = torch.randn(BATCH, n + 1, n + 1)
+    return scores, torch.full((BATCH,), n), torch.randn(BATCH, n + 1, n + 1)
+
+
+def _packed(scores: Tensor) -> Tensor:
+    """``(B, n, n)``, [head, modifier], with the root's arcs on the diagonal."""
+    packed = scores[:, 1:, 1:].clone()
+    packed.diagonal(dim1=1, dim2=2).copy_(scores[:, 0, 1:])
+    return packed
+
+
+def marginals(structure: Structure, name: str) -> Callable[[int, Any], tuple[Run, Run | None]]:
+    def make(n: int, peer: Any) -> tuple[Run, Run | None]:
+        scores, lengths, upstream = _scores(n)
+        packed, packed_upstream = _packed(scores), _packed(upstream)
+
+        def own() -> Tensor:
+            given = scores.clone().requires_grad_()
+            result = structure.marginals(given, lengths)
+            (result * upstream).sum().backward()
+            return _packed(result.detach())
+
+        def theirs() -> Tensor:
+            given = packed.clone().requires_grad_()
+            result = getattr(peer, name)(given, multiroot=True).marginals
+            (result * packed_upstream).sum().backward()
+            return result.detach()
+
+        return own, theirs if peer else None
+
+    return make
+
+
+def spanning_map(n: int, peer: Any) -> tuple[Run, Run | None]:
+    scores, lengths, _ = _scores(n)
+    items = [item.t().double().numpy().copy() for item in scores]
+
+    def own() -> Tensor:
+        best = SpanningTree().map(scores, lengths)
+        return (best * scores).sum((1, 2))
+
+    def theirs() -> Tensor:
+        heads = [peer.chu_liu_edmonds(item)[0] for item in items]
+        chosen = torch.tensor([row[1:] for row in heads])
+        return scores[:, :, 1:].gather(1, chosen[:, None]).sum((1, 2))
+
+    return own, theirs if peer else None
+
+
+def sparsemap(structure: Structure) -> Callable[[int, Any], tuple[Run, Run | None]]:
+    def make(n: int, peer: Any) -> tuple[Run, Run | None]:
+        scores, lengths, upstream = _scores(n)
+        packed, packed_upstream = _packed(scores), _packed(upstream)
+        projective = isinstance(structure, ProjectiveTree)
+
+        def own() -> Tensor:
+            given = scores.clone().requires_grad_()
+            mean = structure.sparsemap(given, lengths).mean
+            (mean * upstream).sum().backward()
+            return _packed(mean.detach())
+
+        def theirs() -> Tensor:
+            given = packed.transpose(1, 2).contiguous().requires_grad_()
+            means = []
+            for item in given:
+                graph = peer.TorchFactorGraph()
+                arcs = graph.variable_from(item)
+                graph.add(peer.DepTree(arcs, packed=True, projective=projective))
+                graph.solve()
+                means.append(arcs.value)
+            mean = torch.stack(means).transpose(1, 2)
+            (mean * packed_upstream).sum().backward()
+            return mean.detach()
+
+        return own, theirs if peer else None
+
+    return make
+
+
+ROWS = (
+    Row(
+        "non-projective marginals, forward + backward",
+        "torch-struct",
+        "torch_struct",
+        marginals(SpanningTree(), "NonProjectiveDependencyCRF"),
+        2,
+        15,
+    ),
+    Row(
+        "projective marginals, forward + backward",
+        "torch-struct",
+        "torch_struct",
+        marginals(ProjectiveTree(), "DependencyCRF"),
+        40,
+        7,
+    ),
+    Row(
+        "non-projective MAP",
+        "ufal.chu_liu_edmonds",
+        "ufal.chu_liu_edmonds",
+        spanning_map,
+        20,
+        30,
+    ),
+    Row(
+        "SparseMAP, non-projective tree, forward + backward",
+        "lp-sparsemap",
+        "lpsmap",
+        sparsemap(SpanningTree()),
+        50,
+        3,
+    ),
+    # Their projective tree has exactly one root.
+    Row(
+        "SparseMAP, projective tree, forward + backward",
+        "lp-sparsemap",
+        "lpsmap",
+        sparsemap(ProjectiveTree(single_root=True)),
+        25,
+        3,
+    ),
+)
+
+
+def measure(runs: list[Run], rounds: int) -> list[float]:
+    """Milliseconds: the median of each over rounds in which they take turns."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(rounds):
+        for run, own in zip(runs, times):
+            start = time.perf_counter()
+            run()
+            own.append(1e3 * (time.perf_counter() - start))
+    return [median(own) for own in times]
+
+
+def measure_row(row: Row, n: int, quick: bool) -> str:
+    try:
+        peer = import_module(row.module)
+    except ImportError:
+        peer = None
+    own, theirs = row.make(n, peer)
+    first = own()
+    runs = [own]
+    if theirs is not None:
+        # SparseMAP's peer stops at a tolerance of its own.
+        torch.testing.assert_close(first, theirs(), atol=2e-3, rtol=1e-3)
+        runs.append(theirs)
+    times = measure(runs, 3 if quick else max(row.rounds, row.rounds * SIZES[-1] // (2 * n)))
+    cells = [f"{times[0]:.2f}"]
+    cells += [f"{times[1]:.2f}", f"{times[1] / times[0]:.1f}"] if theirs else ["", ""]
+    target = f"{row.target:g}" if n == SIZES[-1] else ""
+    return f"| {row.work} | {row.peer} | {n} | {' | '.join(cells)} | {target} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks inference")
+    parser.add_argument("--quick", action="store_true", help="three rounds each")
+    arguments = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    lines = [
+        f"{date.today()}, torch {version('torch')}, {os.cpu_count()} cores, {THREADS} threads, "
+        f"load average {os.getloadavg()[0]:.1f} before the first row. Milliseconds are medians.",
+        "",
+        "| work, batch of 32 | peer | n | ours, ms | peer, ms | peer / ours | target |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    print("\n".join(lines))
+    for row in ROWS:
+        for n in SIZES:
+            lines.append(measure_row(row, n, arguments.quick))
+            print(lines[-1], flush=True)
+    section = "\n".join([BEGIN, "## Inference beside the peers", "", *lines, END])
+    write_section(RESULTS, section)
+
+
+def write_section(path: Path, section: str) -> None:
+    """Replace the part of ``path`` between this program's markers, or append it."""
+    text = path.read_text(encoding="utf8") if path.exists() else "# Results\n\n"
+    if BEGIN in text:
+        before, after = text.split(BEGIN)[0], text.split(END)[1]
+        text = before + section + after
+    else:
+        text = f"{text.rstrip()}\n\n{section}\n"
+    path.write_text(text, encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()
