@@ -1,8 +1,8 @@
 """Messages from modifiers to heads, again and again, until the leaves have reached the root.
 
 The recursion of a recursive network (Socher et al. 2011) on soft trees, as unrolled inference
-(compare Gilmer et al. 2017, with arcs for edges): on a hard tree of depth d, d rounds give the
-bottom-up recursion exactly.
+(compare Gilmer et al. 2017, with arcs for edges): on a hard tree of d levels, d rounds give the
+bottom-up recursion exactly, and further rounds change nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ROUNDS = 32
 class RecursiveMessagePassing(Composer):
     """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
 
-    rounds: how often; None for as often as the most probable heads are deep, at most 32.
+    rounds: how often; None for as often as the item's most probable heads have levels, at most 32.
     """
 
     def __init__(self, width: int, output_width: int | None, rounds: int | None) -> None:
@@ -41,9 +41,13 @@ class RecursiveMessagePassing(Composer):
         arcs = z[:, 1:, 1:].to(vectors.dtype)
         below = self.input(vectors)
         state = below
-        for _ in range(self.rounds if self.rounds is not None else depth(z)):
+        levels = depth(z) if self.rounds is None else None
+        rounds = self.rounds or max([] if levels is None else levels.tolist(), default=0)
+        for done in range(rounds):
             received = arcs @ self.message(state)
-            state = self.norm(self.update(torch.cat([below, received], -1)))
+            new = self.norm(self.update(torch.cat([below, received], -1)))
+            # A soft tree must not get more rounds because a deeper one is in the batch.
+            state = new if levels is None else torch.where(levels[:, None, None] > done, new, state)
         return state
 
 
@@ -54,15 +58,19 @@ def most_probable_heads(z: Tensor) -> Tensor:
     return heads
 
 
-def depth(z: Tensor) -> int:
-    """Arcs between the root's modifiers and the deepest token, following the most probable heads;
-    1 to MAX_ROUNDS."""
+def depth(z: Tensor) -> Tensor:
+    """Levels of each tree, ``(B,)`` int64: tokens on the longest path from the root, following the
+    most probable heads; 1 to MAX_ROUNDS."""
     heads = most_probable_heads(z)
-    node, steps = heads, 0
-    while steps < MAX_ROUNDS and bool((node > 0).any()):
+    node = heads
+    levels = torch.ones(len(z), dtype=torch.int64, device=z.device)
+    for _ in range(MAX_ROUNDS - 1):
+        below = (node > 0).any(1)
+        if not bool(below.any()):
+            break
+        levels += below
         node = heads.gather(1, node)
-        steps += 1
-    return max(1, steps)
+    return levels
 
 
 def build_recursive_message_passing_v1(

@@ -119,19 +119,35 @@ def test_message_passing_equals_the_recursion():
             received = sum((composer.message(child) for child in children), zero)
         return composer.norm(composer.update(torch.cat([vectors[0, token], received])))
 
-    composer.rounds = 3
+    assert composer.rounds is None
     result = composer(vectors, from_heads(heads).double(), torch.tensor([5]))
-    torch.testing.assert_close(result[0, 2], visit(2))
+    for token in range(5):
+        torch.testing.assert_close(result[0, token], visit(token))
+
+
+@pytest.mark.parametrize("name", COMPOSERS[:3])
+def test_soft_trees_do_not_hear_of_the_rest_of_the_batch(name):
+    composer = make(name)
+    torch.manual_seed(2)
+    scores, vectors = torch.randn(3, 6, 6), torch.randn(3, 5, 6)
+    z = SpanningTree().marginals(scores, LENGTHS)
+    together = composer(vectors, z, LENGTHS)
+    for b, n in enumerate(LENGTHS.tolist()):
+        one = slice(b, b + 1)
+        alone = composer(vectors[one, :n], z[one, : n + 1, : n + 1], LENGTHS[one])
+        torch.testing.assert_close(together[one, :n], alone)
 
 
 def test_depth_and_levels():
     z = from_heads([3, 1, 0, 3, 4])
     assert levels(z).tolist() == [[1, 2, 0, 1, 2]]
-    assert depth(z) == 2
-    assert depth(from_heads([0, 0])) == 1
+    assert depth(z).tolist() == [3]
+    assert depth(from_heads([0, 0])).tolist() == [1]
     cyclic = torch.zeros(1, 3, 3)
     cyclic[0, 1, 2] = cyclic[0, 2, 1] = 1.0
-    assert depth(cyclic) == 32
+    assert depth(cyclic).tolist() == [32]
+    assert depth(torch.cat([cyclic, from_heads([0, 0])])).tolist() == [32, 1]
+    assert depth(cyclic[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(
