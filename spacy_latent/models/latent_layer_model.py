@@ -60,6 +60,11 @@ class LatentBatch:
 
 def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS) -> list[Group]:
     """Put spans of similar length together, so that one long span does not pad all the others."""
+    if len(spans) != len(lengths):
+        raise LatentError(
+            f"The span getter gave spans for {len(spans)} docs; expected a list for each of the "
+            f"{len(lengths)} docs, empty for a doc without spans."
+        )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
     total = int(offsets[-1])
     flat = []
@@ -279,6 +284,13 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
         (result, _, outputs), backprop_rows = shim.begin_update((rows, groups))
     else:
         result, _, outputs = shim.predict((rows, groups))
+        # In training a step that overflows in half precision is skipped; here it would be hidden.
+        if not torch.isfinite(result).all():
+            raise LatentError(
+                "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
+                "embedder's vectors, are not finite: train again with a lower learning rate or "
+                "with training.optimizer.grad_clip."
+            )
     # torch may need its result for the backward pass, so nobody else gets to write to it.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(

@@ -302,3 +302,20 @@ def test_a_part_in_the_place_of_another_is_refused(argument, given, expected):
 def test_an_infinite_entropy_weight_is_refused():
     with pytest.raises(LatentError, match="entropy_weight is inf"):
         build(entropy_weight=float("inf"))
+
+
+def test_a_span_getter_that_forgets_docs_is_refused():
+    model = build(span_getter=lambda docs: [])
+    model.initialize()
+    with pytest.raises(LatentError, match=r"spans for 0 docs; expected .* 2 docs"):
+        model.predict(docs_of(2, 3))
+
+
+def test_vectors_that_are_not_finite_are_an_error():
+    model = build()
+    model.initialize()
+    with torch.no_grad():
+        for parameter in latent_layer(model).composer.parameters():
+            parameter.fill_(float("nan"))
+    with pytest.raises(LatentError, match="vectors with NaN"):
+        model.predict(docs_of(2, 3))
