@@ -1,5 +1,6 @@
 """A listener that gets its vectors from a latent encoder without ``doc.tensor``."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,7 +10,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 # doc.tensor may belong to another component and is stored with the doc; these vectors live and die
 # with the Doc object and are never stored.
@@ -31,7 +32,14 @@ class LatentListener(Tok2VecListener):
     name = "latent-listener"
 
     def __init__(self, upstream_name: str, width: int) -> None:
-        Model.__init__(self, name=self.name, forward=forward, dims={"nO": width})
+        Model.__init__(
+            self,
+            name=self.name,
+            forward=forward,
+            init=init,
+            dims={"nO": width},
+            attrs={"trained": False},
+        )
         self.upstream_name = upstream_name
         self.clear()
 
@@ -57,16 +65,30 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     return LatentListener(upstream_name=upstream, width=width)
 
 
+def init(model: Model, X: Any = None, Y: Any = None) -> None:
+    model.attrs["trained"] = False
+
+
 def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     if is_train and model._batch_id is not None:
         model.verify_inputs(docs)
+        model.attrs["trained"] = True
         return model._outputs, model.backprop_and_clear
     vectors = [recall(doc, model.upstream_name) for doc in docs]
-    if is_train and any(found is None and len(doc) for doc, found in zip(docs, vectors)):
+    missing = any(found is None and len(doc) for doc, found in zip(docs, vectors))
+    if is_train and missing:
         raise LatentError(
             f"No vectors from {model.upstream_name!r}: it is neither trained nor run in this "
             "training step. If it is frozen, add it to training.annotating_components, or give "
             "this component a copy of its own with replace_listeners."
+        )
+    if missing and model.attrs["trained"]:
+        warnings.warn(
+            f"No vectors from {model.upstream_name!r}: a component that was trained on them now "
+            "gets zeros. Keep that component in the pipeline, enabled, before the ones that listen "
+            "to it, and under this name.",
+            LatentWarning,
+            stacklevel=2,
         )
     # As spaCy's listener does: components are initialized before any vectors exist.
     width = model.get_dim("nO")

@@ -1,6 +1,7 @@
 """The component in a pipeline: training by listener, prediction, annotation."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import spacy
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, latent_pipeline, stock
 
 DATA = [
@@ -133,3 +134,22 @@ def test_a_pending_batch_is_dropped_with_the_weights_that_it_was_of():
         assert not other.get_pipe("latent_encoder")._batch.flush()
         losses = other.update(batch, sgd=False)
         assert np.isfinite(losses["textcat"])
+
+
+@pytest.mark.parametrize("change", ["disable", "rename"])
+def test_a_trained_listener_without_its_encoder_says_so(change):
+    other, _ = trained(steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        other("this is good")
+        examples = [Example.from_dict(other.make_doc(text), gold) for text, gold in DATA]
+        other.initialize(lambda: examples)
+        other("this is good")
+    other, _ = trained(steps=2)
+    loaded = spacy.blank("en").from_config(other.config).from_bytes(other.to_bytes())
+    if change == "disable":
+        loaded.disable_pipe("latent_encoder")
+    else:
+        loaded.rename_pipe("latent_encoder", "shared")
+    with pytest.warns(LatentWarning, match="No vectors from 'latent_encoder'"):
+        loaded("this is good")
