@@ -35,24 +35,14 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
     heads[0] = -1
     if n == 0:
         return True
-    if not _solve(scores, n, 0.0, heads, integer_workspace, float_workspace):
+    if not _solve(scores, n, False, heads, integer_workspace, float_workspace):
         return False
     roots = 0
     for modifier in range(1, n + 1):
         roots += heads[modifier] == 0
     if not single_root or roots == 1:
         return True
-    # Root arcs are charged more than any exchange of other arcs can gain, so that there are as few
-    # of them as possible. In float64 the charge costs the last bits of the range of the scores.
-    low, high = np.inf, -np.inf
-    for head in range(n + 1):
-        for modifier in range(1, n + 1):
-            value = scores[head, modifier]
-            if value > -np.inf:
-                low = min(low, value)
-                high = max(high, value)
-    charge = (high - low + 1.0) * (n + 1)
-    if not _solve(scores, n, charge, heads, integer_workspace, float_workspace):
+    if not _solve(scores, n, True, heads, integer_workspace, float_workspace):
         return False
     roots = 0
     for modifier in range(1, n + 1):
@@ -61,7 +51,12 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
 
 
 @njit(cache=True, nogil=True)
-def _solve(scores, n, charge, heads, integer_workspace, float_workspace):
+def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
+    """root_last: of all trees, one with the fewest root arcs, and of those the best.
+
+    That is the best tree over pairs (root arcs, score) in lexicographic order. No cycle holds a
+    root arc, so nothing subtracted counts one: each arc of column 0 counts 1, the others 0.
+    """
     size = n + 1
     # incoming[m, h]: reduced score of the best arc from node h into node m; nodes are rows, and a
     # contracted cycle lives in the row of one of its members.
@@ -85,7 +80,6 @@ def _solve(scores, n, charge, heads, integer_workspace, float_workspace):
             arc_head[m, h] = h
             arc_modifier[m, h] = m
         incoming[m, m] = -np.inf
-        incoming[m, 0] -= charge
     for node in range(size):
         state[node] = 0
         identity[node] = node
@@ -104,12 +98,14 @@ def _solve(scores, n, charge, heads, integer_workspace, float_workspace):
         while True:
             top = path[depth]
             row = incoming[top]
-            value = row[0]
+            value = -np.inf if root_last else row[0]
             head = 0
             for h in range(1, size):
                 if row[h] > value:
                     value = row[h]
                     head = h
+            if head == 0:
+                value = row[0]
             if value == -np.inf:
                 return False
             best[top] = head

@@ -321,6 +321,20 @@ def test_extreme_but_finite_scores() -> None:
         assert SpanningTree().marginals(scores, lengths).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_score_far_below_the_others_does_not_blur_the_single_root(dtype: torch.dtype) -> None:
+    structure, trees = SpanningTree(single_root=True), trees_of((True, "any", None), 4)
+    generator, lengths = np.random.default_rng(0), torch.tensor([4])
+    for masked in (-1e15, -1e30, torch.finfo(dtype).min):
+        for _ in range(40):
+            scores = torch.from_numpy(generator.normal(size=(1, 5, 5))).to(dtype)
+            scores[0, 3, 2] = masked
+            totals = (trees * scores.double()).sum((-1, -2))
+            torch.testing.assert_close(
+                structure.map(scores, lengths)[0], trees[totals.argmax()].to(dtype)
+            )
+
+
 def test_codes_go_both_ways() -> None:
     structure = SpanningTree()
     heads = np.array([2, 0, 2], dtype="int32")
