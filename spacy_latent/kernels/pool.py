@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-# Below this many (estimated) nanoseconds of work, waking another thread costs more than it saves.
-SERIAL_NANOSECONDS = 200_000
+# Below this many (estimated) nanoseconds of work, waking another thread gains little, and costs
+# over 10 ms where the other cores are busy.
+SERIAL_NANOSECONDS = 1_000_000
 
 _lock = threading.Lock()
 _executor: ThreadPoolExecutor | None = None
