@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
+
 
 class PartScorer(nn.Module):
     """Token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts ``(B, *parts)``.
@@ -41,3 +43,10 @@ class Composer(nn.Module):
 
 ScorerBuilder = Callable[[int], PartScorer]
 ComposerBuilder = Callable[[int], Composer]
+
+
+def check_output_width(name: str, output_width: int | None) -> None:
+    if output_width is not None and output_width < 1:
+        raise LatentError(
+            f"{name}: output_width is {output_width}; expected at least 1, or null for the input's."
+        )

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.recursive_message_passing import most_probable_heads
 
 
@@ -63,4 +63,5 @@ def levels(z: Tensor) -> Tensor:
 
 def build_child_sum_tree_lstm_v1(output_width: int | None = None) -> ComposerBuilder:
     """output_width: None keeps the input's width."""
+    check_output_width("ChildSumTreeLstm", output_width)
     return partial(ChildSumTreeLstm, output_width=output_width)

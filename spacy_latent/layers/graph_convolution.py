@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 
 
 class GraphConvolution(Composer):
@@ -36,4 +36,5 @@ def build_graph_convolution_v1(output_width: int | None = None, layers: int = 1)
     """output_width: None keeps the input's width. layers: how many arcs information may travel."""
     if layers < 1:
         raise LatentError(f"GraphConvolution: layers is {layers}; it must be at least 1.")
+    check_output_width("GraphConvolution", output_width)
     return partial(GraphConvolution, output_width=output_width, layers=layers)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 
 
 class HeadAttention(Composer):
@@ -30,4 +30,5 @@ class HeadAttention(Composer):
 
 def build_head_attention_v1(output_width: int | None = None) -> ComposerBuilder:
     """output_width: None keeps the input's width."""
+    check_output_width("HeadAttention", output_width)
     return partial(HeadAttention, output_width=output_width)

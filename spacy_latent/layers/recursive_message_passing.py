@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 
 # A soft tree has no depth, and a deep one is mostly undecided: more rounds add only cost.
 MAX_ROUNDS = 32
@@ -79,4 +79,5 @@ def build_recursive_message_passing_v1(
     """output_width: None keeps the input's width. rounds: None for the depth of the trees."""
     if rounds is not None and rounds < 1:
         raise LatentError(f"RecursiveMessagePassing: rounds is {rounds}; expected at least 1.")
+    check_output_width("RecursiveMessagePassing", output_width)
     return partial(RecursiveMessagePassing, output_width=output_width, rounds=rounds)

@@ -157,6 +157,7 @@ def test_depth_and_levels():
         ("BiLSTM", {"layers": 0}, "layers is 0"),
         ("GraphConvolution", {"layers": 0}, "layers is 0"),
         ("RecursiveMessagePassing", {"rounds": 0}, "rounds is 0"),
+        *[(name, {"output_width": 0}, f"{name}: output_width is 0") for name in COMPOSERS],
     ],
 )
 def test_bad_options_are_refused(name, options, said):
