@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CLOSE = "]"
 CATEGORIES = [str(value) for value in range(10)]
+# Far above any published corpus; beyond it a single draw may never end.
+MAX_EXPECTED_LENGTH = 10_000
 OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     "MIN": min,
     "MAX": max,
@@ -101,6 +103,7 @@ def generate(
         raise LatentError(f"ListOps operators {unknown or 'none'}; choose from {list(OPERATORS)}.")
     if max_length is not None and max_length < max(min_length, 1):
         raise LatentError(f"ListOps max_length {max_length} is below min_length {min_length}.")
+    check_shape(max_depth, max_arguments, expansion)
     rng = random.Random(seed)
     found: dict[str, list[str]] = {}
     wanted, misses = sum(sizes), 0
@@ -128,6 +131,41 @@ def generate(
     return splits
 
 
+def check_shape(max_depth: int, max_arguments: int, expansion: float) -> None:
+    """Refuse what cannot be drawn, before the first draw."""
+    if max_depth < 1 or max_arguments < 2 or not 0 <= expansion <= 1:
+        raise LatentError(
+            f"ListOps max_depth {max_depth}, max_arguments {max_arguments}, expansion {expansion}: "
+            "expected at least 1, at least 2, and a probability."
+        )
+    growth = expansion * (2 + max_arguments) / 2
+    expected = 0.0
+    for _ in range(max_depth):
+        expected = 1 + growth * expected
+        if expected > MAX_EXPECTED_LENGTH:
+            raise LatentError(
+                f"ListOps max_depth {max_depth}, max_arguments {max_arguments}, expansion "
+                f"{expansion}: one expression would have over {MAX_EXPECTED_LENGTH} tokens on "
+                "average. Lower one of them."
+            )
+
+
+def is_expression(tokens: Sequence[str]) -> bool:
+    """Whether the tokens are one list or one digit, its brackets closed and its operators known."""
+    open_lists: list[int] = []
+    for index, token in enumerate(tokens):
+        if index and not open_lists:
+            return False
+        if token == CLOSE:
+            if not open_lists or open_lists.pop() == index - 1:
+                return False
+        elif token[:1] == "[" and token[1:] in OPERATORS:
+            open_lists.append(index)
+        elif token not in CATEGORIES:
+            return False
+    return bool(tokens) and not open_lists
+
+
 def write(path: Path, expressions: Iterable[Sequence[str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf8") as out:
@@ -141,10 +179,10 @@ def read(path: Path) -> Iterator[tuple[str, list[str]]]:
         for number, line in enumerate(lines, 1):
             label, tab, expression = line.rstrip("\n").partition("\t")
             tokens = [token for token in expression.split() if token not in ("(", ")")]
-            if not tab or not label.isdigit() or not tokens:
+            if not tab or label not in CATEGORIES or not is_expression(tokens):
                 raise LatentError(
-                    f"{path}, line {number}: {line.rstrip()!r} is not 'label TAB expression', "
-                    "for example '9\\t[MAX 2 9 ]'."
+                    f"{path}, line {number}: {line.rstrip()!r} is not 'label TAB expression' with "
+                    "a label from 0 to 9 and closed brackets, for example '9\\t[MAX 2 9 ]'."
                 )
             yield label, tokens
 

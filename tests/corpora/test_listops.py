@@ -1,9 +1,11 @@
 """The ListOps generator against the definition, and the reader."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import spacy
+from thinc.api import Config
 
 from spacy_latent.corpora import listops
 from spacy_latent.errors import LatentError
@@ -78,6 +80,32 @@ def test_asking_for_more_than_there_are_is_an_error(monkeypatch):
         listops.generate([11], max_depth=1)
 
 
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"max_depth": 0}, "max_depth 0"),
+        ({"max_arguments": 1}, "max_arguments 1"),
+        ({"expansion": 1.5}, "expansion 1.5"),
+        ({"expansion": -0.1}, "expansion -0.1"),
+        ({"expansion": 0.9, "max_length": 50}, "over 10000 tokens"),
+    ],
+)
+def test_shapes_that_cannot_be_drawn_are_errors(options, said):
+    with pytest.raises(LatentError, match=said):
+        listops.generate([5], **options)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["12\t[MAX 2 9 ]", "9\t[MAX 2 9", "9\t2 ] 3", "9\t[FOO 2 9 ]", "9\t[MAX ]", "2\t2 9", "9\t²"],
+)
+def test_a_line_that_is_no_expression_is_an_error(tmp_path, line):
+    path = tmp_path / "bad.tsv"
+    path.write_text(f"9\t[MAX 2 9 ]\n{line}\n", encoding="utf8")
+    with pytest.raises(LatentError, match="line 2"):
+        list(listops.read(path))
+
+
 def test_gold_tree_by_our_convention():
     tokens = "[MAX 2 [MIN 4 7 ] 3 ]".split()
     assert listops.gold_heads(tokens) == [0, 0, 0, 2, 2, 2, 0, 0]
@@ -97,6 +125,17 @@ def test_reader_keeps_the_gold_tree_from_training(tmp_path):
         words = [token.text for token in example.reference]
         assert [token.head.i for token in example.reference] == listops.gold_heads(words)
         assert not example.predicted.has_annotation("HEAD")
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("name", ["demo.cfg", *sorted(p.name for p in CONFIGS.glob("listops_*"))])
+def test_shipped_configs_train_and_select_without_gold_trees(name):
+    config = Config().from_disk(CONFIGS / name)
+    assert config["corpora"]["train"]["heads"] is False
+    weights = config["training"]["score_weights"]
+    assert not any(weight for score, weight in weights.items() if score.startswith("latent_uas"))
 
 
 def test_published_format_is_read(tmp_path):
