@@ -117,7 +117,7 @@ def _total(
     matrix, sizes = _read(scores, lengths)
     along = matrix[:0].astype(np.float64)
     if change is not None:
-        along = change.detach().double().cpu().contiguous().numpy()
+        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=np.float64)
     log_partition = np.empty(len(matrix))
     result = np.empty(matrix.shape if what else (0, 0, 0))
     status = np.zeros(len(matrix), dtype=np.int8)
@@ -126,7 +126,10 @@ def _total(
     costs = family.total_cost(sizes) * (1 + 2 * what)
     spread(family.total, costs, (matrix, sizes, *constraints, along, what, *outputs))
     _check(name, status)
-    return torch.from_numpy(log_partition).to(scores), torch.from_numpy(result).to(scores)
+    # NumPy converts: torch's threads would spin on, on the core that the next call needs.
+    arrays = (array.astype(matrix.dtype, copy=False) for array in (log_partition, result))
+    first, second = (torch.from_numpy(array).to(scores.device) for array in arrays)
+    return first, second
 
 
 @torch.library.custom_op("spacy_latent::tree_log_partition", mutates_args=())
