@@ -1,0 +1,299 @@
+"""Best assignments by shortest augmenting paths (Jonker and Volgenant 1987; Crouse 2016 for
+rectangular problems), O(n²m) time for n rows and m ≥ n columns, one item at a time.
+
+Costs are minimised. With the price p[j] of a column subtracted from it, each matched row is in its
+cheapest column; prices are at most 0, and 0 where a column is free. Rows that may stay alone have a
+column of cost 0 of their own, which is not stored: once there, a row never leaves it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+FREE = -1
+ALONE = -2
+# Rows may take turns at lowering a price by almost nothing: bids per row, on average, before paths
+# are searched for the rows that are left.
+BIDS = 2
+
+
+@njit(cache=True, nogil=True)
+def _smallest(values, count):
+    """The minimum of the first ``count`` values; four at a time, since one would wait for the
+    other."""
+    a, b, c, d = np.inf, np.inf, np.inf, np.inf
+    whole = count // 4 * 4
+    for j in range(0, whole, 4):
+        a = values[j] if values[j] < a else a
+        b = values[j + 1] if values[j + 1] < b else b
+        c = values[j + 2] if values[j + 2] < c else c
+        d = values[j + 3] if values[j + 3] < d else d
+    for j in range(whole, count):
+        a = values[j] if values[j] < a else a
+    return min(min(a, b), min(c, d))
+
+
+@njit(cache=True, nogil=True)
+def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
+    """Put a free row in its cheapest column and make that as expensive as the second cheapest
+    choice: "augmenting row reduction". RETURNS: the row that held the column, or −1."""
+    own = costs[row]
+    for j in range(columns):
+        reduced[j] = own[j] - prices[j]
+    first = _smallest(reduced, columns)
+    best = 0
+    while reduced[best] != first:
+        best += 1
+    reduced[best] = np.inf
+    second = _smallest(reduced, columns)
+    if unaligned and first >= 0.0:
+        matched[row] = ALONE
+        return -1
+    if unaligned and second > 0.0:
+        second = 0.0
+    if second == np.inf:
+        # Nothing to compare with: left to the search for paths.
+        return -1
+    loser = partner[best]
+    if loser >= 0:
+        if first == second:
+            # The price stays, so that the loser would win the column back.
+            return -1
+        matched[loser] = FREE
+    prices[best] -= second - first
+    matched[row] = best
+    partner[best] = row
+    return loser
+
+
+@njit(cache=True, nogil=True)
+def _augment(
+    costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
+):
+    """Match one more row, by the cheapest path of changes that begins at it (Dijkstra 1959).
+
+    distance, visited, reach, previous: workspaces, one entry per column. ``visited`` is 0, and inf
+    for a column whose distance is final, which takes it out of every comparison.
+    RETURNS: whether there is a path.
+    """
+    for j in range(columns):
+        distance[j] = np.inf
+        visited[j] = 0.0
+        previous[j] = start
+    row, base = start, 0.0
+    alone, last = np.inf, start
+    sink = -1
+    while True:
+        own = costs[row]
+        if unaligned and -base < alone:
+            alone = -base
+            last = row
+        for j in range(columns):
+            through = own[j] - prices[j] - base + visited[j]
+            better = through < distance[j]
+            distance[j] = through if better else distance[j]
+            previous[j] = row if better else previous[j]
+            reach[j] = distance[j] + visited[j]
+        length = _smallest(reach, columns)
+        if alone <= length:
+            if alone == np.inf:
+                return False
+            length = alone
+            break
+        column = 0
+        while reach[column] != length:
+            column += 1
+        if partner[column] == FREE:
+            sink = column
+            break
+        visited[column] = np.inf
+        row = partner[column]
+        base = costs[row, column] - prices[column] - length
+    for j in range(columns):
+        if visited[j] > 0.0:
+            prices[j] += distance[j] - length
+    if sink < 0:
+        sink = matched[last]
+        matched[last] = ALONE
+        if last == start:
+            return True
+    while True:
+        row = previous[sink]
+        partner[sink] = row
+        following = matched[row]
+        matched[row] = sink
+        if row == start:
+            return True
+        sink = following
+
+
+@njit(cache=True, nogil=True)
+def assign(
+    costs,
+    rows,
+    columns,
+    unaligned,
+    warm,
+    matched,
+    partner,
+    prices,
+    distance,
+    visited,
+    reach,
+    previous,
+):
+    """The cheapest assignment of each row to a column of its own.
+
+    costs: ``(rows, columns)`` float64, +inf for what is forbidden; no more rows than columns,
+        except with ``unaligned``.
+    unaligned: a row may stay without a column, at cost 0.
+    warm: begin with ``prices`` and ``matched`` as an earlier call with other costs left them; only
+        for as many rows as columns, and without ``unaligned``, where prices may be anything.
+    matched: ``(rows,)`` int32; written: the column of each row, ALONE for none.
+    partner, prices: ``(columns,)`` int32 and float64; written.
+    distance, visited, reach, previous: see :func:`_augment`.
+    RETURNS: whether there is an assignment.
+    """
+    for j in range(columns):
+        partner[j] = FREE
+    if warm:
+        for i in range(rows):
+            best, cheapest = -1, np.inf
+            own = costs[i]
+            for j in range(columns):
+                cost = own[j] - prices[j]
+                cheapest = cost if cost < cheapest else cheapest
+            best = matched[i]
+            if cheapest < np.inf and own[best] - prices[best] == cheapest:
+                partner[best] = i
+            else:
+                matched[i] = FREE
+    else:
+        for i in range(rows):
+            matched[i] = FREE
+        for j in range(columns):
+            prices[j] = 0.0
+    bids = 0
+    for i in range(rows):
+        row = i if matched[i] == FREE else -1
+        while row >= 0 and bids < BIDS * rows:
+            bids += 1
+            row = _bid(costs, columns, unaligned, row, matched, partner, prices, distance)
+    for i in range(rows):
+        if matched[i] == FREE and not _augment(
+            costs,
+            columns,
+            unaligned,
+            i,
+            matched,
+            partner,
+            prices,
+            distance,
+            visited,
+            reach,
+            previous,
+        ):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def read_costs(scores, rows, columns, result):
+    """Write −scores to ``result`` as float64, transposed where there are more rows than columns.
+    RETURNS: FEASIBLE or NOT_FINITE."""
+    for i in range(rows):
+        for j in range(columns):
+            value = scores[i, j]
+            # Fails for NaN as well.
+            if not value < np.inf:
+                return NOT_FINITE
+            if rows <= columns:
+                result[i, j] = -value
+            else:
+                result[j, i] = -value
+    return FEASIBLE
+
+
+@njit(cache=True, nogil=True)
+def best_assignments(start, stop, scores, lengths, unaligned, best, status):
+    """The best one-to-one alignments of items ``start`` to ``stop``.
+
+    scores: ``(B, N, M)``, float32 or float64.
+    lengths: ``(B, 2)`` int64.
+    best: like ``scores``; written: 1 in the cells of the alignment. Must come as zeros.
+    status: ``(B,)`` int8; written where an item is not feasible or not finite.
+    """
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b, 0], lengths[b, 1])
+    room = np.empty(longest * longest)
+    matched = np.empty(longest, dtype=np.int32)
+    partner = np.empty(longest, dtype=np.int32)
+    previous = np.empty(longest, dtype=np.int32)
+    prices, distance = np.empty(longest), np.empty(longest)
+    visited, reach = np.empty(longest), np.empty(longest)
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        short, long = min(rows, columns), max(rows, columns)
+        costs = room[: short * long].reshape((short, long))
+        read = read_costs(scores[b], rows, columns, costs)
+        if read != FEASIBLE:
+            status[b] = read
+            continue
+        if not assign(
+            costs,
+            short,
+            long,
+            unaligned,
+            False,
+            matched,
+            partner,
+            prices,
+            distance,
+            visited,
+            reach,
+            previous,
+        ):
+            status[b] = INFEASIBLE
+            continue
+        for i in range(short):
+            if matched[i] >= 0:
+                if rows <= columns:
+                    best[b, i, matched[i]] = 1.0
+                else:
+                    best[b, matched[i], i] = 1.0
+
+
+def assignment_costs(sizes: np.ndarray) -> np.ndarray:
+    """Estimated nanoseconds of items of ``sizes`` (B, 2), for sharing a batch among threads."""
+    return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
+
+
+@torch.library.custom_op("spacy_latent::best_alignments", mutates_args=())
+def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
+    """The best one-to-one alignments, 0/1, like ``scores``. Tensors on a GPU are solved on the CPU
+    and sent back."""
+    matrix = scores.detach().cpu().contiguous().numpy()
+    sizes = lengths.cpu().contiguous().numpy()
+    best = np.zeros_like(matrix)
+    status = np.zeros(len(matrix), dtype=np.int8)
+    spread(best_assignments, assignment_costs(sizes), (matrix, sizes, unaligned, best, status))
+    if (status == NOT_FINITE).any():
+        raise InvalidScores(not_finite_message(name, np.flatnonzero(status == NOT_FINITE).tolist()))
+    if status.any():
+        raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
+    return torch.from_numpy(best).to(scores.device)
+
+
+@best_alignments.register_fake
+def _(scores: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)

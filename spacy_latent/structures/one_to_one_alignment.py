@@ -1,0 +1,127 @@
+"""One-to-one alignments of the words of two sentences: assignments, or matchings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.structures.base import SparseSolution, Structure
+
+ADVICE = (
+    "sinkhorn, its entropic relaxation; sparsemap; or an estimator that needs only the best "
+    "structure (SparseMAP, Spigot, PerturbAndMap, StraightThrough with backward='identity')"
+)
+
+
+class OneToOneAlignment(Structure):
+    """Sets of cells with at most one in each row and each column. Scores ``(B, N, M)``,
+    ``[b, i, j]`` for word i of the first and word j of the second sentence; lengths ``(B, 2)``, or
+    ``(B,)`` where both sentences are as long.
+
+    unaligned: any word may stay alone, at a score of 0; else every word of the shorter sentence is
+        aligned. Where one sentence is empty, there is one alignment, the empty one.
+
+    MAP is by shortest augmenting paths (Jonker and Volgenant 1987), O(n²m) for n ≤ m words.
+    Sums over alignments are permanents, which are #P-hard to compute (Valiant 1979).
+    """
+
+    part_axes: ClassVar[int] = 2
+    annotation: ClassVar[str] = "parts"
+
+    def __init__(self, unaligned: bool = False) -> None:
+        self.unaligned = unaligned
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        # The kernels read lengths themselves, and check what they read.
+        scores, lengths = self.check_types(scores, lengths)
+        if lengths.dim() == 1:
+            lengths = lengths[:, None].expand(-1, 2)
+        if lengths.shape != (scores.shape[0], 2):
+            raise InvalidScores(
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B, 2), the "
+                "numbers of rows and columns of each item."
+            )
+        room = torch.tensor(scores.shape[1:], device=lengths.device)
+        if bool(((lengths < 0) | (lengths > room)).any()):
+            raise InvalidScores(
+                f"{self.name}: lengths lie between {lengths.min(0).values.tolist()} and "
+                f"{lengths.max(0).values.tolist()}, but scores of shape {tuple(scores.shape)} have "
+                f"room for 0 to {list(scores.shape[1:])} words."
+            )
+        return scores, lengths
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels.assignment import best_alignments
+
+        return best_alignments(scores, lengths, self.unaligned, self.name)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "log_partition", ADVICE)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "marginals", ADVICE)
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
+
+        prepared, lengths = self.prepare(scores, lengths)
+        return solve_one_to_one(self, prepared, lengths, max_iter, tolerance, self.unaligned)
+
+    def sinkhorn(
+        self,
+        scores: Tensor,
+        lengths: Tensor,
+        temperature: float = 1.0,
+        max_iter: int = 1000,
+        tolerance: float = 1e-6,
+    ) -> Tensor:
+        """The entropic relaxation: argmax of Σ P·s − temperature · Σ P (log P − 1) over matrices P
+        whose rows and columns sum as those of an alignment may, ``(B, N, M)``; differentiable.
+
+        The sums are 1 for a word that must be aligned, else at most 1. This is not E[z] under any
+        distribution of interest; with a falling temperature it tends to the best alignment, ever
+        more slowly. Normalises by turns, on logarithms (Sinkhorn 1967; Cuturi 2013; for sums of at
+        most 1, Benamou et al. 2015); the gradient goes through the steps taken.
+
+        temperature: larger is smoother.
+        max_iter: bound on the number of steps, each one of the rows and one of the columns. The
+            larger scores / temperature, the more it takes; short of that many, sums of columns are
+            right and those of rows not yet.
+        tolerance: steps end when no logarithm of a sum is wrong by more.
+        """
+        if not temperature > 0 or max_iter < 1 or not tolerance > 0:
+            raise InvalidScores(
+                f"{self.name}.sinkhorn: temperature is {temperature}, max_iter {max_iter} and "
+                f"tolerance {tolerance}; expected temperature > 0, max_iter >= 1, tolerance > 0."
+            )
+        # Names the items that are not finite or have no alignment.
+        self.map(scores, lengths)
+        prepared, lengths = self.prepare(scores, lengths)
+        inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
+        # Finite, so that no gradient is NaN, and so low that its exponential is zero.
+        lowest = torch.finfo(prepared.dtype).min / 8
+        logits = torch.where(inside, prepared / temperature, lowest)
+        rows, columns = inside.any(2), inside.any(1)
+        must_rows = (lengths[:, 0] <= lengths[:, 1])[:, None] & (not self.unaligned)
+        must_columns = (lengths[:, 1] <= lengths[:, 0])[:, None] & (not self.unaligned)
+        row_shift = torch.zeros_like(logits[:, :, :1].sum(2))
+        column_shift = torch.zeros_like(logits[:, :1].sum(1))
+        if logits.numel():
+            for _ in range(max_iter):
+                total = (logits - column_shift[:, None]).logsumexp(2)
+                total = torch.where(must_rows, total, total.clamp_min(0.0))
+                total = torch.where(rows, total, 0.0)
+                wrong = (total - row_shift).detach().abs().max()
+                row_shift = total
+                total = (logits - row_shift[:, :, None]).logsumexp(1)
+                total = torch.where(must_columns, total, total.clamp_min(0.0))
+                column_shift = torch.where(columns, total, 0.0)
+                if wrong <= tolerance:
+                    break
+        plan = (logits - row_shift[:, :, None] - column_shift[:, None]).exp()
+        return torch.where(inside, plan, 0.0).to(scores.dtype)
