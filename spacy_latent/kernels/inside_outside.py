@@ -20,6 +20,7 @@ from spacy_latent.kernels.eisner import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
 
 FAST = {"reassoc", "contract", "nsz"}
@@ -420,10 +421,11 @@ def sum_over_projective_trees(
     what,
     log_partition,
     result,
+    kept,
     status,
 ):
     """Items start .. stop−1: log Z, and by ``what`` (0, 1, 2) marginals or the product of their
-    Jacobian with ``along`` in ``result``; 0 where there is no arc. See kernels.dependency."""
+    Jacobian with ``along`` in ``result``; 0 where there is no arc. See kernels.operators."""
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b] + 2)
@@ -612,3 +614,14 @@ def best_projective_trees(
             s, n, single_root, heads[b, : n + 1], integers, floats
         ):
             status[b] = INFEASIBLE
+
+
+FAMILY = Family(
+    name="ProjectiveTree",
+    best=best_projective_trees,
+    total=sum_over_projective_trees,
+    sample=sample_projective_trees,
+    best_shape=lambda shape: tuple(shape[:2]),
+    best_cost=lambda n: 500 + 10 * n**2 + 0.4 * n**3,
+    total_cost=lambda n: 1_000 + 20 * n**2 + 0.4 * n**3,
+)

@@ -20,134 +20,158 @@ from numba import njit
 
 from spacy_latent.kernels.arborescence import (
     best_arborescence,
+    best_arborescences,
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
+LANES = 16
 FAST = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _eliminate(w, n, first):
-    """Eliminate tokens n .. 1 of ``w`` ``(n+1, n+1)``, [modifier, head], in place.
+@njit(cache=True, nogil=True)
+def _row_width(n):
+    """Numbers in a row of the square workspaces: whole vectors, so that no loop has a scalar
+    rest."""
+    return (n + LANES) // LANES * LANES
 
-    Afterwards row k holds f[h] for h < k, its column above it the weights w[m, k] that it had, and
-    w[k, k] the pivot d. first: 1 with a single root, else 0.
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _eliminate(w, n, first, row):
+    """Eliminate tokens n .. 1 of ``w`` ``(n+1, width)``, [head, modifier], in place.
+
+    Afterwards column k holds f[h] for h < k above the pivot d in w[k, k], and row k left of it the
+    weights w[k, m] that the token had as a head. first: 1 with a single root, else 0. row: ``(width
+    ,)`` workspace.
     RETURNS: log Z, or NaN where a pivot is too small to trust.
     """
     total = 0.0
     for k in range(n, 0, -1):
-        row = w[k]
         pivot = 0.0
-        begin = first if k > 1 else 0
-        for h in range(begin, k):
-            pivot += row[h]
+        for h in range(first if k > 1 else 0, k):
+            pivot += w[h, k]
         if not pivot > SMALLEST_PIVOT:
             return np.nan
         total += math.log(pivot)
         inverse = 1.0 / pivot
+        width = _row_width(k - 1)
+        own = w[k]
+        for m in range(width):
+            row[m] = own[m]
+        for m in range(k, width):
+            row[m] = 0.0
         for h in range(k):
-            row[h] *= inverse
-        row[k] = pivot
-        for m in range(1, k):
-            weight = w[m, k]
-            if weight != 0.0:
-                target = w[m]
-                own = target[m]
-                for h in range(k):
-                    target[h] += weight * row[h]
-                target[m] = own
+            share = w[h, k] * inverse
+            w[h, k] = share
+            if share != 0.0:
+                target = w[h, :width]
+                # The loop that h would get is forgotten; for h = 0 there is none.
+                loop = w[h, h]
+                for m in range(width):
+                    target[m] += share * row[m]
+                w[h, h] = loop
+        w[k, k] = pivot
     return total
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _adjoint(w, n, first, g, reach):
-    """∂ log Z / ∂ weight ``g`` ``(n+1, n+1)``, [modifier, head], from what _eliminate left.
+def _adjoint(w, n, first, g, reach, row, passed):
+    """∂ log Z / ∂ weight ``g``, [head, modifier], from what _eliminate left; g comes as zeros.
 
-    reach: ``(n+1,)`` workspace.
+    reach: like w; written: reach[k, h] = Σ_m w[k, m]·g[h, m] over m < k. row, passed: workspaces.
     """
     for k in range(1, n + 1):
-        row = w[k]
-        inverse = 1.0 / row[k]
+        inverse = 1.0 / w[k, k]
         begin = first if k > 1 else 0
-        for h in range(k):
-            reach[h] = 0.0
-        for m in range(1, k):
-            weight = w[m, k]
-            source = g[m]
-            passed = 0.0
-            for h in range(k):
-                passed += row[h] * source[h]
-            if weight != 0.0:
-                for h in range(k):
-                    reach[h] += weight * source[h]
-            source[k] = passed
+        width = _row_width(k - 1)
+        own, reached = w[k], reach[k]
+        for m in range(width):
+            row[m] = own[m]
+            passed[m] = 0.0
+        for m in range(k, width):
+            row[m] = 0.0
         mean = 0.0
         for h in range(k):
-            mean += row[h] * reach[h]
-        target = g[k]
+            share = w[h, k]
+            source = g[h, :width]
+            total = 0.0
+            for m in range(width):
+                passed[m] += share * source[m]
+                total += row[m] * source[m]
+            reached[h] = total
+            mean += share * total
+        for m in range(1, k):
+            g[k, m] = passed[m]
         for h in range(k):
-            own = reach[h]
+            value = reached[h]
             if h >= begin:
-                own += 1.0 - mean
-            target[h] = max(own, 0.0) * inverse
-        target[k] = 0.0
+                value += 1.0 - mean
+            g[h, k] = max(value, 0.0) * inverse
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _tangent(w, n, first, g, dw, dg, reach, dreach, df):
+def _tangent(w, n, first, g, reach, dw, dg, row, drow, dpassed, dreach):
     """Directional derivatives ``dg`` of the adjoint along the weights' change ``dw``.
 
-    w, g: as _eliminate and _adjoint left them. dw: [modifier, head], overwritten.
+    w, g, reach: as _eliminate and _adjoint left them. dw: overwritten. dg: comes as zeros.
     """
     for k in range(n, 0, -1):
-        row, drow = w[k], dw[k]
-        pivot = row[k]
-        begin = first if k > 1 else 0
         dpivot = 0.0
-        for h in range(begin, k):
-            dpivot += drow[h]
-        inverse = 1.0 / pivot
+        for h in range(first if k > 1 else 0, k):
+            dpivot += dw[h, k]
+        inverse = 1.0 / w[k, k]
+        width = _row_width(k - 1)
+        own, down = w[k], dw[k]
+        for m in range(width):
+            row[m] = own[m]
+            drow[m] = down[m]
+        for m in range(k, width):
+            row[m] = 0.0
+            drow[m] = 0.0
         for h in range(k):
-            drow[h] = (drow[h] - row[h] * dpivot) * inverse
-        drow[k] = dpivot
-        for m in range(1, k):
-            weight, dweight = w[m, k], dw[m, k]
-            target = dw[m]
-            own = target[m]
-            for h in range(k):
-                target[h] += dweight * row[h] + weight * drow[h]
-            target[m] = own
+            share = w[h, k]
+            dshare = (dw[h, k] - share * dpivot) * inverse
+            dw[h, k] = dshare
+            target = dw[h, :width]
+            loop = dw[h, h]
+            for m in range(width):
+                target[m] += dshare * row[m] + share * drow[m]
+            dw[h, h] = loop
+        dw[k, k] = dpivot
     for k in range(1, n + 1):
-        row, drow = w[k], dw[k]
-        inverse = 1.0 / row[k]
-        dpivot = drow[k]
+        dpivot, inverse = dw[k, k], 1.0 / w[k, k]
         begin = first if k > 1 else 0
-        for h in range(k):
-            reach[h] = 0.0
-            dreach[h] = 0.0
-        for m in range(1, k):
-            weight, dweight = w[m, k], dw[m, k]
-            source, dsource = g[m], dg[m]
-            dpassed = 0.0
-            for h in range(k):
-                dpassed += drow[h] * source[h] + row[h] * dsource[h]
-                reach[h] += weight * source[h]
-                dreach[h] += dweight * source[h] + weight * dsource[h]
-            dsource[k] = dpassed
+        width = _row_width(k - 1)
+        own, down = w[k], dw[k]
+        for m in range(width):
+            row[m] = own[m]
+            drow[m] = down[m]
+            dpassed[m] = 0.0
+        for m in range(k, width):
+            row[m] = 0.0
+            drow[m] = 0.0
         dmean = 0.0
         for h in range(k):
-            dmean += drow[h] * reach[h] + row[h] * dreach[h]
-        target, dtarget = g[k], dg[k]
+            share, dshare = w[h, k], dw[h, k]
+            source, dsource = g[h, :width], dg[h, :width]
+            total = 0.0
+            for m in range(width):
+                dpassed[m] += dshare * source[m] + share * dsource[m]
+                total += drow[m] * source[m] + row[m] * dsource[m]
+            dreach[h] = total
+            dmean += dshare * reach[k, h] + share * total
+        for m in range(1, k):
+            dg[k, m] = dpassed[m]
         for h in range(k):
-            down = dreach[h]
+            value = dreach[h]
             if h >= begin:
-                down -= dmean
-            dtarget[h] = (down - target[h] * dpivot) * inverse
-        dtarget[k] = 0.0
+                value -= dmean
+            dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
 @njit(cache=True, nogil=True)
@@ -243,32 +267,69 @@ def log_domain(w, n, first, dw, g, dg):
 
 
 @njit(cache=True, nogil=True)
-def _order(scores, n, single_root, order, heads, integers, floats):
-    """Which token stands at each place of the elimination; place 1 goes last. With a single root
-    that must be one that can be it: the root's child in the best tree. RETURNS: feasible."""
-    for place in range(n + 1):
-        order[place] = place
-    if not best_arborescence(scores, n, single_root, heads, integers, floats):
-        return False
-    if single_root:
-        for modifier in range(1, n + 1):
-            if heads[modifier] == 0:
-                order[1], order[modifier] = modifier, 1
-    return True
+def _root_child(scores, n, heads, integers, floats):
+    """The root's child in the best tree with one, or 0 where there is none."""
+    if not best_arborescence(scores, n, True, heads, integers, floats):
+        return 0
+    for modifier in range(1, n + 1):
+        if heads[modifier] == 0:
+            return modifier
+    return 0
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _weights(scores, n, w, top):
+    """exp(score − top of its modifier) of ``scores`` to ``w``, both ``(n+1, width)``, [head,
+    modifier]. RETURNS: whether each token may have a head."""
+    width = w.shape[1]
+    for m in range(width):
+        top[m] = -np.inf
+    for h in range(n + 1):
+        source = scores[h]
+        for m in range(width):
+            top[m] = source[m] if source[m] > top[m] else top[m]
+    feasible = True
+    for m in range(1, n + 1):
+        feasible &= top[m] > -np.inf
+    top[0] = 0.0
+    for m in range(n + 1, width):
+        top[m] = 0.0
+    if feasible:
+        for h in range(n + 1):
+            source, target = scores[h], w[h]
+            for m in range(width):
+                target[m] = exponential(source[m] - top[m])
+    return feasible
 
 
 @njit(cache=True, nogil=True)
-def _weights(scores, n, order, w, top):
-    """exp(score − top of its modifier) to ``w`` [modifier, head] in elimination order."""
-    for m in range(1, n + 1):
-        modifier = order[m]
-        best = -np.inf
-        for head in range(n + 1):
-            best = max(best, scores[head, modifier])
-        top[m] = best
-        for h in range(n + 1):
-            w[m, h] = math.exp(scores[order[h], modifier] - best)
-        w[m, m] = 0.0
+def _swap(a, i, j, n):
+    """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
+    for k in range(n + 1):
+        a[i, k], a[j, k] = a[j, k], a[i, k]
+    for k in range(n + 1):
+        a[k, i], a[k, j] = a[k, j], a[k, i]
+
+
+@njit(cache=True, nogil=True)
+def _squares(kept, n):
+    """The squares of an item in what its marginals keep: the eliminated weights, the adjoint, its
+    reach, and the weights."""
+    width = _row_width(n)
+    area = (n + 1) * width
+    shape = (n + 1, width)
+    return (
+        kept[2 : 2 + area].reshape(shape),
+        kept[2 + area : 2 + 2 * area].reshape(shape),
+        kept[2 + 2 * area : 2 + 3 * area].reshape(shape),
+        kept[2 + 3 * area : 2 + 4 * area].reshape(shape),
+    )
+
+
+def kept_size(nodes: int) -> int:
+    """Float64 numbers that one item of a batch with that many nodes may keep: whether it does, the
+    root's child, and the four squares."""
+    return 2 + 4 * nodes * ((nodes + LANES - 1) // LANES * LANES)
 
 
 @njit(cache=True, nogil=True)
@@ -284,114 +345,165 @@ def sum_over_trees(
     what,
     log_partition,
     result,
+    kept,
     status,
 ):
-    """Items start .. stop−1: what = 0 log Z alone, 1 marginals as well, 2 the product of the
-    Hessian of log Z with ``change``.
-
-    scores, change, result: ``(B, N+1, N+1)``, [head, modifier]; result is zero at what is no arc.
-    """
+    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    nodes = longest + 1
-    area = nodes * nodes
+    widest = _row_width(longest)
+    area = (longest + 1) * widest
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
-    heads = np.empty(nodes, dtype=np.int32)
-    order = np.empty(nodes, dtype=np.int32)
-    top = np.zeros(nodes)
-    reach, dreach, df = np.empty(nodes), np.empty(nodes), np.empty(nodes)
-    buffers = np.zeros((6, area))
+    heads = np.empty(longest + 1, dtype=np.int32)
+    rows = np.empty((5, widest))
+    top = rows[4]
+    spare = np.empty(2 + 4 * area)
+    tangents = np.empty((2, area if what == 2 else 0))
+    square = np.empty((longest + 1) ** 2)
+    matrix_room = np.empty(area)
     first = 1 if single_root else 0
     for b in range(start, stop):
         n = lengths[b]
-        size = n + 1
-        matrix = buffers[0, : size * size].reshape(size, size)
-        w = buffers[1, : size * size].reshape(size, size)
-        g = buffers[2, : size * size].reshape(size, size)
-        dw = buffers[3, : size * size].reshape(size, size)
-        dg = buffers[4, : size * size].reshape(size, size)
-        kept = buffers[5, : size * size].reshape(size, size)
+        size, width = n + 1, _row_width(n)
+        own = kept[b] if kept.shape[1] > 0 else spare
         log_partition[b] = 0.0
         if what > 0:
             result[b] = 0.0
-        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
-        if status[b] != FEASIBLE or n == 0:
+        status[b] = FEASIBLE
+        if n == 0:
             continue
-        if single_root:
-            if not _order(matrix, n, single_root, order, heads, integers, floats):
+        w, g, reach, weights = _squares(own, n)
+        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
+        if not known:
+            own[0] = 0.0
+            matrix = matrix_room[: size * width].reshape((size, width))
+            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+            if status[b] != FEASIBLE:
+                continue
+            # The token that is eliminated last must be one that can be the root's only child.
+            child = 1
+            if single_root:
+                compact = square[: size * size].reshape((size, size))
+                compact[:] = matrix[:, :size]
+                child = _root_child(compact, n, heads, integers, floats)
+            if child == 0 or not _weights(matrix, n, weights, top):
                 status[b] = INFEASIBLE
                 continue
-        else:
-            for place in range(size):
-                order[place] = place
-        bad = False
-        for modifier in range(1, size):
-            best = -np.inf
-            for head in range(size):
-                best = max(best, matrix[head, modifier])
-            bad |= best == -np.inf
-        if bad:
-            status[b] = INFEASIBLE
-            continue
-        _weights(matrix, n, order, w, top)
-        offset = 0.0
-        for m in range(1, size):
-            offset += top[m]
-        if what == 2:
-            kept[:] = w
+            offset = 0.0
             for m in range(1, size):
-                for h in range(size):
-                    dw[m, h] = 0.0
-                    if w[m, h] != 0.0:
-                        dw[m, h] = w[m, h] * change[b, order[h], order[m]]
-        elif what == 1:
-            kept[:] = w
-        value = _eliminate(w, n, first)
-        if not math.isnan(value):
+                offset += top[m]
+            if child != 1:
+                _swap(weights, 1, child, n)
+            w[:] = weights
+            value = _eliminate(w, n, first, rows[0])
+            if math.isnan(value):
+                status[b] = _total_by_logarithms(
+                    matrix,
+                    n,
+                    single_root,
+                    child,
+                    change[b] if what == 2 else matrix,
+                    what,
+                    log_partition[b : b + 1],
+                    result[b] if what > 0 else matrix,
+                )
+                continue
             log_partition[b] = value + offset
             if what == 0:
                 continue
-            _adjoint(w, n, first, g, reach)
-            if what == 1:
-                for m in range(1, size):
-                    for h in range(size):
-                        result[b, order[h], order[m]] = kept[m, h] * g[m, h]
-            else:
-                _tangent(w, n, first, g, dw, dg, reach, dreach, df)
-                for m in range(1, size):
-                    for h in range(size):
-                        if kept[m, h] != 0.0:
-                            result[b, order[h], order[m]] = kept[m, h] * (
-                                g[m, h] * change[b, order[h], order[m]] + dg[m, h]
-                            )
-            continue
-        # Too much cancelled: logarithms.
-        if not single_root and not best_arborescence(
-            matrix, n, single_root, heads, integers, floats
-        ):
-            status[b] = INFEASIBLE
-            continue
+            g[:] = 0.0
+            _adjoint(w, n, first, g, reach, rows[0], rows[1])
+            own[0], own[1] = 1.0, child
+        child = int(own[1])
+        out = result[b]
+        if what == 1:
+            _write_marginals(weights, g, n, out)
+        else:
+            along = change[b, :size, :size]
+            if child != 1:
+                compact = square[: size * size].reshape((size, size))
+                compact[:] = along
+                _swap(compact, 1, child, n)
+                along = compact
+            dw = tangents[0, : size * width].reshape((size, width))
+            dg = tangents[1, : size * width].reshape((size, width))
+            dg[:] = 0.0
+            _change_of_weights(weights, along, n, dw)
+            _tangent(w, n, first, g, reach, dw, dg, rows[0], rows[1], rows[2], rows[3])
+            _write_products(weights, g, dg, along, n, out)
+        if child != 1:
+            _swap(out, 1, child, n)
+
+
+@njit(cache=True, nogil=True)
+def _write_marginals(weights, g, n, out):
+    for h in range(n + 1):
+        of_head, adjoint, target = weights[h], g[h], out[h]
+        for m in range(n + 1):
+            target[m] = of_head[m] * adjoint[m]
+
+
+@njit(cache=True, nogil=True)
+def _change_of_weights(weights, along, n, dw):
+    """Nothing changes at an arc of weight 0, whatever stands there."""
+    for h in range(n + 1):
+        of_head, upstream, target = weights[h], along[h], dw[h]
+        for m in range(n + 1):
+            change = of_head[m] * upstream[m]
+            target[m] = change if of_head[m] > 0.0 else 0.0
+        for m in range(n + 1, dw.shape[1]):
+            target[m] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _write_products(weights, g, dg, along, n, out):
+    for h in range(n + 1):
+        of_head, adjoint, tangent = weights[h], g[h], dg[h]
+        upstream, target = along[h], out[h]
+        for m in range(n + 1):
+            value = of_head[m] * (adjoint[m] * upstream[m] + tangent[m])
+            target[m] = value if of_head[m] > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _total_by_logarithms(scores, n, single_root, child, change, what, log_partition, out):
+    """As sum_over_trees, for one item of which too much cancels. RETURNS: its status."""
+    size = n + 1
+    if not single_root:
+        integers = np.empty(integer_workspace_size(n), dtype=np.int32)
+        floats = np.empty(float_workspace_size(n))
+        heads = np.empty(size, dtype=np.int32)
+        compact = scores[:, :size].copy()
+        if not best_arborescence(compact, n, False, heads, integers, floats):
+            return INFEASIBLE
+    order = np.arange(size)
+    order[1], order[child] = child, 1
+    w, dw = np.empty((size, size)), np.zeros((size, size))
+    g, dg = np.full((size, size), -np.inf), np.zeros((size, size))
+    offset = 0.0
+    for m in range(1, size):
+        best = -np.inf
+        for h in range(size):
+            best = max(best, scores[h, order[m]])
+        offset += best
+        for h in range(size):
+            w[m, h] = scores[order[h], order[m]] - best
+            if what == 2 and w[m, h] > -np.inf:
+                dw[m, h] = change[order[h], order[m]]
+        w[m, m] = -np.inf
+    arcs = w.copy()
+    log_partition[0] = log_domain(w, n, 1 if single_root else 0, dw, g, dg) + offset
+    if what > 0:
         for m in range(1, size):
             for h in range(size):
-                w[m, h] = matrix[order[h], order[m]] - top[m]
-                dw[m, h] = 0.0
-                if what == 2 and w[m, h] > -np.inf:
-                    dw[m, h] = change[b, order[h], order[m]]
-            w[m, m] = -np.inf
-        g[:] = -np.inf
-        dg[:] = 0.0
-        log_partition[b] = log_domain(w, n, first, dw, g, dg) + offset
-        if what > 0:
-            for m in range(1, size):
-                for h in range(size):
-                    arc = matrix[order[h], order[m]] - top[m]
-                    if h != m and arc > -np.inf and g[m, h] > -np.inf:
-                        marginal = math.exp(arc + g[m, h])
-                        if what == 2:
-                            marginal *= change[b, order[h], order[m]] + dg[m, h]
-                        result[b, order[h], order[m]] = marginal
+                if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
+                    value = math.exp(arcs[m, h] + g[m, h])
+                    if what == 2:
+                        value *= change[order[h], order[m]] + dg[m, h]
+                    out[order[h], order[m]] = value
+    return FEASIBLE
 
 
 @njit(cache=True, nogil=True)
@@ -463,7 +575,7 @@ def sample_trees(
     A walk that does not end soon, because tokens prefer each other, gives way to choosing the head
     of one token after another from its exact conditional distribution.
     """
-    empty = np.zeros((1, 1, 1))
+    empty, nothing = np.zeros((1, 1, 1)), np.empty((1, 0))
     for b in range(start, stop):
         n = lengths[b]
         for k in range(samples.shape[0]):
@@ -475,7 +587,9 @@ def sample_trees(
         marginals = np.empty((1, n + 1, n + 1))
         size, value = np.full(1, n), np.empty(1)
         flag = np.empty(1, dtype=np.int8)
-        sum_over_trees(0, 1, matrix, size, 0, -1, single_root, empty, 1, value, marginals, flag)
+        sum_over_trees(
+            0, 1, matrix, size, 0, -1, single_root, empty, 1, value, marginals, nothing, flag
+        )
         status[b] = flag[0]
         if flag[0] != FEASIBLE:
             continue
@@ -505,7 +619,8 @@ def sample_trees(
             conditional = np.empty((1, n + 1, n + 1))
             for modifier in range(1, n + 1):
                 sum_over_trees(
-                    0, 1, fixed, size, 0, -1, single_root, empty, 1, value, conditional, flag
+                    *(0, 1, fixed, size, 0, -1, single_root),
+                    *(empty, 1, value, conditional, nothing, flag),
                 )
                 for head in range(n + 1):
                     column[head] = -np.inf
@@ -515,3 +630,15 @@ def sample_trees(
                 for head in range(n + 1):
                     if head != heads[modifier]:
                         fixed[0, head, modifier] = -np.inf
+
+
+FAMILY = Family(
+    name="SpanningTree",
+    best=best_arborescences,
+    total=sum_over_trees,
+    sample=sample_trees,
+    best_shape=lambda shape: tuple(shape[:2]),
+    best_cost=lambda n: 500 + 4.5 * n**2,
+    total_cost=lambda n: 1_000 + 10 * n**2 + 0.25 * n**3,
+    kept_size=lambda shape: kept_size(shape[1]),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 FEASIBLE = 0
@@ -26,16 +27,24 @@ def is_arc(head, modifier, direction, max_arc_length):
 
 @njit(cache=True, nogil=True)
 def read_arc_scores(scores, n, direction, max_arc_length, result):
-    """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1)``, and −inf
-    elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
+    """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
+    −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
+    plain = direction == 0 and max_arc_length < 0
+    wrong = 0
     for head in range(n + 1):
+        source, target = scores[head], result[head]
+        if plain or head == 0:
+            for modifier in range(n + 1):
+                target[modifier] = source[modifier]
+            target[0] = -np.inf
+            target[head] = -np.inf
+        else:
+            for modifier in range(n + 1):
+                allowed = is_arc(head, modifier, direction, max_arc_length)
+                target[modifier] = source[modifier] if allowed else -np.inf
+        for modifier in range(n + 1, result.shape[1]):
+            target[modifier] = -np.inf
         for modifier in range(n + 1):
-            if is_arc(head, modifier, direction, max_arc_length):
-                value = scores[head, modifier]
-                # Fails for NaN as well.
-                if not value < float("inf"):
-                    return NOT_FINITE
-                result[head, modifier] = value
-            else:
-                result[head, modifier] = -float("inf")
-    return FEASIBLE
+            # Fails for NaN as well.
+            wrong += 0 if target[modifier] < np.inf else 1
+    return FEASIBLE if wrong == 0 else NOT_FINITE

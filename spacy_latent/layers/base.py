@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -20,7 +21,11 @@ class PartScorer(nn.Module):
 
     For trees the parts are arcs: ``(B, n+1, n+1)``, ``[b, head, modifier]``, with node 0 the root.
     Values at padding may be anything.
+
+    parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
     """
+
+    parts: ClassVar[str] = "arcs"
 
     @abstractmethod
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
@@ -32,8 +37,10 @@ class Composer(nn.Module):
 
     output_width: width of the result.
     requires_hard: whether the structures must be 0/1.
+    parts: what the structures are made of, see :class:`spacy_latent.structures.base.Structure`.
     """
 
+    parts: ClassVar[str] = "arcs"
     output_width: int
     requires_hard: bool = False
 

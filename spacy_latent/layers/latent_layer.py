@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer
+from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
 from spacy_latent.structures.base import Structure
 
 
@@ -38,7 +38,7 @@ class LatentLayer(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        check_parts(structure, estimator, composer)
+        check_parts(structure, estimator, scorer, composer)
         check_kind("scorer", scorer, PartScorer)
         check_kind("composer", composer, Composer)
         self.scorer = scorer
@@ -78,16 +78,29 @@ def check_kind(argument: str, given: object, expected: type) -> None:
 
 
 def check_parts(
-    structure: Structure, estimator: Estimator, composer: Composer | ComposerBuilder
+    structure: Structure,
+    estimator: Estimator,
+    scorer: PartScorer | ScorerBuilder,
+    composer: Composer | ComposerBuilder,
 ) -> None:
     """Refuse combinations that cannot work, before any text is read.
 
-    composer: the module, or a builder of it: a partial call of its class, as configs give.
+    scorer, composer: the module, or a builder of it: a partial call of its class, as configs give.
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
     estimator.check(structure)
-    kind = composer.func if isinstance(composer, partial) else type(composer)
+    for argument, part in (("scorer", scorer), ("composer", composer)):
+        kind = _kind(part)
+        parts = getattr(kind, "parts", "")
+        if structure.parts and parts and parts != structure.parts:
+            raise IncompatiblePair(
+                kind.__name__,
+                structure.name,
+                f"this {argument} is for {parts} and the structure is made of {structure.parts}",
+                f"a {argument} for {structure.parts}, or a structure of {parts}",
+            )
+    kind = _kind(composer)
     if getattr(kind, "requires_hard", False) and not (
         estimator.hard and estimator.hard_at_prediction
     ):
@@ -99,3 +112,10 @@ def check_parts(
             "composer that takes soft trees (GraphConvolution, HeadAttention, "
             "RecursiveMessagePassing)",
         )
+
+
+def _kind(part: object) -> type:
+    """The class of a module, or that which its builder will call."""
+    kind = part.func if isinstance(part, partial) else type(part)
+    assert isinstance(kind, type)
+    return kind

@@ -208,7 +208,7 @@ def build_latent_layer_model(
     Its backprop takes the gradients of ``vectors`` and returns those of the rows. For the arguments
     see ``build_latent_tok2vec_v1``.
     """
-    check_parts(structure, estimator, composer)
+    check_parts(structure, estimator, scorer, composer)
     if entropy_weight and "entropy" not in structure.tractable:
         raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
     if not -math.inf < entropy_weight < math.inf:

@@ -70,6 +70,10 @@ class Structure(ABC):
     """A set of structures over parts. Subclasses are stateless and may be pickled.
 
     part_axes: number of trailing axes of ``scores`` that index parts.
+    parts: what the parts are, so that a config with a scorer or composer of other parts is refused:
+        "arcs" (n+1, n+1) [head, modifier], "items" (n,), "cells" (n, m), "transitions" (n, k, k)
+        [position, previous tag, tag], "tags" (n, k), "spans" (n, n) [first, last], or a name of
+        one's own. Empty: not checked.
     tractable: names of the operations that have an exact polynomial algorithm, beyond those that
         follow from ``map``. Estimators ask it when a config is loaded.
     exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
@@ -79,6 +83,7 @@ class Structure(ABC):
     """
 
     part_axes: ClassVar[int]
+    parts: ClassVar[str] = ""
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     tractable: ClassVar[frozenset[str]] = frozenset()
     annotation: ClassVar[str] = "parts"

@@ -28,6 +28,8 @@ class DependencyTree(Structure):
     """
 
     part_axes: ClassVar[int] = 2
+    parts: ClassVar[str] = "arcs"
+    family: ClassVar[str]
     exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
     annotation: ClassVar[str] = "heads"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
@@ -51,9 +53,9 @@ class DependencyTree(Structure):
         self.max_arc_length = max_arc_length
 
     @property
-    def _constraints(self) -> tuple[str, int, int, bool]:
+    def _family(self) -> tuple[str, list[int]]:
         longest = -1 if self.max_arc_length is None else self.max_arc_length
-        return self.name, DIRECTIONS[self.direction], longest, self.single_root
+        return self.family, [DIRECTIONS[self.direction], longest, int(self.single_root)]
 
     def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         # The kernels read lengths and constraints themselves, and check what they read.
@@ -90,26 +92,26 @@ class DependencyTree(Structure):
         return mask[None] & inside[:, :, None] & inside[:, None, :]
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.dependency import best_trees
+        from spacy_latent.kernels import operators
 
-        return _indicate(best_trees(scores, lengths, *self._constraints), scores)
+        return _indicate(operators.best(scores, lengths, *self._family), scores)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.dependency import tree_log_partition
+        from spacy_latent.kernels import operators
 
-        return tree_log_partition(scores, lengths, *self._constraints)
+        return operators.log_partition(scores, lengths, *self._family)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.dependency import tree_marginals
+        from spacy_latent.kernels import operators
 
-        return tree_marginals(scores, lengths, *self._constraints)
+        return operators.marginals(scores, lengths, *self._family)
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        from spacy_latent.kernels.dependency import sample_trees
+        from spacy_latent.kernels import operators
 
-        heads = sample_trees(scores, lengths, *self._constraints, num_samples, generator)
+        heads = operators.sample(scores, lengths, *self._family, num_samples, generator)
         return _indicate(heads.flatten(0, 1), scores).unflatten(0, heads.shape[:2])
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:

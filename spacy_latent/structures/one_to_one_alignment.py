@@ -29,6 +29,7 @@ class OneToOneAlignment(Structure):
     """
 
     part_axes: ClassVar[int] = 2
+    parts: ClassVar[str] = "cells"
     annotation: ClassVar[str] = "parts"
 
     def __init__(self, unaligned: bool = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from spacy_latent.structures.base import SparseSolution
@@ -15,6 +17,8 @@ class ProjectiveTree(DependencyTree):
     the inside charts; all O(n³) time and O(n²) memory. For arguments and shapes see
     :class:`DependencyTree`.
     """
+
+    family: ClassVar[str] = "spacy_latent.kernels.inside_outside:FAMILY"
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

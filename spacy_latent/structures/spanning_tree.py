@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from spacy_latent.structures.base import SparseSolution
@@ -14,6 +16,8 @@ class SpanningTree(DependencyTree):
     MAP is Chu-Liu-Edmonds (O(n²)), sums are by the Matrix-Tree theorem (O(n³); Koo et al. 2007),
     samples by Wilson's algorithm (1996). For arguments and shapes see :class:`DependencyTree`.
     """
+
+    family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

@@ -1,0 +1,237 @@
+"""Kernels of structures with exact sums as torch operators.
+
+A family of structures gives kernels over one range of items; the operators here add the batch, the
+threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
+its Hessian with a vector. Tensors on a GPU are solved on the CPU and sent back.
+
+A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
+compiled, or read from numba's cache, only once they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.status import INFEASIBLE, NOT_FINITE
+
+LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Family:
+    """The kernels of a family of structures, and what they cost.
+
+    Each kernel works on the items start .. stop−1, is compiled with ``nogil``, gets scores
+    ``(B, *parts)``, float32 or float64 and contiguous, int64 lengths, and the family's options as
+    integers, reads no padding, and sets ``status`` ``(B,)`` int8 as in kernels.status.
+
+    name: of the structure, for messages.
+    best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
+    total: (start, stop, scores, lengths, *options, along, what, log_partition, result, kept,
+        status). what: 0 writes log_partition ``(B,)`` alone; 1 also the marginals to result; 2 to
+        result the product of the Hessian of the log-partition with ``along``. All are float64, in
+        the shape of the scores; result comes uninitialised, and must be 0 at what is no part.
+        kept: ``(B, kept_size)``; what=1 may write there what what=2 reads, if its width is not 0.
+    sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)`` uint64,
+        not 0; samples ``(K, *shape of best)``.
+    best_shape: from the shape of the scores to that of ``best`` and of one sample, int32.
+    best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
+    kept_size: numbers per item that marginals keep for their gradient, from the shape of the
+        scores.
+    """
+
+    name: str
+    best: Callable[..., None]
+    total: Callable[..., None]
+    sample: Callable[..., None]
+    best_shape: Callable[[torch.Size], tuple[int, ...]]
+    best_cost: Callable[[np.ndarray], np.ndarray]
+    total_cost: Callable[[np.ndarray], np.ndarray]
+    kept_size: Callable[[torch.Size], int] = lambda shape: 0
+
+
+@cache
+def family_of(place: str) -> Family:
+    module, attribute = place.split(":")
+    family = getattr(import_module(module), attribute)
+    assert isinstance(family, Family)
+    return family
+
+
+def read(scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Contiguous arrays on the CPU, without a copy where they are that already."""
+    return scores.detach().cpu().contiguous().numpy(), lengths.cpu().contiguous().numpy()
+
+
+def check(name: str, status: np.ndarray) -> None:
+    """Raise the error that names the items of which a kernel reports one."""
+    if not status.any():
+        return
+    not_finite = np.flatnonzero(status == NOT_FINITE).tolist()
+    if not_finite:
+        raise InvalidScores(not_finite_message(name, not_finite))
+    raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
+
+
+@torch.library.custom_op("spacy_latent::best", mutates_args=())
+def best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+    """The best structures as the family writes them, ``family.best_shape``, int32."""
+    family = family_of(place)
+    array, sizes = read(scores, lengths)
+    result = np.empty(family.best_shape(scores.shape), dtype=np.int32)
+    status = np.zeros(len(array), dtype=np.int8)
+    spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
+    check(family.name, status)
+    return torch.from_numpy(result).to(scores.device)
+
+
+@best.register_fake
+def _(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+    return scores.new_empty(family_of(place).best_shape(scores.shape), dtype=torch.int32)
+
+
+def _total(
+    scores: Tensor,
+    lengths: Tensor,
+    place: str,
+    options: Sequence[int],
+    what: int,
+    kept: np.ndarray,
+    change: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    family = family_of(place)
+    array, sizes = read(scores, lengths)
+    along = np.empty((0,) * array.ndim)
+    if change is not None:
+        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=np.float64)
+    log_partition = np.empty(len(array))
+    result = np.empty(array.shape if what else (0,) * array.ndim)
+    status = np.zeros(len(array), dtype=np.int8)
+    costs = family.total_cost(sizes) * (1 + what)
+    outputs = (log_partition, result, kept, status)
+    spread(family.total, costs, (array, sizes, *options, along, what, *outputs))
+    check(family.name, status)
+    # NumPy converts: torch's threads would spin on, on the core that the next call needs.
+    arrays = (item.astype(array.dtype, copy=False) for item in (log_partition, result))
+    first, second = (torch.from_numpy(item).to(scores.device) for item in arrays)
+    return first, second
+
+
+@torch.library.custom_op("spacy_latent::log_partition", mutates_args=())
+def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+    """log Σ exp(score) over structures, ``(B,)``."""
+    kept = np.empty((len(scores), 0))
+    return _total(scores, lengths, place, options, LOG_PARTITION, kept)[0]
+
+
+@torch.library.custom_op("spacy_latent::marginals", mutates_args=())
+def _marginals(
+    scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
+) -> tuple[Tensor, Tensor]:
+    width = family_of(place).kept_size(scores.shape) if keep else 0
+    kept = np.empty((len(scores), width))
+    result = _total(scores, lengths, place, options, MARGINALS, kept)[1]
+    return result, torch.from_numpy(kept)
+
+
+@torch.library.custom_op("spacy_latent::hessian_product", mutates_args=())
+def hessian_product(
+    scores: Tensor,
+    change: Tensor,
+    kept: Tensor,
+    lengths: Tensor,
+    place: str,
+    options: Sequence[int],
+) -> Tensor:
+    """The Hessian of the log-partition times ``change``, like ``scores``.
+
+    kept: what the marginals kept at the same scores, or of width 0.
+    """
+    return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
+
+
+def marginals(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+    """Probabilities of the parts, like ``scores``; zero at what is no part."""
+    keep = scores.requires_grad and torch.is_grad_enabled()
+    return _marginals(scores, lengths, place, options, keep)[0]
+
+
+@log_partition.register_fake
+def _(scores: Tensor, *_: Any) -> Tensor:
+    return scores.new_empty(scores.shape[:1])
+
+
+@_marginals.register_fake
+def _(
+    scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
+) -> tuple[Tensor, Tensor]:
+    width = family_of(place).kept_size(scores.shape) if keep else 0
+    result = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    return result, torch.empty((scores.shape[0], width), dtype=torch.float64, device="cpu")
+
+
+@hessian_product.register_fake
+def _(scores: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.family = inputs[2:]
+
+
+def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    scores, lengths = ctx.saved_tensors
+    result = marginals(scores, lengths, *ctx.family)
+    return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None
+
+
+def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:2], output[1])
+    ctx.family = inputs[2:4]
+    ctx.mark_non_differentiable(output[1])
+    # Else the backward would fill zeros as large as what was kept.
+    ctx.set_materialize_grads(False)
+
+
+def _marginals_backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return None, None, None, None, None
+    scores, lengths, kept = ctx.saved_tensors
+    product = hessian_product(scores, gradient, kept, lengths, *ctx.family)
+    return product, None, None, None, None
+
+
+log_partition.register_autograd(_log_partition_backward, setup_context=_keep_log_partition)
+_marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
+
+
+def sample(
+    scores: Tensor,
+    lengths: Tensor,
+    place: str,
+    options: Sequence[int],
+    num_samples: int,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Exact samples, ``(num_samples, *family.best_shape)`` int32."""
+    family = family_of(place)
+    array, sizes = read(scores, lengths)
+    # One stream for each item: a draw does not depend on the threads or on the other items' luck.
+    seeds = torch.randint(1, 2**62, (len(array),), generator=generator).numpy().astype(np.uint64)
+    samples = np.empty((num_samples, *family.best_shape(scores.shape)), dtype=np.int32)
+    status = np.zeros(len(array), dtype=np.int8)
+    costs = family.total_cost(sizes) * (1 + num_samples)
+    spread(family.sample, costs, (array, sizes, *options, seeds, samples, status))
+    check(family.name, status)
+    return torch.from_numpy(samples).to(scores.device)
