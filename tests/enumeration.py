@@ -67,3 +67,16 @@ def arcs(heads: tuple[int, ...]) -> np.ndarray:
     z = np.zeros((n + 1, n + 1))
     z[list(heads), range(1, n + 1)] = 1.0
     return z
+
+
+def tag_sequences(n: int, num_tags: int) -> Iterator[tuple[int, ...]]:
+    """Every sequence of n tags."""
+    yield from product(range(num_tags), repeat=n)
+
+
+def transitions(tags: tuple[int, ...], num_tags: int) -> np.ndarray:
+    """The 0/1 array ``(n, K, K)``, ``[position, previous tag, tag]``, of a sequence of tags."""
+    z = np.zeros((len(tags), num_tags, num_tags))
+    for i, tag in enumerate(tags):
+        z[i, tags[i - 1] if i else 0, tag] = 1.0
+    return z

@@ -24,6 +24,7 @@ from spacy_latent.kernels.arborescence import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
@@ -507,38 +508,6 @@ def _total_by_logarithms(scores, n, single_root, child, change, what, log_partit
 
 
 @njit(cache=True, nogil=True)
-def _random(state):
-    """Uniform in [0, 1) by xorshift64*, so that an item's draws do not depend on threads."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return ((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True)
-def _choose(log_weights, count, state):
-    """An index with probability proportional to exp(log_weights)."""
-    top = -np.inf
-    for i in range(count):
-        top = max(top, log_weights[i])
-    total = 0.0
-    for i in range(count):
-        total += math.exp(log_weights[i] - top)
-    left = _random(state) * total
-    chosen = -1
-    for i in range(count):
-        weight = math.exp(log_weights[i] - top)
-        if weight > 0.0:
-            chosen = i
-            left -= weight
-            if left < 0.0:
-                break
-    return chosen
-
-
-@njit(cache=True, nogil=True)
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
     if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
@@ -553,7 +522,7 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
                 column[head] = scores[head, node]
             if root != 0:
                 column[0] = -np.inf
-            heads[node] = _choose(column, n + 1, state)
+            heads[node] = choose(column, n + 1, state)
             node = heads[node]
             steps += 1
             if steps > max_steps:
@@ -603,7 +572,7 @@ def sample_trees(
                     column[token] = -np.inf
                     if marginals[0, 0, token] > 0.0:
                         column[token] = math.log(marginals[0, 0, token])
-                root = _choose(column, n + 1, state)
+                root = choose(column, n + 1, state)
                 heads[root] = 0
             if _wilson(matrix[0], n, root, heads, column, state, 100 * (n + 1)):
                 continue
@@ -626,7 +595,7 @@ def sample_trees(
                     column[head] = -np.inf
                     if conditional[0, head, modifier] > 0.0:
                         column[head] = math.log(conditional[0, head, modifier])
-                heads[modifier] = _choose(column, n + 1, state)
+                heads[modifier] = choose(column, n + 1, state)
                 for head in range(n + 1):
                     if head != heads[modifier]:
                         fixed[0, head, modifier] = -np.inf

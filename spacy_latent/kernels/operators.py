@@ -48,6 +48,10 @@ class Family:
     best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
     kept_size: numbers per item that marginals keep for their gradient, from the shape of the
         scores.
+    product: (start, stop, marginals, lengths, *options, along, result, status); where it is given,
+        it writes the product of the Hessian with ``along`` from the marginals alone, total is never
+        asked for it, and marginals, along and results (also that of total) have the dtype of the
+        scores.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Family:
     best_cost: Callable[[np.ndarray], np.ndarray]
     total_cost: Callable[[np.ndarray], np.ndarray]
     kept_size: Callable[[torch.Size], int] = lambda shape: 0
+    product: Callable[..., None] | None = None
 
 
 @cache
@@ -115,7 +120,8 @@ def _total(
     if change is not None:
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=np.float64)
     log_partition = np.empty(len(array))
-    result = np.empty(array.shape if what else (0,) * array.ndim)
+    precision = np.float64 if family.product is None else array.dtype
+    result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
     status = np.zeros(len(array), dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + what)
     outputs = (log_partition, result, kept, status)
@@ -155,8 +161,19 @@ def hessian_product(
 ) -> Tensor:
     """The Hessian of the log-partition times ``change``, like ``scores``.
 
-    kept: what the marginals kept at the same scores, or of width 0.
+    kept: what the marginals kept at the same scores, or of width 0; the marginals themselves where
+        the family has a kernel for them.
     """
+    family = family_of(place)
+    if family.product is not None:
+        array, sizes = read(kept, lengths)
+        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=array.dtype)
+        result = np.empty_like(array)
+        status = np.zeros(len(array), dtype=np.int8)
+        costs = family.total_cost(sizes)
+        spread(family.product, costs, (array, sizes, *options, along, result, status))
+        check(family.name, status)
+        return torch.from_numpy(result).to(scores.device)
     return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
@@ -197,8 +214,9 @@ def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, 
 
 
 def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:2], output[1])
     ctx.family = inputs[2:4]
+    from_marginals = family_of(ctx.family[0]).product is not None
+    ctx.save_for_backward(*inputs[:2], output[0] if from_marginals else output[1])
     ctx.mark_non_differentiable(output[1])
     # Else the backward would fill zeros as large as what was kept.
     ctx.set_materialize_grads(False)

@@ -79,7 +79,8 @@ class Structure(ABC):
     exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
         for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
         modifiers have one head each. Empty where there are no such axes.
-    annotation: how to read what :meth:`decode` gives: "heads" for one head per token, or "parts".
+    annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
+        one tag per position, or "parts".
     """
 
     part_axes: ClassVar[int]

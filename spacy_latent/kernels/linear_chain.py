@@ -1,0 +1,602 @@
+"""Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
+
+Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]; at position 0 only the row of
+previous tag 0 is read. Weights are exp(score − the position's best); the sums forward and backward
+are divided by their largest at each position, so that the inner loops are multiply-adds. Where what
+underflowed could matter, which the sums tell (see TRUSTED), the item is done again on logarithms.
+Everything is float64, whatever the dtype of the scores.
+
+The gradient of the marginals needs nothing but the marginals: along a chain, the expectation of a
+sum of changes given a tag is a recursion over P(previous tag | tag), so the product of the Hessian
+with a vector takes no exponential.
+
+:func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
+from one position to the next, and serve other chains as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.draws import choose
+from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.operators import Family, check, read
+from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+FAST = {"reassoc", "contract", "nsz"}
+# All factors are at most 1, so each product that underflowed was below 1e−300. A position whose
+# products sum to this much cannot miss them.
+TRUSTED = 1e-150
+
+
+@njit(cache=True, nogil=True)
+def is_wrong(row):
+    """Whether a row holds NaN or +inf."""
+    wrong = 0
+    for t in range(len(row)):
+        wrong += 0 if row[t] < np.inf else 1
+    return wrong > 0
+
+
+# ------------------------------------------------------------------------------------ the best
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def best_step(previous, block, result):
+    """result[t] = max over p of previous[p] + block[p, t]. RETURNS: whether a score is NaN or
+    +inf."""
+    tags = len(result)
+    wrong = 0
+    for t in range(tags):
+        result[t] = -np.inf
+    for p in range(tags):
+        base, row = previous[p], block[p]
+        for t in range(tags):
+            score = row[t]
+            value = base + score
+            result[t] = value if value > result[t] else result[t]
+            wrong += 0 if score < np.inf else 1
+    return wrong > 0
+
+
+@njit(cache=True, nogil=True)
+def previous_of(previous, block, tag):
+    """The first p where previous[p] + block[p, tag] is largest."""
+    best, chosen = -np.inf, 0
+    for p in range(len(previous)):
+        value = previous[p] + block[p, tag]
+        if value > best:
+            best, chosen = value, p
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def largest(row):
+    """The first place of the largest number."""
+    chosen = 0
+    for t in range(1, len(row)):
+        if row[t] > row[chosen]:
+            chosen = t
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def best_chains(start, stop, scores, lengths, tags, status):
+    """``Family.best``: tags ``(B, N)``, −1 at padding."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    values = np.empty((room, scores.shape[3]))
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        item = scores[b]
+        wrong = is_wrong(item[0, 0])
+        values[0] = item[0, 0]
+        for i in range(1, n):
+            wrong |= best_step(values[i - 1], item[i], values[i])
+        if wrong:
+            status[b] = NOT_FINITE
+            continue
+        tag = largest(values[n - 1])
+        if values[n - 1, tag] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        for i in range(n - 1, 0, -1):
+            tags[b, i] = tag
+            tag = previous_of(values[i - 1], item[i], tag)
+        tags[b, 0] = tag
+
+
+# ------------------------------------------------------------------------------------ sums
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _weigh(block, top, weights):
+    """exp(score − best) of a position to ``weights``, flat. top: workspace of a row. RETURNS: the
+    best, NaN where a score is NaN or +inf, 0 where none is above −inf."""
+    rows, tags = block.shape
+    wrong = 0
+    for t in range(tags):
+        top[t] = -np.inf
+    for p in range(rows):
+        row, target = block[p], weights[p * tags : (p + 1) * tags]
+        for t in range(tags):
+            score = np.float64(row[t])
+            target[t] = score
+            top[t] = score if score > top[t] else top[t]
+            wrong += 0 if score < np.inf else 1
+    best = -np.inf
+    for t in range(tags):
+        best = max(best, top[t])
+    if wrong > 0:
+        return np.nan
+    if best == -np.inf:
+        best = 0.0
+    for j in range(rows * tags):
+        weights[j] = exponential(weights[j] - best)
+    return best
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def scaled(row):
+    """Divide a row of sums by its largest. RETURNS: that; where it is 0, nothing is divided."""
+    best = 0.0
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best > 0.0:
+        factor = 1.0 / best
+        if factor < np.inf:
+            for t in range(len(row)):
+                row[t] *= factor
+        else:
+            for t in range(len(row)):
+                row[t] /= best
+    return best
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _forward(weights, n, tags, left, scales):
+    """left[i, t]: sums of the weights of the chains up to position i that end in t, divided by the
+    largest; ``scales`` by how much."""
+    left[0] = weights[0, :tags]
+    scales[0] = scaled(left[0])
+    for i in range(1, n):
+        before, own, block = left[i - 1], left[i], weights[i]
+        for t in range(tags):
+            own[t] = 0.0
+        for p in range(tags):
+            base, row = before[p], block[p * tags : (p + 1) * tags]
+            for t in range(tags):
+                own[t] += base * row[t]
+        scales[i] = scaled(own)
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _backward(weights, n, tags, left, scales, right, share, write, result):
+    """The sums backward, and where ``write``, the marginals. right, share: workspaces of a row.
+    RETURNS: whether the result can be trusted."""
+    for t in range(tags):
+        right[t] = 1.0
+    for i in range(n - 1, -1, -1):
+        own = left[i]
+        total = 0.0
+        for t in range(tags):
+            total += own[t] * right[t]
+        if not total * scales[i] >= TRUSTED:
+            return False
+        if i == 0:
+            if write:
+                for t in range(tags):
+                    result[0, 0, t] = own[t] * right[t] / total
+            break
+        factor = 1.0 / (total * scales[i])
+        for t in range(tags):
+            share[t] = right[t] * factor
+        before, block = left[i - 1], weights[i]
+        for p in range(tags):
+            row, base, inner = block[p * tags : (p + 1) * tags], before[p], 0.0
+            if write:
+                target = result[i, p]
+                for t in range(tags):
+                    value = row[t] * share[t]
+                    target[t] = base * value
+                    inner += value
+            else:
+                for t in range(tags):
+                    inner += row[t] * share[t]
+            right[p] = inner
+        scaled(right)
+    return True
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def log_forward_step(previous, block, top, result):
+    """result[t] = log Σ_p exp(previous[p] + block[p, t]). top: workspace of a row."""
+    tags = len(result)
+    for t in range(tags):
+        top[t] = -np.inf
+        result[t] = 0.0
+    for p in range(tags):
+        base, row = previous[p], block[p]
+        for t in range(tags):
+            value = base + row[t]
+            top[t] = value if value > top[t] else top[t]
+    for p in range(tags):
+        base, row = previous[p], block[p]
+        for t in range(tags):
+            shift = top[t] if top[t] > -np.inf else 0.0
+            result[t] += exponential(base + row[t] - shift)
+    for t in range(tags):
+        result[t] = top[t] + math.log(result[t]) if top[t] > -np.inf else -np.inf
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def log_backward_step(after, block, result):
+    """result[p] = log Σ_t exp(block[p, t] + after[t])."""
+    tags = len(result)
+    for p in range(tags):
+        row, top = block[p], -np.inf
+        for t in range(tags):
+            value = row[t] + after[t]
+            top = value if value > top else top
+        total = 0.0
+        if top > -np.inf:
+            for t in range(tags):
+                total += exponential(row[t] + after[t] - top)
+        result[p] = top + math.log(total) if top > -np.inf else -np.inf
+
+
+@njit(cache=True, nogil=True)
+def centred(row):
+    """Subtract from a row its largest. RETURNS: that; where it is −inf, nothing is subtracted."""
+    best = -np.inf
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best > -np.inf:
+        for t in range(len(row)):
+            row[t] -= best
+    return best
+
+
+@njit(cache=True, nogil=True)
+def log_sum(row):
+    """log Σ exp of a row whose largest is finite or −inf."""
+    best = -np.inf
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best == -np.inf:
+        return best
+    total = 0.0
+    for t in range(len(row)):
+        total += math.exp(row[t] - best)
+    return best + math.log(total)
+
+
+@njit(cache=True, nogil=True)
+def _log_forward(scores, n, left, shifts, top):
+    """As _forward, on logarithms: rows of ``left`` are centred, by ``shifts``. RETURNS: whether
+    there is a chain."""
+    left[0] = scores[0, 0]
+    shifts[0] = centred(left[0])
+    for i in range(1, n):
+        if shifts[i - 1] == -np.inf:
+            return False
+        log_forward_step(left[i - 1], scores[i], top, left[i])
+        shifts[i] = centred(left[i])
+    return shifts[n - 1] > -np.inf
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _log_marginals(scores, n, left, shifts, result):
+    tags = left.shape[1]
+    right, after, joined = np.zeros(tags), np.empty(tags), np.empty(tags)
+    for i in range(n - 1, -1, -1):
+        for t in range(tags):
+            joined[t] = left[i, t] + right[t]
+        total = log_sum(joined)
+        if i == 0:
+            for t in range(tags):
+                result[0, 0, t] = exponential(joined[t] - total)
+            break
+        for t in range(tags):
+            after[t] = right[t]
+            joined[t] = right[t] - total - shifts[i]
+        for p in range(tags):
+            base, row, target = left[i - 1, p], scores[i, p], result[i, p]
+            for t in range(tags):
+                target[t] = exponential(base + row[t] + joined[t])
+        log_backward_step(after, scores[i], right)
+        centred(right)
+
+
+@njit(cache=True, nogil=True)
+def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, result, kept, status):
+    """``Family.total`` of kernels.operators, for ``what`` of 0 and 1."""
+    room, tags = 1, scores.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    weights = np.empty((room, tags * tags))
+    left, scales, shifts = np.empty((room, tags)), np.empty(room), np.empty(room)
+    top, right = np.empty(tags), np.empty(tags)
+    spare = np.empty((1, 1, 1), dtype=result.dtype)
+    for b in range(start, stop):
+        n = lengths[b]
+        log_partition[b] = 0.0
+        status[b] = FEASIBLE
+        own = result[b] if what else spare
+        if what:
+            own[:1] = 0.0
+            own[max(n, 1) :] = 0.0
+        if n == 0:
+            continue
+        shifts[0] = _weigh(scores[b, 0, :1], top, weights[0])
+        total = shifts[0]
+        for i in range(1, n):
+            shifts[i] = _weigh(scores[b, i], top, weights[i])
+            total += shifts[i]
+        if math.isnan(total):
+            status[b] = NOT_FINITE
+            continue
+        _forward(weights, n, tags, left, scales)
+        if _backward(weights, n, tags, left, scales, right, top, what > 0, own):
+            last = 0.0
+            for i in range(n):
+                total += math.log(scales[i])
+            for t in range(tags):
+                last += left[n - 1, t]
+            log_partition[b] = total + math.log(last)
+            continue
+        if not _log_forward(scores[b], n, left, shifts, top):
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1])
+        if what:
+            _log_marginals(scores[b], n, left, shifts, own)
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _expect_forward(marginals, along, n, tags, mean, weight):
+    """mean[i, t]: the expected change of the score of the chain up to position i, given the tag t
+    there; 0 where that has no probability. RETURNS: the expected change of the whole."""
+    for t in range(tags):
+        mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
+        weight[t] = marginals[0, 0, t]
+    for i in range(1, n):
+        before, own = mean[i - 1], mean[i]
+        for t in range(tags):
+            own[t] = 0.0
+            weight[t] = 0.0
+        for p in range(tags):
+            base, row, change = before[p], marginals[i, p], along[i, p]
+            for t in range(tags):
+                share = np.float64(row[t])
+                value = share * (base + change[t])
+                own[t] += value if share > 0.0 else 0.0
+                weight[t] += share
+        for t in range(tags):
+            own[t] = own[t] / weight[t] if weight[t] > 0.0 else 0.0
+    total, mass = 0.0, 0.0
+    for t in range(tags):
+        total += weight[t] * mean[n - 1, t]
+        mass += weight[t]
+    return total / mass
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
+    """Write the product. rest: workspace of a row, the expected change after a position."""
+    for t in range(tags):
+        rest[t] = -total
+    for i in range(n - 1, 0, -1):
+        before = mean[i - 1]
+        for p in range(tags):
+            base, row, change, target = before[p], marginals[i, p], along[i, p], result[i, p]
+            value, mass = 0.0, 0.0
+            for t in range(tags):
+                share = np.float64(row[t])
+                inner = share * (change[t] + rest[t])
+                inner = inner if share > 0.0 else 0.0
+                target[t] = inner + share * base
+                value += inner
+                mass += share
+            # Read by position i no more.
+            before[p] = value / mass if mass > 0.0 else 0.0
+        for p in range(tags):
+            rest[p] = before[p]
+    for t in range(tags):
+        share = np.float64(marginals[0, 0, t])
+        value = share * (along[0, 0, t] + rest[t])
+        result[0, 0, t] = value if share > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def product_with_hessian(start, stop, marginals, lengths, along, result, status):
+    """``Family.product`` of kernels.operators: the covariance of a part and of the change ``along``
+    of a chain's score is the part's probability times its expectation of the latter, less the mean.
+    """
+    room, tags = 1, marginals.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    mean, rest = np.empty((room, tags)), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        result[b, max(n, 1) :] = 0.0
+        result[b, :1] = 0.0
+        if n > 0:
+            total = _expect_forward(marginals[b], along[b], n, tags, mean, rest)
+            _expect_backward(marginals[b], along[b], n, tags, mean, total, rest, result[b])
+
+
+# ------------------------------------------------------------------------------------ samples
+
+
+@njit(cache=True, nogil=True)
+def sample_chains(start, stop, scores, lengths, seeds, samples, status):
+    """``Family.sample``: forward filter, backward sample; tags ``(S, B, N)``, −1 at padding."""
+    room, tags = 1, scores.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    left, shifts = np.empty((room, tags)), np.empty(room)
+    top, column = np.empty(tags), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        wrong = is_wrong(scores[b, 0, 0])
+        for i in range(1, n):
+            for p in range(tags):
+                wrong |= is_wrong(scores[b, i, p])
+        if wrong:
+            status[b] = NOT_FINITE
+            continue
+        if not _log_forward(scores[b], n, left, shifts, top):
+            status[b] = INFEASIBLE
+            continue
+        state = seeds[b : b + 1].copy()
+        for k in range(samples.shape[0]):
+            tag = choose(left[n - 1], tags, state)
+            samples[k, b, n - 1] = tag
+            for i in range(n - 1, 0, -1):
+                for p in range(tags):
+                    column[p] = left[i - 1, p] + scores[b, i, p, tag]
+                tag = choose(column, tags, state)
+                samples[k, b, i - 1] = tag
+
+
+# ------------------------------------------------------------------------------------ the k best
+
+
+@njit(cache=True, nogil=True)
+def k_best_step(previous, block, result, origin):
+    """The k best of each tag, best first, from those of each previous tag (``(K, k)``, −inf where
+    there are fewer). origin ``(K, k)``: previous tag · k + its rank. Ties go to the lower one."""
+    tags, k = previous.shape
+    for t in range(tags):
+        row, source = result[t], origin[t]
+        row[:] = -np.inf
+        source[:] = -1
+        for p in range(tags):
+            score = block[p, t]
+            for rank in range(k):
+                value = previous[p, rank] + score
+                if not value > row[k - 1]:
+                    break
+                place = k - 1
+                while place > 0 and value > row[place - 1]:
+                    row[place] = row[place - 1]
+                    source[place] = source[place - 1]
+                    place -= 1
+                row[place] = value
+                source[place] = p * k + rank
+
+
+@njit(cache=True, nogil=True)
+def k_best_last(values, totals, places):
+    """The k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
+    tags, k = values.shape
+    totals[:] = -np.inf
+    places[:] = -1
+    for t in range(tags):
+        for rank in range(k):
+            value = values[t, rank]
+            if not value > totals[k - 1]:
+                break
+            place = k - 1
+            while place > 0 and value > totals[place - 1]:
+                totals[place] = totals[place - 1]
+                places[place] = places[place - 1]
+                place -= 1
+            totals[place] = value
+            places[place] = t * k + rank
+
+
+@njit(cache=True, nogil=True)
+def trace_k_best(places, origin, n, k, chosen):
+    """Write the tags of the k best to ``chosen`` (k, N). origin: ``(n, K, k)``."""
+    for rank in range(k):
+        place = places[rank]
+        if place < 0:
+            continue
+        for i in range(n - 1, -1, -1):
+            chosen[rank, i] = place // k
+            place = origin[i, place // k, place % k]
+
+
+@njit(cache=True, nogil=True)
+def k_best_chains(start, stop, scores, lengths, tags, totals, status):
+    """tags: ``(k, B, N)`` int32, −1 at padding and where there are fewer than k; totals: ``(k, B)``
+    float64, −inf there."""
+    room, count, k = 1, scores.shape[3], len(tags)
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    values = np.empty((2, count, k))
+    origin = np.empty((room, count, k), dtype=np.int64)
+    best, places = np.empty(k), np.empty(k, dtype=np.int64)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[:, b] = -1
+        totals[:, b] = -np.inf
+        status[b] = FEASIBLE
+        if n == 0:
+            totals[0, b] = 0.0
+            continue
+        wrong = is_wrong(scores[b, 0, 0])
+        values[0] = -np.inf
+        values[0, :, 0] = scores[b, 0, 0]
+        for i in range(1, n):
+            for p in range(count):
+                wrong |= is_wrong(scores[b, i, p])
+            k_best_step(values[(i - 1) % 2], scores[b, i], values[i % 2], origin[i])
+        k_best_last(values[(n - 1) % 2], best, places)
+        if wrong:
+            status[b] = NOT_FINITE
+        elif best[0] == -np.inf:
+            status[b] = INFEASIBLE
+        else:
+            totals[:, b] = best
+            trace_k_best(places, origin, n, k, tags[:, b])
+
+
+def k_best(
+    scores: Tensor, lengths: Tensor, k: int, family: Family, kernel: Callable[..., None]
+) -> tuple[Tensor, Tensor]:
+    """Tags ``(k, *family.best_shape)`` int32 and their totals ``(k, B)`` float64.
+
+    kernel: like :func:`k_best_chains`.
+    """
+    if k < 1:
+        raise InvalidScores(f"{family.name}.top_k: k is {k}; expected k >= 1.")
+    array, sizes = read(scores, lengths)
+    tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
+    totals = np.empty((k, len(array)))
+    status = np.zeros(len(array), dtype=np.int8)
+    spread(kernel, family.best_cost(sizes) * (1 + 10 * k), (array, sizes, tags, totals, status))
+    check(family.name, status)
+    return torch.from_numpy(tags).to(scores.device), torch.from_numpy(totals).to(scores.device)
+
+
+FAMILY = Family(
+    name="LinearChain",
+    best=best_chains,
+    total=sum_over_chains,
+    sample=sample_chains,
+    product=product_with_hessian,
+    best_shape=lambda shape: tuple(shape[:2]),
+    # For 20 tags: the kernels do not tell how many there are.
+    best_cost=lambda n: 300 + 120 * n,
+    total_cost=lambda n: 500 + 800 * n,
+)

@@ -1,0 +1,133 @@
+"""Linear chains: one tag for each position, scored by pairs of neighbours."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.base import Structure, TopK
+
+FAMILY = "spacy_latent.kernels.linear_chain:FAMILY"
+
+
+class LinearChain(Structure):
+    """Sequences of tags. Scores ``(B, N, K, K)``, ``[b, position, previous tag, tag]``; lengths
+    ``(B,)``, each at most N.
+
+    Position 0 has no previous tag: only its row of previous tag 0 counts, as the scores of the
+    first tag; its other rows are no parts, and never read. Every sequence thus holds one part of
+    each position. An item of length 0 has one sequence, the empty one.
+
+    MAP is Viterbi's algorithm (1967), sums are forward-backward (Rabiner 1989), samples are drawn
+    backward from the forward sums; all O(N·K²). Where transitions are the same at all positions,
+    :class:`~spacy_latent.structures.tag_sequence.TagSequence` needs only O(N·K) memory.
+    """
+
+    part_axes: ClassVar[int] = 3
+    parts: ClassVar[str] = "transitions"
+    exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
+    annotation: ClassVar[str] = "tags"
+    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        # The kernels read lengths and constraints themselves, and check what they read.
+        scores, lengths = self.check_types(scores, lengths)
+        if scores.shape[2] != scores.shape[3] or scores.shape[2] < 1:
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K, K), "
+                "[item, position, previous tag, tag], with at least one tag."
+            )
+        check_lengths(self.name, lengths, scores.shape[1])
+        return scores, lengths
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(scores.shape[1], device=scores.device)
+        first_row = torch.arange(scores.shape[2], device=scores.device) == 0
+        mask = (position > 0)[:, None] | first_row
+        inside = position < lengths.to(scores.device)[:, None]
+        return mask[None, :, :, None] & inside[:, :, None, None]
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return transitions_of(operators.best(scores, lengths, FAMILY, []), scores)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.log_partition(scores, lengths, FAMILY, [])
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.marginals(scores, lengths, FAMILY, [])
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        tags = operators.sample(scores, lengths, FAMILY, [], num_samples, generator)
+        return transitions_of(tags.flatten(0, 1), scores).unflatten(0, tags.shape[:2])
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        from spacy_latent.kernels import linear_chain as kernels
+
+        prepared, lengths = self.prepare(scores, lengths)
+        tags, totals = kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
+        z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
+        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """Tags of the positions, ``(n,)`` int32."""
+        return z[:length].max(1).argmax(1).astype("int32")
+
+    def encode(self, gold: np.ndarray, length: Any, num_tags: int | None = None) -> np.ndarray:
+        """Transitions ``(n, K, K)`` from tags as in :meth:`decode`.
+
+        num_tags: K; tags alone do not tell it.
+        """
+        check_tags(self.name, gold, length, num_tags)
+        tags = np.asarray(gold, dtype="int64")
+        z = np.zeros((length, num_tags or 0, num_tags or 0), dtype="float32")
+        z[np.arange(length), np.concatenate([[0], tags[:-1]])[:length], tags] = 1.0
+        return z
+
+
+def check_lengths(name: str, lengths: Tensor, room: int) -> None:
+    if lengths.dim() != 1:
+        raise InvalidScores(f"{name}: lengths have shape {tuple(lengths.shape)}; expected (B,).")
+    if lengths.numel():
+        low, high = lengths.min().item(), lengths.max().item()
+        if low < 0 or high > room:
+            raise InvalidScores(
+                f"{name}: lengths lie between {low} and {high}, but the scores have room for 0 to "
+                f"{room} positions."
+            )
+
+
+def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -> None:
+    tags = np.asarray(gold)
+    if num_tags is None:
+        raise InvalidScores(f"{name}.encode: give num_tags, the number of tags there are.")
+    if tags.shape != (length,) or (length and not 0 <= tags.min() <= tags.max() < num_tags):
+        raise InvalidScores(
+            f"{name}.encode: tags are {tags.tolist()[:10]}; expected {length} of them, each from 0 "
+            f"to {num_tags - 1}."
+        )
+
+
+def transitions_of(tags: Tensor, scores: Tensor) -> Tensor:
+    """0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at
+    padding."""
+    count = scores.shape[-1]
+    z = scores.new_zeros((*tags.shape, count * count))
+    place = tags.clamp_min(0).long()
+    place[:, 1:] += count * place[:, :-1]
+    z.scatter_(2, place.unsqueeze(2), (tags >= 0).to(z.dtype).unsqueeze(2))
+    return z.unflatten(2, (count, count))
