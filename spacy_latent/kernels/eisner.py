@@ -13,14 +13,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-# Rows are padded to whole vectors of 8 float64, so that inner loops have no remainder.
-LANES = 8
+from spacy_latent.kernels.vector import LANES, fused_loop
+
 CHARTS = 5
+# Over the right end of spans that start at i and are split at k.
+_push = fused_loop([("max", 0, ((0, 3),)), ("max", 1, ((1, 4),)), ("max", 2, ((2, 5),))])
+_push_arcs = fused_loop([("max", 0, ((0, 1),))])
 
 
 @njit(nogil=True, cache=True, inline="always")
 def chart_stride(n: int) -> int:
-    """Length of a row of a chart over n tokens and the root."""
+    """Length of a row of a chart over n tokens and the root: whole vectors."""
     return (n + LANES) // LANES * LANES
 
 
@@ -47,7 +50,6 @@ def _fill(
     right: NDArray[np.float64],
     left: NDArray[np.float64],
 ) -> None:
-    stride = right.shape[1]
     right[first : n + 2] = -np.inf
     left[first : n + 2] = -np.inf
     to_left[first : n + 2] = -np.inf
@@ -58,7 +60,7 @@ def _fill(
         right_row[i] = 0.0
         left_row[i] = 0.0
         below = left[i + 1]
-        for j in range((i + 1) // LANES * LANES, stride):
+        for j in range(i + 1, n + 1):
             best[j] = below[j]
         for k in range(i + 1, n + 1):
             reach = best[k]
@@ -66,30 +68,18 @@ def _fill(
             arc_left = reach + scores[k, i] if i > 0 else -np.inf
             to_right[i, k] = arc_right
             to_left[i, k] = arc_left
+            # Cells are written by whole vectors only: reading a vector soon after one number in it
+            # was written waits. So right[i, k] gets its arc in the loop, from right[k, k] = 0, and
+            # left[i, k] when the row is done. What lies left of k there is −inf.
             whole_right = max(right_row[k], arc_right)
             whole_left = max(left_row[k], arc_left)
-            right_row[k] = whole_right
-            left_row[k] = whole_left
-            # What lies left of k in these source rows is −inf, so that starting at a whole vector
-            # changes nothing; right[k, k] is 0 and gives the cell that is set already.
-            # Slices, since numba vectorises only loops whose index starts at 0; one loop for each,
-            # so that few rows have to be checked for overlap.
-            start = k // LANES * LANES
-            next_left, same_right, same_arc = (
-                left[k + 1, start:],
-                right[k, start:],
-                to_left[k, start:],
+            _push(
+                (best, right_row, left_row, left[k + 1], right[k], to_left[k]),
+                (whole_right, arc_right, whole_left),
+                k // LANES * LANES,
+                n + 1,
             )
-            into_best, into_right, into_left = best[start:], right_row[start:], left_row[start:]
-            for j in range(into_best.shape[0]):
-                a = whole_right + next_left[j]
-                into_best[j] = a if a > into_best[j] else into_best[j]
-            for j in range(into_right.shape[0]):
-                b = arc_right + same_right[j]
-                into_right[j] = b if b > into_right[j] else into_right[j]
-            for j in range(into_left.shape[0]):
-                c = whole_left + same_arc[j]
-                into_left[j] = c if c > into_left[j] else into_left[j]
+        _push_arcs((left_row, to_left[i]), (0.0,), 0, n + 1)
 
 
 @njit(nogil=True, cache=True)

@@ -20,35 +20,94 @@ from spacy_latent.kernels.eisner import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.vector import LANES, fused_loop
 
 FAST = {"reassoc", "contract", "nsz"}
+HEADER = 8
 # Charts: between, to_right, to_left, right, left.
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
 
 
+# Over the right end j of spans that start at i and are split at k, see kernels.vector.
+_fill = fused_loop([("add", 0, ((0, 3),)), ("add", 1, ((1, 4),)), ("add", 2, ((2, 5),))])
+_spread = fused_loop(
+    [
+        ("dot", 0, ((0, 3),)),
+        ("add", 6, ((0, 0),)),
+        ("dot", 1, ((1, 4),)),
+        ("add", 7, ((1, 1),)),
+        ("dot", 2, ((2, 5),)),
+        ("add", 8, ((2, 2),)),
+    ]
+)
+_fill_tangent = fused_loop(
+    [
+        ("add", 0, ((0, 3), (3, 6))),
+        ("add", 1, ((1, 4), (4, 7))),
+        ("add", 2, ((2, 5), (5, 8))),
+    ]
+)
+_spread_tangent = fused_loop(
+    [
+        ("dot", 0, ((3, 6), (0, 9))),
+        ("add", 12, ((0, 3), (3, 0))),
+        ("dot", 1, ((4, 7), (1, 10))),
+        ("add", 13, ((1, 4), (4, 1))),
+        ("dot", 2, ((5, 8), (2, 11))),
+        ("add", 14, ((2, 5), (5, 2))),
+    ]
+)
+_add = fused_loop([("add", 0, ((0, 1),))])
+
+
 @njit(cache=True, nogil=True)
-def _weights(scores, n, w):
-    """Write γ·(column softmax of ``scores``). RETURNS: log of what the weights were divided by,
-    log γ and the log of the smallest weight; the first is −inf where a token has no head."""
+def _stride(n):
+    """Numbers in a row of a chart: whole vectors."""
+    return (n + 1 + LANES) // LANES * LANES
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _weights(scores, n, w, column):
+    """Write γ·(column softmax of ``scores``). column: ``(2, n+1)`` workspace. RETURNS: log of what
+    the weights were divided by, log γ and the log of the smallest weight; the first is −inf where a
+    token has no head."""
     log_gamma = min(max(math.log(n) - 1.91, 0.0), 600.0 / n)
-    shift, smallest = 0.0, 0.0
+    top, total = column[0], column[1]
+    for m in range(n + 1):
+        top[m] = -np.inf
+        total[m] = 0.0
+    for h in range(n + 1):
+        source = scores[h]
+        for m in range(n + 1):
+            top[m] = source[m] if source[m] > top[m] else top[m]
     for m in range(1, n + 1):
-        top = -np.inf
-        for h in range(n + 1):
-            top = max(top, scores[h, m])
-        if top == -np.inf:
+        if top[m] == -np.inf:
             return -np.inf, 0.0, 0.0
-        total = 0.0
-        for h in range(n + 1):
-            total += math.exp(scores[h, m] - top)
-        column = top + math.log(total) - log_gamma
-        for h in range(n + 1):
-            w[h, m] = math.exp(scores[h, m] - column)
-            if scores[h, m] > -np.inf:
-                smallest = min(smallest, scores[h, m] - column)
-        shift += column
+    top[0] = 0.0
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(n + 1):
+            value = exponential(source[m] - top[m])
+            target[m] = value
+            total[m] += value
+    total[0] = 1.0
+    gamma, shift = math.exp(log_gamma), 0.0
+    for m in range(1, n + 1):
+        column_sum = top[m] + math.log(total[m]) - log_gamma
+        shift += column_sum
+        # From here the column's logarithm, and what its exponentials still lack.
+        top[m] = column_sum
+        total[m] = gamma / total[m]
+    smallest = 0.0
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(n + 1):
+            target[m] *= total[m]
+            value = source[m] - top[m]
+            smallest = value if value < smallest and source[m] > -np.inf else smallest
     return shift, log_gamma, smallest
 
 
@@ -69,8 +128,8 @@ def _trusted(partition, n, log_gamma, smallest):
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _inside(w, n, first, charts):
-    """Fill ``charts`` (5, n+2, n+2). RETURNS: the sum over trees."""
-    charts[:, first : n + 2] = 0.0
+    """Fill ``charts`` (5, n+2, stride). RETURNS: the sum over trees."""
+    charts[:] = 0.0
     between, right, left = charts[BETWEEN], charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     for i in range(n, first - 1, -1):
@@ -85,14 +144,14 @@ def _inside(w, n, first, charts):
             arc_left = reach[k] * w[k, i] if i > 0 else 0.0
             to_right[i, k] = arc_right
             to_left[i, k] = arc_left
-            right_row[k] += arc_right
-            left_row[k] += arc_left
-            whole_right, whole_left = right_row[k], left_row[k]
-            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
-            for j in range(k + 1, n + 1):
-                reach[j] += whole_right * next_left[j]
-                right_row[j] += arc_right * same_right[j]
-                left_row[j] += whole_left * same_arc[j]
+            # As in kernels.eisner: right[i, k] gets its arc in the loop, from right[k, k] = 1.
+            _fill(
+                (reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
+                (right_row[k] + arc_right, arc_right, left_row[k] + arc_left),
+                k // LANES * LANES,
+                n + 1,
+            )
+        _add((left_row, to_left[i]), (1.0,), 0, n + 1)
     if first == 0:
         return right[0, n]
     total = 0.0
@@ -103,8 +162,9 @@ def _inside(w, n, first, charts):
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _outside(w, n, first, charts, partition, outer, result):
-    """Write the marginals, from what _inside left. outer (5, n+2, n+2): gradients of log Z."""
-    outer[:, first : n + 2] = 0.0
+    """Write the marginals, from what _inside left. outer: like charts; written: gradients of log Z,
+    in the place of that of TO_RIGHT without its own arc's share."""
+    outer[:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     if first == 0:
@@ -118,36 +178,32 @@ def _outside(w, n, first, charts, partition, outer, result):
     for i in range(first, n + 1):
         reach, right_row, left_row = outer[BETWEEN, i], outer[RIGHT, i], outer[LEFT, i]
         for k in range(n, i, -1):
-            whole_right, whole_left = right[i, k], left[i, k]
-            arc_right = to_right[i, k]
-            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
-            to_next, to_same, to_arc = outer[LEFT, k + 1], outer[RIGHT, k], outer[TO_LEFT, k]
-            of_right, of_arc, of_left = 0.0, 0.0, 0.0
-            for j in range(k + 1, n + 1):
-                of_right += reach[j] * next_left[j]
-                to_next[j] += reach[j] * whole_right
-                of_arc += right_row[j] * same_right[j]
-                to_same[j] += right_row[j] * arc_right
-                of_left += left_row[j] * same_arc[j]
-                to_arc[j] += left_row[j] * whole_left
+            _, of_right, of_arc, of_left = _spread(
+                (
+                    *(reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
+                    *(outer[LEFT, k + 1], outer[RIGHT, k], outer[TO_LEFT, k]),
+                ),
+                (right[i, k], to_right[i, k], left[i, k]),
+                k + 1,
+                n + 1,
+            )
             right_row[k] += of_right
             left_row[k] += of_left
             of_arc += right_row[k]
-            of_other = outer[TO_LEFT, i, k] + left_row[k]
-            result[i, k] = of_arc * arc_right
+            outer[TO_RIGHT, i, k] = of_arc
+            result[i, k] = of_arc * to_right[i, k]
             reach[k] = of_arc * w[i, k]
             if i > 0:
+                of_other = outer[TO_LEFT, i, k] + left_row[k]
                 result[k, i] = of_other * to_left[i, k]
                 reach[k] += of_other * w[k, i]
-        to_next = outer[LEFT, i + 1]
-        for j in range(i + 1, n + 1):
-            to_next[j] += reach[j]
+        _add((outer[LEFT, i + 1], reach), (1.0,), i + 1, n + 1)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _inside_tangent(w, dw, n, first, charts, change):
     """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
-    change[:, first : n + 2] = 0.0
+    change[:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     to_left = charts[TO_LEFT]
     for i in range(n, first - 1, -1):
@@ -157,21 +213,23 @@ def _inside_tangent(w, dw, n, first, charts, change):
             reach[j] = below[j]
         for k in range(i + 1, n + 1):
             inner = charts[BETWEEN, i, k]
-            arc_right = charts[TO_RIGHT, i, k]
             d_right = reach[k] * w[i, k] + inner * dw[i, k]
             d_left = reach[k] * w[k, i] + inner * dw[k, i] if i > 0 else 0.0
             change[TO_RIGHT, i, k] = d_right
             change[TO_LEFT, i, k] = d_left
-            right_row[k] += d_right
-            left_row[k] += d_left
-            whole_right, whole_left = right[i, k], left[i, k]
-            d_whole_right, d_whole_left = right_row[k], left_row[k]
-            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
-            d_next, d_same, d_arc = change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]
-            for j in range(k + 1, n + 1):
-                reach[j] += d_whole_right * next_left[j] + whole_right * d_next[j]
-                right_row[j] += d_right * same_right[j] + arc_right * d_same[j]
-                left_row[j] += d_whole_left * same_arc[j] + whole_left * d_arc[j]
+            _fill_tangent(
+                (
+                    *(reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
+                    *(change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]),
+                ),
+                (
+                    *(right_row[k] + d_right, d_right, left_row[k] + d_left),
+                    *(right[i, k], charts[TO_RIGHT, i, k], left[i, k]),
+                ),
+                k // LANES * LANES,
+                n + 1,
+            )
+        _add((left_row, change[TO_LEFT, i]), (1.0,), 0, n + 1)
     if first == 0:
         return change[RIGHT, 0, n]
     total = 0.0
@@ -184,7 +242,7 @@ def _inside_tangent(w, dw, n, first, charts, change):
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, outer, d_outer, out):
     """Write the directional derivative of the marginals; ``outer`` as _outside left it."""
-    d_outer[:, first : n + 2] = 0.0
+    d_outer[:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     relative = d_partition / partition
@@ -204,22 +262,22 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
         d_reach, d_right_row = d_outer[BETWEEN, i], d_outer[RIGHT, i]
         d_left_row = d_outer[LEFT, i]
         for k in range(n, i, -1):
-            whole_right, whole_left = right[i, k], left[i, k]
-            d_whole_right, d_whole_left = change[RIGHT, i, k], change[LEFT, i, k]
             arc_right, d_arc_right = to_right[i, k], change[TO_RIGHT, i, k]
-            next_left, same_right, same_arc = left[k + 1], right[k], to_left[k]
-            d_next, d_same, d_arc = change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]
-            to_next, to_same = d_outer[LEFT, k + 1], d_outer[RIGHT, k]
-            to_arc = d_outer[TO_LEFT, k]
-            of_right, d_of_arc, of_left, of_arc = 0.0, 0.0, 0.0, right_row[k]
-            for j in range(k + 1, n + 1):
-                of_right += d_reach[j] * next_left[j] + reach[j] * d_next[j]
-                to_next[j] += d_reach[j] * whole_right + reach[j] * d_whole_right
-                of_arc += right_row[j] * same_right[j]
-                d_of_arc += d_right_row[j] * same_right[j] + right_row[j] * d_same[j]
-                to_same[j] += d_right_row[j] * arc_right + right_row[j] * d_arc_right
-                of_left += d_left_row[j] * same_arc[j] + left_row[j] * d_arc[j]
-                to_arc[j] += d_left_row[j] * whole_left + left_row[j] * d_whole_left
+            _, of_right, d_of_arc, of_left = _spread_tangent(
+                (
+                    *(reach, right_row, left_row, d_reach, d_right_row, d_left_row),
+                    *(left[k + 1], right[k], to_left[k]),
+                    *(change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]),
+                    *(d_outer[LEFT, k + 1], d_outer[RIGHT, k], d_outer[TO_LEFT, k]),
+                ),
+                (
+                    *(right[i, k], arc_right, left[i, k]),
+                    *(change[RIGHT, i, k], d_arc_right, change[LEFT, i, k]),
+                ),
+                k + 1,
+                n + 1,
+            )
+            of_arc = outer[TO_RIGHT, i, k]
             d_right_row[k] += of_right
             d_left_row[k] += of_left
             d_of_arc += d_right_row[k]
@@ -230,9 +288,7 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
                 d_of_other = d_outer[TO_LEFT, i, k] + d_left_row[k]
                 out[k, i] = d_of_other * to_left[i, k] + of_other * change[TO_LEFT, i, k]
                 d_reach[k] += d_of_other * w[k, i] + of_other * dw[k, i]
-        to_next = d_outer[LEFT, i + 1]
-        for j in range(i + 1, n + 1):
-            to_next[j] += d_reach[j]
+        _add((d_outer[LEFT, i + 1], d_reach), (1.0,), i + 1, n + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -409,6 +465,13 @@ def _subtract_best(s, n, single_root):
 
 
 @njit(cache=True, nogil=True)
+def kept_size(n):
+    """Float64 numbers that an item of n tokens may keep: whether it does, the sum over trees, the
+    weights, the charts and their gradients."""
+    return HEADER + 11 * (n + 2) * _stride(n)
+
+
+@njit(cache=True, nogil=True)
 def sum_over_projective_trees(
     start,
     stop,
@@ -424,53 +487,58 @@ def sum_over_projective_trees(
     kept,
     status,
 ):
-    """Items start .. stop−1: log Z, and by ``what`` (0, 1, 2) marginals or the product of their
-    Jacobian with ``along`` in ``result``; 0 where there is no arc. See kernels.operators."""
-    room = 1
+    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
+    longest = 0
     for b in range(start, stop):
-        room = max(room, lengths[b] + 2)
+        longest = max(longest, lengths[b])
+    room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
-    w = np.empty((room, room))
     dw = np.zeros((room, room))
     spare = np.zeros((room, room))
-    charts = np.empty((5, room, room))
-    outer = np.empty((5 if what else 0, room, room))
-    change = np.empty((5 if what > 1 else 0, room, room))
-    d_outer = np.empty((5 if what > 1 else 0, room, room))
+    column = np.empty((2, room))
+    own_room = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    tangents = np.empty(10 * room * wide if what > 1 else 0)
     first = 1 if single_root else 0
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
         if what:
             result[b] = 0.0
+        status[b] = FEASIBLE
         if n == 0:
             continue
-        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
-        if status[b] != FEASIBLE:
-            continue
-        shift, log_gamma, smallest = _weights(s, n, w)
-        partition = _inside(w, n, first, charts) if shift > -np.inf else 0.0
-        if _trusted(partition, n, log_gamma, smallest):
-            log_partition[b] = shift + math.log(partition)
-            if what:
-                _outside(w, n, first, charts, partition, outer, result[b])
+        own = kept[b] if kept.shape[1] > 0 else own_room
+        area = (n + 2) * _stride(n)
+        shape = (n + 2, _stride(n))
+        w = own[HEADER : HEADER + area].reshape(shape)
+        charts = own[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
+        outer = own[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
+        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
+        partition = own[1]
+        if not known:
+            own[0] = 0.0
+            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+            if status[b] != FEASIBLE:
+                continue
+            shift, log_gamma, smallest = _weights(s, n, w, column)
+            partition = _inside(w, n, first, charts) if shift > -np.inf else 0.0
+            if _trusted(partition, n, log_gamma, smallest):
+                known = True
+                own[0], own[1] = 1.0, partition
+                log_partition[b] = shift + math.log(partition)
+                if what:
+                    _outside(w, n, first, charts, partition, outer, result[b])
+        if known:
             if what > 1:
                 for h in range(n + 1):
                     for m in range(1, n + 1):
                         dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
+                change = tangents[: 5 * area].reshape((5, *shape))
+                d_outer = tangents[5 * area : 10 * area].reshape((5, *shape))
                 d_partition = _inside_tangent(w, dw, n, first, charts, change)
                 _outside_tangent(
-                    w,
-                    dw,
-                    n,
-                    first,
-                    charts,
-                    change,
-                    partition,
-                    d_partition,
-                    outer,
-                    d_outer,
-                    result[b],
+                    *(w, dw, n, first, charts, change, partition, d_partition),
+                    *(outer, d_outer, result[b]),
                 )
             continue
         shift = _subtract_best(s, n, single_root)
@@ -483,15 +551,16 @@ def sum_over_projective_trees(
                 for m in range(1, n + 1):
                     if s[h, m] > -np.inf:
                         dw[h, m] = along[b, h, m]
-        log_change = np.empty((5, room, room))
-        total, d_total = _log_inside(s, dw, n, first, charts, log_change)
+        log_charts, log_change = np.empty((5, room, room)), np.empty((5, room, room))
+        total, d_total = _log_inside(s, dw, n, first, log_charts, log_change)
         log_partition[b] = shift + total
         if what:
             q, dq = np.empty((5, room, room)), np.empty((5, room, room))
             marginals = result[b] if what == 1 else spare
             products = spare if what == 1 else result[b]
             _log_outside(
-                s, dw, n, first, charts, log_change, total, d_total, q, dq, marginals, products
+                *(s, dw, n, first, log_charts, log_change, total, d_total),
+                *(q, dq, marginals, products),
             )
 
 
@@ -624,4 +693,5 @@ FAMILY = Family(
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 500 + 10 * n**2 + 0.4 * n**3,
     total_cost=lambda n: 1_000 + 20 * n**2 + 0.4 * n**3,
+    kept_size=lambda shape: kept_size(shape[1] - 1),
 )

@@ -28,84 +28,105 @@ from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.vector import LANES, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
-LANES = 16
+HEADER = 8
 FAST = {"reassoc", "contract", "nsz"}
 
 
+# Over the tokens m below k, for four heads at a time, see kernels.vector.
+HEADS = 4
+_pass_on = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
+_gather = fused_loop(
+    [("add", 0, ((0, 2), (1, 3), (2, 4), (3, 5))), *(("dot", i, ((1, 2 + i),)) for i in range(4))]
+)
+_pass_on_tangent = fused_loop([("add", i, ((i, 4), (4 + i, 5))) for i in range(4)])
+_gather_tangent = fused_loop(
+    [
+        ("add", 0, tuple((i, 7 + i) for i in range(4)) + tuple((4 + i, 3 + i) for i in range(4))),
+        *(("dot", i, ((2, 3 + i), (1, 7 + i))) for i in range(4)),
+    ]
+)
+
+
 @njit(cache=True, nogil=True)
-def _row_width(n):
-    """Numbers in a row of the square workspaces: whole vectors, so that no loop has a scalar
-    rest."""
-    return (n + LANES) // LANES * LANES
+def _shape(n):
+    """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
+    of heads. What stands in the rest is finite, and never meets what means something."""
+    return n + HEADS, (n + LANES) // LANES * LANES
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _eliminate(w, n, first, row):
-    """Eliminate tokens n .. 1 of ``w`` ``(n+1, width)``, [head, modifier], in place.
+def _eliminate(w, n, first, shares, pivots, row):
+    """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
-    Afterwards column k holds f[h] for h < k above the pivot d in w[k, k], and row k left of it the
-    weights w[k, m] that the token had as a head. first: 1 with a single root, else 0. row: ``(width
-    ,)`` workspace.
+    Afterwards row k holds the weights w[k, m] for m < k that the token had as a head. shares: like
+    w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others. pivots: written: d.
+    first: 1 with a single root, else 0. row: workspace.
     RETURNS: log Z, or NaN where a pivot is too small to trust.
     """
     total = 0.0
     for k in range(n, 0, -1):
+        share = shares[k]
         pivot = 0.0
+        for h in range(k):
+            share[h] = w[h, k]
         for h in range(first if k > 1 else 0, k):
-            pivot += w[h, k]
+            pivot += share[h]
         if not pivot > SMALLEST_PIVOT:
             return np.nan
         total += math.log(pivot)
         inverse = 1.0 / pivot
-        width = _row_width(k - 1)
-        own = w[k]
-        for m in range(width):
-            row[m] = own[m]
-        for m in range(k, width):
-            row[m] = 0.0
         for h in range(k):
-            share = w[h, k] * inverse
-            w[h, k] = share
-            if share != 0.0:
-                target = w[h, :width]
-                # The loop that h would get is forgotten; for h = 0 there is none.
-                loop = w[h, h]
-                for m in range(width):
-                    target[m] += share * row[m]
-                w[h, h] = loop
-        w[k, k] = pivot
+            share[h] *= inverse
+        for h in range(k, share.shape[0]):
+            share[h] = 0.0
+        pivots[k] = pivot
+        _read_row(w[k], k, row)
+        # The loop that a head would get, on the diagonal, is never read.
+        for h in range(0, k, HEADS):
+            _pass_on(
+                (w[h], w[h + 1], w[h + 2], w[h + 3], row),
+                (share[h], share[h + 1], share[h + 2], share[h + 3]),
+                0,
+                k,
+            )
     return total
 
 
+@njit(cache=True, nogil=True)
+def _read_row(source, k, row):
+    """Copy what stands left of k; 0 in the rest."""
+    for m in range(k):
+        row[m] = source[m]
+    for m in range(k, row.shape[0]):
+        row[m] = 0.0
+
+
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _adjoint(w, n, first, g, reach, row, passed):
+def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
     """∂ log Z / ∂ weight ``g``, [head, modifier], from what _eliminate left; g comes as zeros.
 
     reach: like w; written: reach[k, h] = Σ_m w[k, m]·g[h, m] over m < k. row, passed: workspaces.
     """
     for k in range(1, n + 1):
-        inverse = 1.0 / w[k, k]
+        inverse = 1.0 / pivots[k]
         begin = first if k > 1 else 0
-        width = _row_width(k - 1)
-        own, reached = w[k], reach[k]
-        for m in range(width):
-            row[m] = own[m]
-            passed[m] = 0.0
-        for m in range(k, width):
-            row[m] = 0.0
+        _read_row(w[k], k, row)
+        passed[:] = 0.0
+        share, reached = shares[k], reach[k]
+        for h in range(0, k, HEADS):
+            _, reached[h], reached[h + 1], reached[h + 2], reached[h + 3] = _gather(
+                (passed, row, g[h], g[h + 1], g[h + 2], g[h + 3]),
+                (share[h], share[h + 1], share[h + 2], share[h + 3]),
+                0,
+                k,
+            )
         mean = 0.0
         for h in range(k):
-            share = w[h, k]
-            source = g[h, :width]
-            total = 0.0
-            for m in range(width):
-                passed[m] += share * source[m]
-                total += row[m] * source[m]
-            reached[h] = total
-            mean += share * total
+            mean += share[h] * reached[h]
         for m in range(1, k):
             g[k, m] = passed[m]
         for h in range(k):
@@ -116,56 +137,61 @@ def _adjoint(w, n, first, g, reach, row, passed):
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _tangent(w, n, first, g, reach, dw, dg, row, drow, dpassed, dreach):
+def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
     """Directional derivatives ``dg`` of the adjoint along the weights' change ``dw``.
 
-    w, g, reach: as _eliminate and _adjoint left them. dw: overwritten. dg: comes as zeros.
+    w .. reach: as _eliminate and _adjoint left them. dw: overwritten. dg: comes as zeros. dshares:
+    workspace like shares. rows: ``(5, width)`` workspace.
     """
+    row, drow, dpassed, dreach, dpivots = rows[0], rows[1], rows[2], rows[3], rows[4]
     for k in range(n, 0, -1):
+        share, dshare = shares[k], dshares[k]
         dpivot = 0.0
-        for h in range(first if k > 1 else 0, k):
-            dpivot += dw[h, k]
-        inverse = 1.0 / w[k, k]
-        width = _row_width(k - 1)
-        own, down = w[k], dw[k]
-        for m in range(width):
-            row[m] = own[m]
-            drow[m] = down[m]
-        for m in range(k, width):
-            row[m] = 0.0
-            drow[m] = 0.0
         for h in range(k):
-            share = w[h, k]
-            dshare = (dw[h, k] - share * dpivot) * inverse
-            dw[h, k] = dshare
-            target = dw[h, :width]
-            loop = dw[h, h]
-            for m in range(width):
-                target[m] += dshare * row[m] + share * drow[m]
-            dw[h, h] = loop
-        dw[k, k] = dpivot
+            dshare[h] = dw[h, k]
+        for h in range(first if k > 1 else 0, k):
+            dpivot += dshare[h]
+        inverse = 1.0 / pivots[k]
+        for h in range(k):
+            dshare[h] = (dshare[h] - share[h] * dpivot) * inverse
+        for h in range(k, dshare.shape[0]):
+            dshare[h] = 0.0
+        dpivots[k] = dpivot
+        _read_row(w[k], k, row)
+        _read_row(dw[k], k, drow)
+        for h in range(0, k, HEADS):
+            _pass_on_tangent(
+                (dw[h], dw[h + 1], dw[h + 2], dw[h + 3], row, drow),
+                (
+                    *(dshare[h], dshare[h + 1], dshare[h + 2], dshare[h + 3]),
+                    *(share[h], share[h + 1], share[h + 2], share[h + 3]),
+                ),
+                0,
+                k,
+            )
     for k in range(1, n + 1):
-        dpivot, inverse = dw[k, k], 1.0 / w[k, k]
+        dpivot, inverse = dpivots[k], 1.0 / pivots[k]
         begin = first if k > 1 else 0
-        width = _row_width(k - 1)
-        own, down = w[k], dw[k]
-        for m in range(width):
-            row[m] = own[m]
-            drow[m] = down[m]
-            dpassed[m] = 0.0
-        for m in range(k, width):
-            row[m] = 0.0
-            drow[m] = 0.0
+        share, dshare, reached = shares[k], dshares[k], reach[k]
+        _read_row(w[k], k, row)
+        _read_row(dw[k], k, drow)
+        dpassed[:] = 0.0
+        for h in range(0, k, HEADS):
+            _, dreach[h], dreach[h + 1], dreach[h + 2], dreach[h + 3] = _gather_tangent(
+                (
+                    *(dpassed, row, drow, g[h], g[h + 1], g[h + 2], g[h + 3]),
+                    *(dg[h], dg[h + 1], dg[h + 2], dg[h + 3]),
+                ),
+                (
+                    *(share[h], share[h + 1], share[h + 2], share[h + 3]),
+                    *(dshare[h], dshare[h + 1], dshare[h + 2], dshare[h + 3]),
+                ),
+                0,
+                k,
+            )
         dmean = 0.0
         for h in range(k):
-            share, dshare = w[h, k], dw[h, k]
-            source, dsource = g[h, :width], dg[h, :width]
-            total = 0.0
-            for m in range(width):
-                dpassed[m] += dshare * source[m] + share * dsource[m]
-                total += drow[m] * source[m] + row[m] * dsource[m]
-            dreach[h] = total
-            dmean += dshare * reach[k, h] + share * total
+            dmean += dshare[h] * reached[h] + share[h] * dreach[h]
         for m in range(1, k):
             dg[k, m] = dpassed[m]
         for h in range(k):
@@ -280,7 +306,7 @@ def _root_child(scores, n, heads, integers, floats):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def _weights(scores, n, w, top):
-    """exp(score − top of its modifier) of ``scores`` to ``w``, both ``(n+1, width)``, [head,
+    """exp(score − top of its modifier) of ``scores`` ``(n+1, width)`` to ``w``, both [head,
     modifier]. RETURNS: whether each token may have a head."""
     width = w.shape[1]
     for m in range(width):
@@ -300,6 +326,8 @@ def _weights(scores, n, w, top):
             source, target = scores[h], w[h]
             for m in range(width):
                 target[m] = exponential(source[m] - top[m])
+        for h in range(n + 1, w.shape[0]):
+            w[h] = 0.0
     return feasible
 
 
@@ -314,23 +342,21 @@ def _swap(a, i, j, n):
 
 @njit(cache=True, nogil=True)
 def _squares(kept, n):
-    """The squares of an item in what its marginals keep: the eliminated weights, the adjoint, its
-    reach, and the weights."""
-    width = _row_width(n)
-    area = (n + 1) * width
-    shape = (n + 1, width)
-    return (
-        kept[2 : 2 + area].reshape(shape),
-        kept[2 + area : 2 + 2 * area].reshape(shape),
-        kept[2 + 2 * area : 2 + 3 * area].reshape(shape),
-        kept[2 + 3 * area : 2 + 4 * area].reshape(shape),
-    )
+    """The squares of an item in what its marginals keep: the weights, eliminated and not, the
+    shares, the adjoint and its reach; and the pivots."""
+    shape = _shape(n)
+    area = shape[0] * shape[1]
+    squares = kept[HEADER : HEADER + 5 * area].reshape((5, *shape))
+    pivots = kept[HEADER + 5 * area : HEADER + 5 * area + n + 1]
+    return squares[0], squares[1], squares[2], squares[3], squares[4], pivots
 
 
-def kept_size(nodes: int) -> int:
-    """Float64 numbers that one item of a batch with that many nodes may keep: whether it does, the
-    root's child, and the four squares."""
-    return 2 + 4 * nodes * ((nodes + LANES - 1) // LANES * LANES)
+@njit(cache=True, nogil=True)
+def kept_size(n):
+    """Float64 numbers that an item of n tokens may keep: whether it does and the root's child in
+    the header, then the squares and the pivots. A multiple of LANES."""
+    rows, width = _shape(n)
+    return HEADER + 5 * rows * width + width
 
 
 @njit(cache=True, nogil=True)
@@ -353,21 +379,21 @@ def sum_over_trees(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    widest = _row_width(longest)
-    area = (longest + 1) * widest
+    rows_of_longest, widest = _shape(longest)
+    area = rows_of_longest * widest
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
     heads = np.empty(longest + 1, dtype=np.int32)
-    rows = np.empty((5, widest))
-    top = rows[4]
-    spare = np.empty(2 + 4 * area)
-    tangents = np.empty((2, area if what == 2 else 0))
+    rows = np.zeros((5, widest))
+    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    tangents = np.empty(3 * area if what == 2 else 0)
     square = np.empty((longest + 1) ** 2)
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
     for b in range(start, stop):
         n = lengths[b]
-        size, width = n + 1, _row_width(n)
+        size = n + 1
+        shape = _shape(n)
         own = kept[b] if kept.shape[1] > 0 else spare
         log_partition[b] = 0.0
         if what > 0:
@@ -375,11 +401,11 @@ def sum_over_trees(
         status[b] = FEASIBLE
         if n == 0:
             continue
-        w, g, reach, weights = _squares(own, n)
+        weights, w, shares, g, reach, pivots = _squares(own, n)
         known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
         if not known:
             own[0] = 0.0
-            matrix = matrix_room[: size * width].reshape((size, width))
+            matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
             if status[b] != FEASIBLE:
                 continue
@@ -389,16 +415,16 @@ def sum_over_trees(
                 compact = square[: size * size].reshape((size, size))
                 compact[:] = matrix[:, :size]
                 child = _root_child(compact, n, heads, integers, floats)
-            if child == 0 or not _weights(matrix, n, weights, top):
+            if child == 0 or not _weights(matrix, n, weights, rows[0]):
                 status[b] = INFEASIBLE
                 continue
             offset = 0.0
             for m in range(1, size):
-                offset += top[m]
+                offset += rows[0, m]
             if child != 1:
                 _swap(weights, 1, child, n)
             w[:] = weights
-            value = _eliminate(w, n, first, rows[0])
+            value = _eliminate(w, n, first, shares, pivots, rows[0])
             if math.isnan(value):
                 status[b] = _total_by_logarithms(
                     matrix,
@@ -415,7 +441,7 @@ def sum_over_trees(
             if what == 0:
                 continue
             g[:] = 0.0
-            _adjoint(w, n, first, g, reach, rows[0], rows[1])
+            _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
             own[0], own[1] = 1.0, child
         child = int(own[1])
         out = result[b]
@@ -428,11 +454,11 @@ def sum_over_trees(
                 compact[:] = along
                 _swap(compact, 1, child, n)
                 along = compact
-            dw = tangents[0, : size * width].reshape((size, width))
-            dg = tangents[1, : size * width].reshape((size, width))
+            tangent = tangents[: 3 * shape[0] * shape[1]].reshape((3, *shape))
+            dw, dshares, dg = tangent[0], tangent[1], tangent[2]
             dg[:] = 0.0
             _change_of_weights(weights, along, n, dw)
-            _tangent(w, n, first, g, reach, dw, dg, rows[0], rows[1], rows[2], rows[3])
+            _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows)
             _write_products(weights, g, dg, along, n, out)
         if child != 1:
             _swap(out, 1, child, n)
@@ -456,6 +482,8 @@ def _change_of_weights(weights, along, n, dw):
             target[m] = change if of_head[m] > 0.0 else 0.0
         for m in range(n + 1, dw.shape[1]):
             target[m] = 0.0
+    for h in range(n + 1, dw.shape[0]):
+        dw[h] = 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -609,5 +637,5 @@ FAMILY = Family(
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 500 + 4.5 * n**2,
     total_cost=lambda n: 1_000 + 10 * n**2 + 0.25 * n**3,
-    kept_size=lambda shape: kept_size(shape[1]),
+    kept_size=lambda shape: kept_size(shape[1] - 1),
 )

@@ -145,9 +145,10 @@ def _marginals(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
     width = family_of(place).kept_size(scores.shape) if keep else 0
-    kept = np.empty((len(scores), width))
-    result = _total(scores, lengths, place, options, MARGINALS, kept)[1]
-    return result, torch.from_numpy(kept)
+    # torch aligns it to whole vectors.
+    kept = torch.empty((len(scores), width), dtype=torch.float64)
+    result = _total(scores, lengths, place, options, MARGINALS, kept.numpy())[1]
+    return result, kept
 
 
 @torch.library.custom_op("spacy_latent::hessian_product", mutates_args=())

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,16 @@ import torch
 # over 10 ms where the other cores are busy.
 SERIAL_NANOSECONDS = 1_000_000
 
+Task = tuple[Callable[..., Any], int, int, tuple[Any, ...], "SimpleQueue[BaseException | None]"]
+
 _lock = threading.Lock()
-_executor: ThreadPoolExecutor | None = None
+_tasks: SimpleQueue[Task] | None = None
 _calm = threading.local()
 
 
 def _after_fork() -> None:
-    global _executor, _lock
-    _executor = None
+    global _tasks, _lock
+    _tasks = None
     _lock = threading.Lock()
     # The child inherits torch's OpenMP pool without its threads, and would wait for them for ever.
     torch.set_num_threads(1)
@@ -36,14 +38,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _get_executor() -> ThreadPoolExecutor:
-    global _executor
+def _work(tasks: SimpleQueue[Task]) -> None:
+    while True:
+        kernel, start, stop, arguments, done = tasks.get()
+        try:
+            kernel(start, stop, *arguments)
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+        # A waiting thread keeps nothing alive.
+        del kernel, arguments, done
+
+
+def _get_tasks() -> SimpleQueue[Task]:
+    global _tasks
     with _lock:
-        if _executor is None:
-            _executor = ThreadPoolExecutor(
-                max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="spacy-latent"
-            )
-        return _executor
+        if _tasks is None:
+            _tasks = SimpleQueue()
+            for _ in range(max(1, (os.cpu_count() or 1) - 1)):
+                threading.Thread(
+                    target=_work, args=(_tasks,), name="spacy-latent", daemon=True
+                ).start()
+        return _tasks
 
 
 @contextlib.contextmanager
@@ -80,11 +96,11 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
         return
     goals = total / threads * np.arange(1, threads)
     bounds = [0, *(np.searchsorted(np.cumsum(costs), goals) + 1).tolist(), count]
-    executor = _get_executor()
-    futures = [
-        executor.submit(kernel, start, stop, *arguments)
-        for start, stop in zip(bounds[1:], bounds[2:])
-    ]
+    tasks, done = _get_tasks(), SimpleQueue[BaseException | None]()
+    for start, stop in zip(bounds[1:], bounds[2:]):
+        tasks.put((kernel, start, stop, arguments, done))
     kernel(bounds[0], bounds[1], *arguments)
-    for future in futures:
-        future.result()
+    errors = [done.get() for _ in bounds[2:]]
+    for error in errors:
+        if error is not None:
+            raise error
