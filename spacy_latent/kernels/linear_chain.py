@@ -123,7 +123,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def _weigh(block, top, weights):
+def weigh(block, top, weights):
     """exp(score − best) of a position to ``weights``, flat. top: workspace of a row. RETURNS: the
     best, NaN where a score is NaN or +inf, 0 where none is above −inf."""
     rows, tags = block.shape
@@ -341,10 +341,10 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             own[max(n, 1) :] = 0.0
         if n == 0:
             continue
-        shifts[0] = _weigh(scores[b, 0, :1], top, weights[0])
+        shifts[0] = weigh(scores[b, 0, :1], top, weights[0])
         total = shifts[0]
         for i in range(1, n):
-            shifts[i] = _weigh(scores[b, i], top, weights[i])
+            shifts[i] = weigh(scores[b, i], top, weights[i])
             total += shifts[i]
         if math.isnan(total):
             status[b] = NOT_FINITE

@@ -1,0 +1,434 @@
+"""Linear chains with the same transitions at all positions: time O(n·K²), memory O(n·K).
+
+An item is one array ``(N + K + 2, K)``: N rows of emissions, K of transitions, [previous tag, tag],
+one of the scores of the first tag and one of those of the last. Its marginals are the expected
+uses of each entry, so one operator gives the gradients of all of them. Methods are those of
+kernels.linear_chain, but that the marginals do not tell those of pairs of neighbours, which the
+gradient of the marginals makes again, one position at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import njit
+
+from spacy_latent.kernels.draws import choose
+from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.linear_chain import (
+    FAST,
+    TRUSTED,
+    best_step,
+    centred,
+    is_wrong,
+    k_best_last,
+    k_best_step,
+    largest,
+    log_backward_step,
+    log_forward_step,
+    log_sum,
+    previous_of,
+    scaled,
+    trace_k_best,
+    weigh,
+)
+from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+
+@njit(cache=True, nogil=True)
+def _split(item):
+    """Emissions, transitions, and the scores of the first and the last tag."""
+    rows, tags = item.shape
+    room = rows - tags - 2
+    return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
+
+
+@njit(cache=True, nogil=True)
+def _status(item, n):
+    """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
+    wrong = False
+    for i in range(n):
+        wrong |= is_wrong(item[i])
+    for i in range(item.shape[0] - item.shape[1] - 2, item.shape[0]):
+        wrong |= is_wrong(item[i])
+    return NOT_FINITE if wrong else FEASIBLE
+
+
+@njit(cache=True, nogil=True)
+def _longest(start, stop, lengths):
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b])
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def best_sequences(start, stop, scores, lengths, tags, status):
+    """``Family.best``: tags ``(B, N)``, −1 at padding."""
+    count = scores.shape[2]
+    values = np.empty((_longest(start, stop, lengths), count))
+    last = np.empty(count)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        emissions, transitions, first, final = _split(scores[b])
+        for t in range(count):
+            values[0, t] = np.float64(emissions[0, t]) + first[t]
+        for i in range(1, n):
+            best_step(values[i - 1], transitions, values[i])
+            for t in range(count):
+                values[i, t] += emissions[i, t]
+        for t in range(count):
+            last[t] = values[n - 1, t] + final[t]
+        tag = largest(last)
+        if last[tag] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        for i in range(n - 1, 0, -1):
+            tags[b, i] = tag
+            tag = previous_of(values[i - 1], transitions, tag)
+        tags[b, 0] = tag
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _sweep(item, n, weights, factors, left, share, gamma):
+    """Sums forward and backward.
+
+    weights (K·K), factors (n, K): written, exponentials of transitions and emissions.
+    gamma (n, K): written, the marginals of tags.
+    left, share (n, K): written; the marginal of the pair p, t at positions i − 1 and i is
+        left[i − 1, p] · weights[p, t] · share[i, t].
+    RETURNS: whether that can be trusted, and the log-partition.
+    """
+    tags = len(left[0])
+    emissions, transitions, first, final = _split(item)
+    scales, top, right = np.empty(n), np.empty(tags), np.empty(tags)
+    row = np.empty((1, tags))
+    log_partition = (n - 1) * weigh(transitions, top, weights)
+    for i in range(n):
+        for t in range(tags):
+            row[0, t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
+        log_partition += weigh(row, top, factors[i])
+    for t in range(tags):
+        row[0, t] = final[t]
+    log_partition += weigh(row, top, right)
+    left[0] = factors[0]
+    scales[0] = scaled(left[0])
+    for i in range(1, n):
+        before, own, factor = left[i - 1], left[i], factors[i]
+        for t in range(tags):
+            own[t] = 0.0
+        for p in range(tags):
+            base, of_previous = before[p], weights[p * tags : (p + 1) * tags]
+            for t in range(tags):
+                own[t] += base * of_previous[t]
+        for t in range(tags):
+            own[t] *= factor[t]
+        scales[i] = scaled(own)
+        if scales[i] == 0.0:
+            return False, 0.0
+    total = 0.0
+    for t in range(tags):
+        total += left[n - 1, t] * right[t]
+    if not total > 0.0:
+        return False, 0.0
+    log_partition += math.log(total)
+    for i in range(n):
+        log_partition += math.log(scales[i])
+    for i in range(n - 1, -1, -1):
+        own, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
+        total = 0.0
+        for t in range(tags):
+            total += own[t] * right[t]
+        if not total * scales[i] >= TRUSTED:
+            return False, 0.0
+        normal = 1.0 / total
+        for t in range(tags):
+            tag_marginals[t] = own[t] * right[t] * normal
+        if i == 0:
+            break
+        normal /= scales[i]
+        for t in range(tags):
+            sharing[t] = factor[t] * right[t] * normal
+        for p in range(tags):
+            inner, of_previous = 0.0, weights[p * tags : (p + 1) * tags]
+            for t in range(tags):
+                inner += of_previous[t] * sharing[t]
+            right[p] = inner
+        scaled(right)
+    return True, log_partition
+
+
+@njit(cache=True, nogil=True)
+def _log_forward(item, n, left, top):
+    """Logarithms of the forward sums to ``left``, rows centred. RETURNS: the log-partition, −inf
+    where there is no sequence."""
+    emissions, transitions, first, final = _split(item)
+    tags = len(top)
+    total = 0.0
+    for i in range(n):
+        if i > 0:
+            log_forward_step(left[i - 1], transitions, top, left[i])
+        for t in range(tags):
+            before = left[i, t] if i > 0 else np.float64(first[t])
+            left[i, t] = before + emissions[i, t]
+        shift = centred(left[i])
+        if shift == -np.inf:
+            return shift
+        total += shift
+    for t in range(tags):
+        top[t] = left[n - 1, t] + final[t]
+    return total + log_sum(top)
+
+
+@njit(cache=True, nogil=True)
+def _log_sweep(item, n, left, share, gamma):
+    """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
+    transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
+    emissions, transitions, _, final = _split(item)
+    tags = len(left[0])
+    top, right, after = np.empty(tags), np.empty(tags), np.empty(tags)
+    log_partition = _log_forward(item, n, left, top)
+    if log_partition == -np.inf:
+        return log_partition
+    for t in range(tags):
+        right[t] = final[t]
+    for i in range(n - 1, -1, -1):
+        for t in range(tags):
+            top[t] = left[i, t] + right[t]
+        total = log_sum(top)
+        for t in range(tags):
+            gamma[i, t] = math.exp(top[t] - total)
+        if i == 0:
+            break
+        for t in range(tags):
+            after[t] = emissions[i, t] + right[t]
+        log_backward_step(after, transitions, right)
+        # Centred before it is normalised: both numbers may be large.
+        shift = centred(right)
+        for t in range(tags):
+            after[t] -= shift
+            top[t] = left[i - 1, t] + right[t]
+        total = log_sum(top)
+        for t in range(tags):
+            share[i, t] = after[t] - total
+    return log_partition
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _pairs(plain, weights, left, share, pairs):
+    """Marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
+    tags = len(share)
+    for p in range(tags):
+        base, row, target = left[p], weights[p * tags : (p + 1) * tags], pairs[p]
+        if plain:
+            for t in range(tags):
+                target[t] = base * row[t] * share[t]
+        else:
+            for t in range(tags):
+                target[t] = exponential(base + row[t] + share[t])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
+    emissions, transitions, first, final = _split(result)
+    emissions[:n] = gamma[:n]
+    first[:] = gamma[0]
+    final[:] = gamma[n - 1]
+    tags = len(first)
+    for i in range(1, n):
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for p in range(tags):
+            source, target = pairs[p], transitions[p]
+            for t in range(tags):
+                target[t] += source[t]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
+    """As kernels.linear_chain.product_with_hessian. mean: workspace (n, K), the expected change of
+    the score up to a position, given the tag there."""
+    emissions, transitions, first, final = _split(result)
+    of_emissions, of_transitions, of_first, of_final = _split(along)
+    tags = len(first)
+    rest, weight, total = np.empty(tags), np.empty(tags), 0.0
+    for t in range(tags):
+        value = of_emissions[0, t] + of_first[t]
+        mean[0, t] = value if gamma[0, t] > 0.0 else 0.0
+    for i in range(1, n):
+        before, own = mean[i - 1], mean[i]
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for t in range(tags):
+            own[t] = 0.0
+            weight[t] = 0.0
+        for p in range(tags):
+            base, row, change = before[p], pairs[p], of_transitions[p]
+            for t in range(tags):
+                value = row[t] * (base + change[t])
+                own[t] += value if row[t] > 0.0 else 0.0
+                weight[t] += row[t]
+        for t in range(tags):
+            likely = weight[t] > 0.0 and gamma[i, t] > 0.0
+            own[t] = own[t] / weight[t] + of_emissions[i, t] if likely else 0.0
+    for t in range(tags):
+        likely = gamma[n - 1, t] > 0.0
+        rest[t] = of_final[t] if likely else 0.0
+        total += gamma[n - 1, t] * (mean[n - 1, t] + rest[t])
+    for t in range(tags):
+        rest[t] -= total
+        final[t] = gamma[n - 1, t] * (mean[n - 1, t] + rest[t])
+    for i in range(n - 1, -1, -1):
+        for t in range(tags):
+            emissions[i, t] = gamma[i, t] * (mean[i, t] + rest[t])
+        if i == 0:
+            break
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for t in range(tags):
+            value = rest[t] + of_emissions[i, t]
+            rest[t] = value if gamma[i, t] > 0.0 else 0.0
+        before = mean[i - 1]
+        for p in range(tags):
+            base, row, change, target = before[p], pairs[p], of_transitions[p], transitions[p]
+            value, mass = 0.0, 0.0
+            for t in range(tags):
+                inner = row[t] * (change[t] + rest[t])
+                inner = inner if row[t] > 0.0 else 0.0
+                target[t] += inner + row[t] * base
+                value += inner
+                mass += row[t]
+            weight[p] = value / mass if mass > 0.0 else 0.0
+        for p in range(tags):
+            rest[p] = weight[p]
+    first[:] = emissions[0]
+
+
+@njit(cache=True, nogil=True)
+def sum_over_sequences(
+    start, stop, scores, lengths, along, what, log_partition, result, kept, status
+):
+    """``Family.total`` of kernels.operators."""
+    room, tags = _longest(start, stop, lengths), scores.shape[2]
+    weights, pairs = np.empty(tags * tags), np.empty((tags, tags))
+    rows = np.empty((5, room, tags))
+    factors, left, share, gamma, mean = rows[0], rows[1], rows[2], rows[3], rows[4]
+    for b in range(start, stop):
+        n = lengths[b]
+        log_partition[b] = 0.0
+        status[b] = FEASIBLE
+        if what:
+            result[b] = 0.0
+        if n == 0:
+            continue
+        item = scores[b]
+        status[b] = _status(item, n)
+        if status[b] != FEASIBLE:
+            continue
+        plain, total = _sweep(item, n, weights, factors, left, share, gamma)
+        if not plain:
+            total = _log_sweep(item, n, left, share, gamma)
+            transitions = _split(item)[1]
+            for p in range(tags):
+                for t in range(tags):
+                    weights[p * tags + t] = transitions[p, t]
+        log_partition[b] = total
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+        elif what == 1:
+            _write_marginals(n, plain, weights, left, share, gamma, pairs, result[b])
+        elif what == 2:
+            _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
+
+
+@njit(cache=True, nogil=True)
+def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
+    """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
+    tags = scores.shape[2]
+    left = np.empty((_longest(start, stop, lengths), tags))
+    top, column = np.empty(tags), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        if _log_forward(scores[b], n, left, top) == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        _, transitions, _, final = _split(scores[b])
+        state = seeds[b : b + 1].copy()
+        for k in range(samples.shape[0]):
+            for t in range(tags):
+                column[t] = left[n - 1, t] + final[t]
+            tag = choose(column, tags, state)
+            samples[k, b, n - 1] = tag
+            for i in range(n - 1, 0, -1):
+                for p in range(tags):
+                    column[p] = left[i - 1, p] + transitions[p, tag]
+                tag = choose(column, tags, state)
+                samples[k, b, i - 1] = tag
+
+
+@njit(cache=True, nogil=True)
+def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
+    """As kernels.linear_chain.k_best_chains."""
+    count, k = scores.shape[2], len(tags)
+    values = np.empty((2, count, k))
+    origin = np.empty((_longest(start, stop, lengths), count, k), dtype=np.int64)
+    best, places = np.empty(k), np.empty(k, dtype=np.int64)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[:, b] = -1
+        totals[:, b] = -np.inf
+        status[b] = FEASIBLE
+        if n == 0:
+            totals[0, b] = 0.0
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        emissions, transitions, first, final = _split(scores[b])
+        values[0] = -np.inf
+        for t in range(count):
+            values[0, t, 0] = np.float64(emissions[0, t]) + first[t]
+        for i in range(1, n):
+            own = values[i % 2]
+            k_best_step(values[(i - 1) % 2], transitions, own, origin[i])
+            for t in range(count):
+                own[t] += emissions[i, t]
+        own = values[(n - 1) % 2]
+        for t in range(count):
+            own[t] += final[t]
+        k_best_last(own, best, places)
+        if best[0] == -np.inf:
+            status[b] = INFEASIBLE
+        else:
+            totals[:, b] = best
+            trace_k_best(places, origin, n, k, tags[:, b])
+
+
+def _tags_shape(shape: torch.Size) -> tuple[int, ...]:
+    return (shape[0], shape[1] - shape[2] - 2)
+
+
+FAMILY = Family(
+    name="TagSequence",
+    best=best_sequences,
+    total=sum_over_sequences,
+    sample=sample_sequences,
+    best_shape=_tags_shape,
+    # For 20 tags: the kernels do not tell how many there are.
+    best_cost=lambda n: 300 + 120 * n,
+    total_cost=lambda n: 1_000 + 300 * n,
+)

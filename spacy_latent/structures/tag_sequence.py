@@ -1,0 +1,242 @@
+"""Sequences of tags whose transitions score the same at all positions, as in CRF taggers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.linear_chain import check_lengths, check_tags
+
+FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
+Scheme = Literal["biluo", "iob2"]
+
+
+class TagSequence(Structure):
+    """One tag for each position (Lafferty et al. 2001). Scores are emissions ``(B, N, K)``,
+    ``[b, position, tag]``; lengths ``(B,)``, each at most N. −inf forbids a tag at a position, so
+    the log-partition over sequences that agree with partial annotation is that of the scores with
+    −inf at all other tags (Tsuboi et al. 2008).
+
+    :meth:`bind` gives a copy that also scores neighbours, and the first and the last tag; without
+    it, positions are independent. log_partition, marginals, entropy and log_prob differentiate for
+    what is bound as well: the gradient of log_partition is how often each is expected to be used.
+
+    Time is O(N·K²), memory O(N·K). Algorithms are those of
+    :class:`~spacy_latent.structures.linear_chain.LinearChain`.
+    """
+
+    part_axes: ClassVar[int] = 2
+    parts: ClassVar[str] = "tags"
+    exclusive_axes: ClassVar[tuple[int, ...]] = (1,)
+    annotation: ClassVar[str] = "tags"
+    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+
+    def __init__(self) -> None:
+        self.bound: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        tags = "" if self.bound is None else f"{len(self.bound[0])} tags"
+        return f"{self.name}({tags})"
+
+    def bind(self, transitions: Tensor, start: Tensor, end: Tensor) -> TagSequence:
+        """A copy with transitions ``(K, K)``, [previous tag, tag], and scores ``(K,)`` of the first
+        and the last tag, floating-point; −inf forbids, see :func:`allowed_transitions`."""
+        count = len(start) if start.dim() == 1 else 0
+        shapes = tuple(transitions.shape), tuple(start.shape), tuple(end.shape)
+        if count < 1 or shapes != ((count, count), (count,), (count,)):
+            raise InvalidScores(
+                f"{self.name}.bind: transitions, start and end have shapes {shapes[0]}, "
+                f"{shapes[1]} and {shapes[2]}; expected (K, K), (K,) and (K,), K at least 1."
+            )
+        for given in (transitions, start, end):
+            if not given.is_floating_point():
+                raise InvalidScores(
+                    f"{self.name}.bind: a tensor has dtype {given.dtype}; expected floating point."
+                )
+        result = copy(self)
+        result.bound = (transitions, start, end)
+        return result
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        # The kernels read lengths and constraints themselves, and check what they read.
+        scores, lengths = self.check_types(scores, lengths)
+        count = scores.shape[2]
+        if count < 1 or (self.bound is not None and len(self.bound[0]) != count):
+            bound = "at least 1" if self.bound is None else f"{len(self.bound[0])}, as bound"
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K), where "
+                f"K, the number of tags, is {bound}."
+            )
+        check_lengths(self.name, lengths, scores.shape[1])
+        return scores, lengths
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(scores.shape[1], device=scores.device)
+        return (position < lengths.to(scores.device)[:, None])[:, :, None]
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return _indicate(operators.best(self._join(scores), lengths, FAMILY, []), scores)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.log_partition(self._join(scores), lengths, FAMILY, [])
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self._expected_uses(scores, lengths)[:, : scores.shape[1]]
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        tags = operators.sample(self._join(scores), lengths, FAMILY, [], num_samples, generator)
+        return _indicate(tags.flatten(0, 1), scores).unflatten(0, tags.shape[:2])
+
+    def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        prepared, sizes = self.prepare(scores, lengths)
+        uses = self._expected_uses(prepared, sizes)
+        expected = super()._total(uses, self._join(self.prepare(other, lengths)[0]), sizes)
+        return self.log_partition(other, lengths) - expected.to(other.dtype)
+
+    def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self.bound is None:
+            return super().log_count(scores, lengths)
+        allowed = self.bind(*(_allowed(given) for given in self.bound))
+        return super(TagSequence, allowed).log_count(scores, lengths)
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        from spacy_latent.kernels import tag_sequence as kernels
+        from spacy_latent.kernels.linear_chain import k_best
+
+        prepared, lengths = self.prepare(scores, lengths)
+        joined = self._join(prepared)
+        tags, totals = k_best(joined, lengths, k, kernels.FAMILY, kernels.k_best_sequences)
+        z = _indicate(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
+        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        if self.bound is not None and any(_allowed(given).ne(given).any() for given in self.bound):
+            raise NotTractable(
+                f"{self.name} with transitions other than 0 and -inf",
+                "sparsemap",
+                "LinearChain, whose parts are the transitions; or marginals",
+            )
+        return super().sparsemap(scores, lengths, max_iter, tolerance)
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """Tags of the positions, ``(n,)`` int32."""
+        return z[:length].argmax(1).astype("int32")
+
+    def encode(self, gold: np.ndarray, length: Any, num_tags: int | None = None) -> np.ndarray:
+        """0/1 array ``(n, K)`` from tags as in :meth:`decode`.
+
+        num_tags: K; must be given unless transitions are bound.
+        """
+        if num_tags is None and self.bound is not None:
+            num_tags = len(self.bound[0])
+        check_tags(self.name, gold, length, num_tags)
+        z = np.zeros((length, num_tags or 0), dtype="float32")
+        z[np.arange(length), np.asarray(gold, dtype="int64")] = 1.0
+        return z
+
+    # ---------------------------------------------------------------- emissions and what is bound
+
+    def _join(self, scores: Tensor) -> Tensor:
+        """Emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
+        batch, _, count = scores.shape
+        if self.bound is None:
+            shared = scores.new_zeros((count + 2, count))
+        else:
+            transitions, start, end = (given.to(scores) for given in self.bound)
+            shared = torch.cat([transitions, start[None], end[None]])
+        return torch.cat([scores, shared.expand(batch, -1, -1)], 1)
+
+    def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.marginals(self._join(scores), lengths, FAMILY, [])
+
+    def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Of hard sequences ``z``: what they use of emissions and of what is bound."""
+        z = torch.where(self.part_mask(scores, lengths), z, 0.0)
+        pairs = z[..., :-1, :].transpose(-1, -2) @ z[..., 1:, :]
+        position = torch.arange(z.shape[-2], device=z.device)[:, None]
+        last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
+        first, final = z[..., :1, :].sum(-2, keepdim=True), (z * last).sum(-2, keepdim=True)
+        uses = torch.cat([z, pairs, first, final], -2)
+        return super()._total(uses, self._join(scores), lengths)
+
+
+def _indicate(tags: Tensor, scores: Tensor) -> Tensor:
+    """0/1 tags ``(B, N, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at padding."""
+    z = scores.new_zeros((*tags.shape, scores.shape[-1]))
+    chosen = (tags >= 0).to(z.dtype)
+    return z.scatter_(2, tags.clamp_min(0).long().unsqueeze(2), chosen.unsqueeze(2))
+
+
+def _allowed(scores: Tensor) -> Tensor:
+    """0, and −inf where ``scores`` are."""
+    return torch.where(scores.isneginf(), scores.detach(), 0.0)
+
+
+# ---------------------------------------------------------------- schemes of spans
+
+
+def scheme_tags(labels: Sequence[str], scheme: Scheme) -> list[str]:
+    """The tags of a scheme for labels of spans: "O", then those of each label in turn."""
+    return ["O", *(f"{prefix}-{label}" for label in labels for prefix in _prefixes(scheme))]
+
+
+def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:
+    """Transitions ``(K, K)``, start and end ``(K,)`` for :meth:`TagSequence.bind`: 0 where a scheme
+    of spans allows them, −inf elsewhere; add what is learned. float32.
+
+    tags: "O" and tags such as "B-PER", in any order, see :func:`scheme_tags`.
+    scheme: "biluo", in which a span is U or B I … I L; or "iob2", in which it is B I … I.
+    """
+    prefixes = _prefixes(scheme)
+    parsed = [tuple(tag.split("-", 1)) for tag in tags]
+    for tag, (prefix, *label) in zip(tags, parsed):
+        if tag != "O" and (prefix not in prefixes or not label or not label[0]):
+            raise InvalidScores(
+                f"allowed_transitions: {tag!r} is no tag of the scheme {scheme!r}; expected 'O' "
+                f"or one of {list(prefixes)} with a label, as in '{prefixes[0]}-PER'."
+            )
+
+    def allowed(previous: tuple[str, ...], own: tuple[str, ...]) -> bool:
+        """Between neighbours; "O" stands for what is beyond both ends."""
+        inside = own[0] in ("I", "L")
+        open_end = previous[0] in ("B", "I")
+        if inside:
+            return open_end and previous[1] == own[1]
+        return scheme == "iob2" or not open_end
+
+    outside = ("O",)
+
+    def scores(rows: list[tuple[str, ...]], columns: list[tuple[str, ...]]) -> Tensor:
+        table = [
+            [0.0 if allowed(row, column) else -torch.inf for column in columns] for row in rows
+        ]
+        return torch.tensor(table).view(len(rows), len(columns))
+
+    return scores(parsed, parsed), scores([outside], parsed)[0], scores(parsed, [outside])[:, 0]
+
+
+def _prefixes(scheme: Scheme) -> tuple[str, ...]:
+    known: dict[str, tuple[str, ...]] = {"biluo": ("B", "I", "L", "U"), "iob2": ("B", "I")}
+    if scheme not in known:
+        raise InvalidScores(f"The scheme is {scheme!r}; expected one of {list(known)}.")
+    return known[scheme]

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.kernels import operators
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
+from tests.enumeration import tag_sequences
+
+Bound = tuple[Tensor, Tensor, Tensor]
+
+
+@cache
+def sequences_of(n: int, num_tags: int) -> Tensor:
+    rows = list(tag_sequences(n, num_tags))
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), n)
+
+
+def random_bound(num_tags: int, scale: float = 1.0) -> Bound:
+    return (
+        torch.randn(num_tags, num_tags, dtype=torch.float64) * scale,
+        torch.randn(num_tags, dtype=torch.float64) * scale,
+        torch.randn(num_tags, dtype=torch.float64) * scale,
+    )
+
+
+def totals_of(sequences: Tensor, emissions: Tensor, bound: Bound) -> Tensor:
+    """Scores of the sequences of one item, plainly."""
+    n = len(emissions)
+    transitions, start, end = bound
+    totals = emissions.new_zeros(len(sequences))
+    for i in range(n):
+        totals = totals + emissions[i, sequences[:, i]]
+        if i:
+            totals = totals + transitions[sequences[:, i - 1], sequences[:, i]]
+    if n:
+        totals = totals + start[sequences[:, 0]] + end[sequences[:, -1]]
+    return totals
+
+
+def padded(emissions: Tensor, room: int) -> Tensor:
+    result = torch.full((1, room, emissions.shape[1]), torch.nan, dtype=emissions.dtype)
+    result[0, : len(emissions)] = emissions
+    return result
+
+
+# At 1000 what underflows matters, and the kernel runs on logarithms.
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("num_tags", [1, 2, 3])
+def test_everything_against_enumeration(num_tags: int, scale: float) -> None:
+    torch.manual_seed(0)
+    for n in range(6):
+        sequences, lengths = sequences_of(n, num_tags), torch.tensor([n])
+        emissions = torch.randn(n, num_tags, dtype=torch.float64) * scale
+        emissions.requires_grad_()
+        bound = tuple(given.requires_grad_() for given in random_bound(num_tags, scale))
+        structure = TagSequence().bind(*bound)
+        scores = padded(emissions, n + 2)
+        inputs = (emissions, *bound)
+        one_hot = torch.nn.functional.one_hot(sequences, num_tags).double()
+
+        def gradients(value: Tensor, inputs: tuple[Tensor, ...] = inputs) -> tuple[Tensor, ...]:
+            # Nothing depends on the scores of an empty item.
+            value = value + sum(0.0 * given.sum() for given in inputs)
+            return torch.autograd.grad(value, inputs, retain_graph=True)
+
+        totals = totals_of(sequences, emissions, bound)
+        p = totals.softmax(0)
+        mean = torch.einsum("z,znt->nt", p, one_hot)
+        entropy = -(p * totals.log_softmax(0)).sum()
+        vector = torch.randn_like(emissions)
+        log_partition = structure.log_partition(scores, lengths)[0]
+        marginals = structure.marginals(scores, lengths)[0]
+        assert not marginals[n:].any()
+        found_entropy = structure.entropy(scores, lengths)[0]
+        for found, expected in (
+            (log_partition, totals.logsumexp(0)),
+            ((marginals[:n] * vector).sum(), (mean * vector).sum()),
+            (found_entropy, entropy),
+        ):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-9)
+            for own, other in zip(gradients(found), gradients(expected)):
+                torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-8)
+        torch.testing.assert_close(marginals[:n], mean, rtol=1e-10, atol=1e-12)
+        own = structure.log_prob(one_hot[:, None], padded(emissions, n), lengths)[:, 0]
+        torch.testing.assert_close(own, totals.log_softmax(0), rtol=1e-10, atol=1e-9)
+        best = structure.map(scores, lengths)[0, :n]
+        assert torch.equal(best, one_hot[totals.argmax()])
+        count = structure.log_count(scores, lengths).exp().item()
+        assert count == pytest.approx(len(sequences))
+        order = totals.argsort(descending=True)[:4]
+        several = structure.top_k(scores, lengths, 4)
+        assert torch.equal(several.z[: len(order), 0, :n], one_hot[order])
+        torch.testing.assert_close(several.scores[: len(order), 0], totals[order].detach())
+        assert torch.isneginf(several.scores[len(order) :]).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_gradients(scale: float) -> None:
+    torch.manual_seed(1)
+    lengths = torch.tensor([4, 2, 1, 0])
+    scores = torch.randn(4, 4, 3, dtype=torch.float64)
+    transitions, start, end = random_bound(3)
+    # The best first tag leads nowhere: sums of weights lose what matters, and logarithms run.
+    start[0] += scale
+    transitions[0] -= 4 * scale
+    inputs = [given.requires_grad_() for given in (scores, transitions, start, end)]
+
+    def marginals(scores: Tensor, *bound: Tensor) -> Tensor:
+        return TagSequence().bind(*bound).marginals(scores, lengths)
+
+    def log_partition(scores: Tensor, *bound: Tensor) -> Tensor:
+        return TagSequence().bind(*bound).log_partition(scores, lengths)
+
+    assert torch.autograd.gradcheck(marginals, inputs)
+    assert torch.autograd.gradgradcheck(log_partition, inputs)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3])
+def test_long_sequences_are_those_of_the_chain_with_transitions_written_out(scale: float) -> None:
+    torch.manual_seed(2)
+    n, num_tags, lengths = 200, 6, torch.tensor([200])
+    scores = torch.randn(1, n, num_tags, dtype=torch.float64) * scale
+    transitions, start, end = random_bound(num_tags, scale)
+    inputs = [given.requires_grad_() for given in (scores, transitions, start, end)]
+    structure = TagSequence().bind(*inputs[1:])
+    written_out = scores[:, :, None] + transitions
+    written_out = torch.cat([written_out[:, :1] * 0, written_out[:, 1:]], 1)
+    written_out[:, 0, 0] = scores[:, 0] + start
+    written_out[:, -1] = written_out[:, -1] + end
+    chain, vector = LinearChain(), torch.randn(1, n, num_tags, dtype=torch.float64)
+    assert structure.log_partition(scores, lengths).item() == pytest.approx(
+        chain.log_partition(written_out, lengths).item(), rel=1e-12
+    )
+    found = structure.marginals(scores, lengths)
+    expected = chain.marginals(written_out, lengths).sum(2)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-300)
+    for one, other in zip(
+        torch.autograd.grad((found * vector).sum(), inputs),
+        torch.autograd.grad((expected * vector).sum(), inputs),
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+    best = chain.map(written_out, lengths).sum(2)
+    assert torch.equal(structure.map(scores, lengths), best)
+
+
+def test_partial_annotation_is_minus_infinity_elsewhere() -> None:
+    torch.manual_seed(3)
+    bound = random_bound(3)
+    structure, lengths = TagSequence().bind(*bound), torch.tensor([4])
+    scores = torch.randn(1, 4, 3, dtype=torch.float64)
+    # Tag 1 or 2 at position 1, tag 0 at the last, nothing known of the others.
+    restricted = scores.clone()
+    restricted[0, 1, 0] = restricted[0, 3, 1] = restricted[0, 3, 2] = -torch.inf
+    sequences = sequences_of(4, 3)
+    agrees = (sequences[:, 1] != 0) & (sequences[:, 3] == 0)
+    totals = totals_of(sequences, scores[0], bound)
+    found = structure.log_partition(restricted, lengths) - structure.log_partition(scores, lengths)
+    expected = totals[agrees].logsumexp(0) - totals.logsumexp(0)
+    torch.testing.assert_close(found[0], expected)
+    marginals = structure.marginals(restricted, lengths)[0]
+    assert marginals[1, 0] == 0 and marginals[3].tolist() == [1, 0, 0]
+
+
+def test_infeasible_items_are_named() -> None:
+    structure = TagSequence().bind(*allowed_transitions(["O", "B-X", "I-X", "L-X"], "biluo"))
+    scores, lengths = torch.zeros(3, 2, 4), torch.tensor([2, 1, 2])
+    # Without U there is no span of one token.
+    scores[1, 0, 0] = -torch.inf
+    for operation in ("map", "marginals", "log_partition", "sample"):
+        with pytest.raises(InfeasibleError) as error:
+            getattr(structure, operation)(scores, lengths)
+        assert error.value.items == [1]
+    with pytest.raises(InfeasibleError):
+        structure.top_k(scores, lengths, 2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_samples_have_the_marginals(scale: float) -> None:
+    torch.manual_seed(4)
+    structure = TagSequence().bind(*random_bound(3, scale))
+    scores = torch.randn(2, 4, 3, dtype=torch.float64) * scale
+    lengths = torch.tensor([4, 2])
+    samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
+    # Four standard errors of a share over 4000 draws are at most 0.032.
+    difference = samples.mean(0) - structure.marginals(scores, lengths)
+    assert difference.abs().max() < 0.032
+    assert (samples.sum((2, 3)) == lengths).all()
+    again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
+    assert torch.equal(samples, again)
+    mean_log_prob = structure.log_prob(samples, scores, lengths).mean(0)
+    torch.testing.assert_close(
+        mean_log_prob, -structure.entropy(scores, lengths), rtol=0.05, atol=0.05
+    )
+
+
+def test_without_transitions_positions_are_independent() -> None:
+    torch.manual_seed(5)
+    structure, lengths = TagSequence(), torch.tensor([5, 2])
+    scores = torch.randn(2, 5, 4, dtype=torch.float64)
+    inside = structure.part_mask(scores, lengths)
+    expected = torch.where(inside, scores.softmax(2), 0.0)
+    torch.testing.assert_close(structure.marginals(scores, lengths), expected)
+    solution = structure.sparsemap(scores, lengths)
+    projected = scores[0, 0].numpy()
+    rest = np.sort(projected)[::-1]
+    kept = np.flatnonzero(1 + np.arange(1, 5) * rest > np.cumsum(rest))[-1] + 1
+    threshold = (rest[:kept].sum() - 1) / kept
+    np.testing.assert_allclose(
+        solution.mean[0, 0].numpy(), np.maximum(projected - threshold, 0), atol=1e-6
+    )
+
+
+def test_sparsemap_takes_constraints_but_no_other_transitions() -> None:
+    tags = scheme_tags(["X"], "iob2")
+    structure = TagSequence().bind(*allowed_transitions(tags, "iob2"))
+    scores, lengths = torch.randn(1, 4, 3), torch.tensor([4])
+    atoms = structure.sparsemap(scores, lengths).atoms
+    assert torch.isfinite(structure.log_prob(atoms[:1], scores, lengths)).all()
+    with pytest.raises(NotTractable, match="LinearChain"):
+        TagSequence().bind(*random_bound(3)).sparsemap(scores, lengths)
+
+
+@pytest.mark.parametrize("scheme", ["biluo", "iob2"])
+def test_schemes_allow_what_spells_spans(scheme: str) -> None:
+    tags = scheme_tags(["X", "Y"], scheme)  # type: ignore[arg-type]
+    structure = TagSequence().bind(*allowed_transitions(tags, scheme))  # type: ignore[arg-type]
+    span = {"biluo": "(U{0}|B{0}(I{0})*L{0})", "iob2": "(B{0}(I{0})*)"}[scheme]
+    spelled = re.compile("(O|" + "|".join(span.format(label) for label in "XY") + ")*")
+    for n in range(1, 5):
+        sequences = sequences_of(n, len(tags))
+        z = torch.nn.functional.one_hot(sequences, len(tags)).double()
+        scores = torch.zeros(1, n, len(tags), dtype=torch.float64)
+        allowed = structure.log_prob(z[:, None], scores, torch.tensor([n]))[:, 0] > -torch.inf
+        expected = [
+            spelled.fullmatch("".join(tags[t].replace("-", "") for t in row)) is not None
+            for row in sequences.tolist()
+        ]
+        assert allowed.tolist() == expected
+        count = structure.log_count(scores, torch.tensor([n])).exp().item()
+        assert count == pytest.approx(sum(expected))
+
+
+def test_tags_of_another_scheme_are_refused() -> None:
+    for tags in (["O", "S-PER"], ["O", "B"], ["O", "B-"], ["O", "-"]):
+        with pytest.raises(InvalidScores, match="scheme 'biluo'"):
+            allowed_transitions(tags, "biluo")
+    with pytest.raises(InvalidScores, match="scheme 'iob2'"):
+        allowed_transitions(["O", "U-PER"], "iob2")
+    with pytest.raises(InvalidScores, match="bio"):
+        scheme_tags(["PER"], "bio")  # type: ignore[arg-type]
+    transitions, _, _ = allowed_transitions(["O", "B-a-b", "L-a-b", "L-a"], "biluo")
+    assert transitions[1].tolist() == [-torch.inf, -torch.inf, 0.0, -torch.inf]
+
+
+def test_memory_does_not_grow_with_the_square_of_the_tags() -> None:
+    n, num_tags = 50_000, 64
+    # Written out, transitions alone would take 0.8 GB, and in float64 twice that.
+    structure = TagSequence().bind(
+        torch.zeros(num_tags, num_tags), torch.zeros(num_tags), torch.zeros(num_tags)
+    )
+    scores, lengths = torch.zeros(1, n, num_tags), torch.tensor([n])
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    value = structure.log_partition(scores, lengths).item()
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert value == pytest.approx(n * np.log(num_tags), rel=1e-5)
+    assert used < 400_000
+
+
+def test_items_and_layout_do_not_matter() -> None:
+    torch.manual_seed(6)
+    structure = TagSequence().bind(*(given.float() for given in random_bound(5)))
+    scores, lengths = torch.randn(5, 20, 30).permute(2, 1, 0), torch.randint(0, 21, (30,))
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads, own in ((1, scores), (3, scores.contiguous())):
+            torch.set_num_threads(threads)
+            drawn = structure.sample(own, lengths, 2, torch.Generator().manual_seed(1))
+            results.append((structure.marginals(own, lengths), drawn, structure.map(own, lengths)))
+    finally:
+        torch.set_num_threads(before)
+    for one, many in zip(*results):
+        assert torch.equal(one, many)
+    alone = structure.marginals(scores[7:8], lengths[7:8])
+    assert torch.equal(alone[0], results[0][0][7])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_solved_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(7)
+    structure = TagSequence().bind(*random_bound(3))
+    scores, lengths = torch.randn(2, 5, 3).to(dtype), torch.tensor([5, 3])
+    marginals = structure.marginals(scores, lengths)
+    assert marginals.dtype == dtype
+    assert torch.equal(marginals, structure.marginals(scores.float(), lengths).to(dtype))
+    assert structure.entropy(scores, lengths).dtype == dtype
+
+
+def test_empty_batch_and_empty_items() -> None:
+    structure = TagSequence().bind(*random_bound(3))
+    none, lengths = torch.zeros(0, 4, 3), torch.zeros(0, dtype=torch.int64)
+    assert structure.map(none, lengths).shape == (0, 4, 3)
+    assert structure.marginals(none, lengths).shape == (0, 4, 3)
+    assert structure.log_partition(none, lengths).shape == (0,)
+    assert structure.sample(none, lengths, 2).shape == (2, 0, 4, 3)
+    for room in (0, 2):
+        nothing, lengths = torch.full((1, room, 3), torch.nan), torch.tensor([0])
+        assert structure.log_partition(nothing, lengths).item() == 0.0
+        assert not structure.map(nothing, lengths).any()
+        assert not structure.marginals(nothing, lengths).any()
+        assert structure.log_prob(torch.zeros(1, room, 3), nothing, lengths).item() == 0.0
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_are_named(value: float) -> None:
+    scores, lengths = torch.zeros(3, 3, 2), torch.tensor([3, 3, 3])
+    scores[1, 2, 0] = value
+    for operation in ("map", "marginals", "log_partition", "sample"):
+        with pytest.raises(InvalidScores, match=r"\[1\]"):
+            getattr(TagSequence(), operation)(scores, lengths)
+    with pytest.raises(InvalidScores, match=r"\[1\]"):
+        TagSequence().top_k(scores, lengths, 2)
+    bound = random_bound(2)
+    bound[0][1, 0] = value
+    with pytest.raises(InvalidScores, match=r"\[0, 1, 2\]"):
+        TagSequence().bind(*bound).map(torch.zeros(3, 3, 2), lengths)
+
+
+def test_wrong_input_is_refused() -> None:
+    scores, lengths = torch.zeros(2, 4, 3), torch.tensor([4, 3])
+    structure = TagSequence().bind(*random_bound(3))
+    for bad, match in (
+        ((scores.int(), lengths), "float"),
+        ((scores, torch.tensor([3, 5])), "room for 0 to 4"),
+        ((scores, torch.tensor([3])), "shape"),
+        ((scores[..., :2], lengths), "3, as bound"),
+        ((scores[..., :0], lengths), "as bound"),
+    ):
+        with pytest.raises(InvalidScores, match=match):
+            structure.map(*bad)
+    transitions, start, end = random_bound(3)
+    for wrong in ((transitions[:2], start, end), (transitions, start[:2], end)):
+        with pytest.raises(InvalidScores, match=r"\(K, K\)"):
+            TagSequence().bind(*wrong)
+    with pytest.raises(InvalidScores, match="int64"):
+        TagSequence().bind(transitions.long(), start, end)
+
+
+def test_codes_go_both_ways() -> None:
+    structure = TagSequence().bind(*random_bound(4))
+    tags = np.array([2, 0, 3], dtype="int32")
+    z = structure.encode(tags, 3)
+    assert z.shape == (3, 4)
+    assert structure.decode(z, 3).tolist() == tags.tolist()
+    with pytest.raises(InvalidScores, match="num_tags"):
+        TagSequence().encode(tags, 3)
+    assert TagSequence().encode(tags, 3, num_tags=5).shape == (3, 5)
+
+
+def test_operators_follow_the_rules_of_torch() -> None:
+    scores = torch.randn(2, 3 + 2 + 2, 2, dtype=torch.float64, requires_grad=True)
+    arguments = (scores, torch.tensor([3, 2]), "spacy_latent.kernels.tag_sequence:FAMILY", [])
+    torch.library.opcheck(operators.log_partition, arguments)
+    torch.library.opcheck(operators._marginals, (*arguments, True))
+    torch.library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
