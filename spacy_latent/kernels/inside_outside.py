@@ -691,7 +691,7 @@ FAMILY = Family(
     total=sum_over_projective_trees,
     sample=sample_projective_trees,
     best_shape=lambda shape: tuple(shape[:2]),
-    best_cost=lambda n: 500 + 10 * n**2 + 0.4 * n**3,
-    total_cost=lambda n: 1_000 + 20 * n**2 + 0.4 * n**3,
+    best_cost=lambda n: 300 + 1.2 * n**2 + 0.13 * n**3,
+    total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
 )

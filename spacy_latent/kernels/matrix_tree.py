@@ -636,6 +636,6 @@ FAMILY = Family(
     sample=sample_trees,
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 500 + 4.5 * n**2,
-    total_cost=lambda n: 1_000 + 10 * n**2 + 0.25 * n**3,
+    total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
 )

@@ -17,7 +17,7 @@ import torch
 
 # Below this many (estimated) nanoseconds of work, waking another thread gains little, and costs
 # over 10 ms where the other cores are busy.
-SERIAL_NANOSECONDS = 1_000_000
+SERIAL_NANOSECONDS = 400_000
 
 Task = tuple[Callable[..., Any], int, int, tuple[Any, ...], "SimpleQueue[BaseException | None]"]
 

@@ -285,7 +285,8 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     else:
         result, _, outputs = shim.predict((rows, groups))
         # In training a step that overflows in half precision is skipped; here it would be hidden.
-        if not torch.isfinite(result).all():
+        # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
+        if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
             raise LatentError(
                 "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
                 "embedder's vectors, are not finite: train again with a lower learning rate or "

@@ -8,6 +8,7 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
+from spacy_latent.structures.dependency import DependencyTree
 
 LEVELS = ("none", "map", "probabilities")
 
@@ -49,9 +50,13 @@ def _read_group(
     alternatives: int,
 ) -> None:
     structure = layer.structure
-    best = _numpy(_best(output, layer, group.lengths))
-    # The same as structure.decode of each item, for the case that every prediction pays for.
-    heads = best[:, :, 1:].argmax(1).astype("int32") if structure.annotation == "heads" else None
+    best = heads = None
+    if isinstance(structure, DependencyTree) and not _has_best(output, layer):
+        # What every prediction pays for, without the way over arcs.
+        lengths = group.lengths.to(output.scores.device)
+        heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
+    else:
+        best = _numpy(_best(output, layer, group.lengths))
     soft = probable = None
     if level == "probabilities":
         soft = _numpy(_probabilities(output, layer, group.lengths))
@@ -62,7 +67,10 @@ def _read_group(
         others, weights = _numpy(z), _numpy(w)
     for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
         start, end = batch.spans[d][s]
-        decoded = heads[b, :length] if heads is not None else structure.decode(best[b], length)
+        if best is None:
+            decoded = heads[b, :length].copy()  # type: ignore[index]
+        else:
+            decoded = structure.decode(best[b], length)
         entry = SpanStructure(start, end, structure.name, structure.annotation, decoded)
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
@@ -78,10 +86,14 @@ def _read_group(
         result[d][s] = entry
 
 
+def _has_best(output: LatentOutput, layer: LatentLayer) -> bool:
+    """Whether the draw is the best structure already."""
+    return layer.estimator.hard_at_prediction and output.draw.z.shape[0] == 1
+
+
 def _best(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
-    draw = output.draw
-    if layer.estimator.hard_at_prediction and draw.z.shape[0] == 1:
-        return draw.z[0]
+    if _has_best(output, layer):
+        return output.draw.z[0]
     return layer.structure.map(output.scores, lengths.to(output.scores.device))
 
 

@@ -96,6 +96,14 @@ class DependencyTree(Structure):
 
         return _indicate(operators.best(scores, lengths, *self._family), scores)
 
+    def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding: what ``map``
+        gives, without the arcs."""
+        from spacy_latent.kernels import operators
+
+        prepared, lengths = self.prepare(scores.detach(), lengths)
+        return operators.best(prepared, lengths, *self._family)
+
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
 
