@@ -9,8 +9,51 @@ from __future__ import annotations
 
 from numba import njit
 
+from spacy_latent.kernels.vector import LANES, fused_loop
+
 # Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
 DEPENDENT = 1e-9
+_collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_collect_one = fused_loop([("add", 0, ((0, 1),))])
+_update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
+
+
+@njit(cache=True, nogil=True)
+def row_room(room):
+    """Numbers in a row of the inverse for ``room`` atoms: whole vectors."""
+    return (room + LANES - 1) // LANES * LANES
+
+
+@njit(cache=True, nogil=True)
+def _sum_rows(factors, inverse, count, result):
+    """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
+    for j in range(count):
+        result[j] = 0.0
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        _collect(
+            (result, inverse[i], inverse[i + 1], inverse[i + 2], inverse[i + 3]),
+            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
+            0,
+            count,
+        )
+    for i in range(whole, count):
+        _collect_one((result, inverse[i]), (factors[i],), 0, count)
+
+
+@njit(cache=True, nogil=True)
+def _add_outer(factors, row, count, inverse):
+    """inverse[i, j] += factors[i] · row[j], for i and j below ``count``."""
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        _update(
+            (inverse[i], inverse[i + 1], inverse[i + 2], inverse[i + 3], row),
+            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
+            0,
+            count,
+        )
+    for i in range(whole, count):
+        _collect_one((inverse[i], row), (factors[i],), 0, count)
 
 
 @njit(cache=True, nogil=True)
@@ -44,22 +87,20 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
     size: number of parts of the new atom.
     gap: (s − μ)·(a − μ) of the new atom a, positive.
     column: parts that it shares with each atom of the support.
-    inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1.
+    inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction`` and
+        ``solved`` have :func:`row_room` numbers.
     RETURNS: the new number of atoms; 0, with nothing changed, where the new atom
         depends on the others.
     """
     new = count
-    for j in range(count):
-        solved[j] = 0.0
     for i in range(count):
-        factor = column[i] + 1.0
-        for j in range(count):
-            solved[j] += factor * inverse[i, j]
+        direction[i] = column[i] + 1.0
+    _sum_rows(direction, inverse, count, solved)
     pivot = size + 1.0
     defect = 1.0
     for i in range(count):
-        pivot -= (column[i] + 1.0) * solved[i]
-        defect -= (column[i] + 1.0) * row_sums[i]
+        pivot -= direction[i] * solved[i]
+        defect -= direction[i] * row_sums[i]
     if pivot < DEPENDENT:
         return 0
     solved[new] = -1.0
@@ -70,10 +111,9 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
         inverse[new, i] = 0.0
     count += 1
     for i in range(count):
-        factor = solved[i] / pivot
-        row_sums[i] -= factor * defect
-        for j in range(count):
-            inverse[i, j] += factor * solved[j]
+        direction[i] = solved[i] / pivot
+        row_sums[i] -= direction[i] * defect
+    _add_outer(direction, solved, count, inverse)
     # The gradient is the same along every atom of the support and larger by `gap` along the new
     # one: the direction to the optimum is the new atom's column of the inverse, summing to zero.
     while True:
@@ -97,23 +137,25 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
         if blocking < 0:
             return count
         gap *= 1.0 - step
-        leave(blocking, count, atoms, inverse, row_sums, weights)
+        leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
         count -= 1
         if new == count:
             new = blocking
 
 
 @njit(cache=True, nogil=True)
-def leave(gone, count, atoms, inverse, row_sums, weights):
-    """Take atom ``gone`` out of the support; the last atom takes its place."""
+def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
+    """Take atom ``gone`` out of the support; the last atom takes its place. factors, row:
+    workspaces."""
     last = count - 1
     pivot = inverse[gone, gone]
     for i in range(count):
-        if i != gone:
-            factor = inverse[i, gone] / pivot
-            row_sums[i] -= factor * row_sums[gone]
-            for j in range(count):
-                inverse[i, j] -= factor * inverse[gone, j]
+        factors[i] = -inverse[i, gone] / pivot
+        row[i] = inverse[gone, i]
+    sums = row_sums[gone]
+    for i in range(count):
+        row_sums[i] += factors[i] * sums
+    _add_outer(factors, row, count, inverse)
     if gone != last:
         for j in range(count):
             inverse[gone, j] = inverse[last, j]

@@ -1,5 +1,6 @@
 """Maximum spanning arborescences of dense graphs: Chu and Liu (1965) and Edmonds (1967), by growing
-paths and contracting cycles as Gabow et al. (1986) do, in O(n²) for one sentence.
+paths and contracting cycles as Gabow et al. (1986) do, in O(n²) for one sentence. Arcs out of a
+contracted cycle stay where they are: only the rows of arcs into its members are merged.
 """
 
 from __future__ import annotations
@@ -8,18 +9,26 @@ import numpy as np
 from numba import njit
 
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.vector import LANES, fused_loop, index_of_maximum
+
+# Over heads: the better of the arcs into two members of a cycle, and the token that it enters.
+_merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 
 @njit(cache=True, nogil=True)
 def integer_workspace_size(n):
-    nodes = n + 1
-    return 2 * nodes * nodes + 16 * nodes
+    return 16 * (n + 1)
+
+
+@njit(cache=True, nogil=True)
+def _row_width(n):
+    """Numbers in a row, with room for whole vectors from the first token on."""
+    return (n + 2 * LANES) // LANES * LANES
 
 
 @njit(cache=True, nogil=True)
 def float_workspace_size(n):
-    nodes = n + 1
-    return nodes * nodes + 2 * nodes
+    return (2 * n + 3) * _row_width(n)
 
 
 @njit(cache=True, nogil=True)
@@ -57,32 +66,36 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     That is the best tree over pairs (root arcs, score) in lexicographic order. No cycle holds a
     root arc, so nothing subtracted counts one: each arc of column 0 counts 1, the others 0.
     """
-    size = n + 1
-    # incoming[m, h]: reduced score of the best arc from node h into node m; nodes are rows, and a
-    # contracted cycle lives in the row of one of its members.
-    incoming = float_workspace[: size * size].reshape(size, size)
-    paid = float_workspace[size * size : size * size + size]
-    arc_head = integer_workspace[: size * size].reshape(size, size)
-    arc_modifier = integer_workspace[size * size : 2 * size * size].reshape(size, size)
-    rest = integer_workspace[2 * size * size :]
-    state = rest[:size]  # 0 untouched, 1 on the path, 2 attached, 3 contracted away
-    path = rest[size : 2 * size]
-    best = rest[2 * size : 3 * size]
-    identity = rest[3 * size : 4 * size]  # the node that a row stands for
-    parent = rest[4 * size : 6 * size]  # of a node in the forest of contractions
-    entering_head = rest[6 * size : 8 * size]
-    entering_modifier = rest[8 * size : 10 * size]
-    removed = rest[10 * size : 12 * size]
+    size, width = n + 1, _row_width(n)
+    # incoming[m, h]: reduced score of the best arc from token h, or the root, into the node of row
+    # m, and modifiers[m, h] the token in that node that the arc enters. A contracted cycle lives in
+    # the row of one of its members; −inf where h is in the node itself.
+    incoming = float_workspace[: size * width].reshape(size, width)
+    modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
+    paid = float_workspace[2 * size * width : 2 * size * width + size]
+    state = integer_workspace[:size]  # 0 untouched, 1 on the path, 2 attached
+    path = integer_workspace[size : 2 * size]
+    identity = integer_workspace[2 * size : 3 * size]  # the node that a row stands for
+    row_of = integer_workspace[3 * size : 4 * size]  # of the node that a token is in
+    following = integer_workspace[4 * size : 5 * size]  # tokens of a node, in a list
+    last = integer_workspace[5 * size : 6 * size]
+    parent = integer_workspace[6 * size : 8 * size]  # of a node in the forest of contractions
+    entering_head = integer_workspace[8 * size : 10 * size]
+    entering_modifier = integer_workspace[10 * size : 12 * size]
+    removed = integer_workspace[12 * size : 14 * size]
 
     for m in range(1, size):
+        row = incoming[m]
         for h in range(size):
-            incoming[m, h] = scores[h, m]
-            arc_head[m, h] = h
-            arc_modifier[m, h] = m
-        incoming[m, m] = -np.inf
+            row[h] = scores[h, m]
+        for h in range(size, width):
+            row[h] = -np.inf
+        row[m] = -np.inf
+        modifiers[m] = m
     for node in range(size):
         state[node] = 0
-        identity[node] = node
+        identity[node] = row_of[node] = last[node] = node
+        following[node] = -1
     for node in range(2 * size):
         parent[node] = -1
         removed[node] = 0
@@ -90,7 +103,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     count = size
 
     for start in range(1, size):
-        if state[start] != 0:
+        if state[row_of[start]] != 0:
             continue
         depth = 0
         path[0] = start
@@ -98,63 +111,49 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
         while True:
             top = path[depth]
             row = incoming[top]
-            value = -np.inf if root_last else row[0]
-            head = 0
-            for h in range(1, size):
-                if row[h] > value:
-                    value = row[h]
-                    head = h
-            if head == 0:
-                value = row[0]
+            head = index_of_maximum(row, 1 if root_last else 0, size)
+            if row[head] == -np.inf:
+                head = 0
+            value = row[head]
             if value == -np.inf:
                 return False
-            best[top] = head
             paid[top] = value
             node = identity[top]
-            entering_head[node] = arc_head[top, head]
-            entering_modifier[node] = arc_modifier[top, head]
-            if state[head] == 2:
+            entering_head[node] = head
+            entering_modifier[node] = int(modifiers[top, head])
+            below = row_of[head]
+            if state[below] == 2:
                 for i in range(depth + 1):
                     state[path[i]] = 2
                 break
-            if state[head] == 0:
+            if state[below] == 0:
                 depth += 1
-                path[depth] = head
-                state[head] = 1
+                path[depth] = below
+                state[below] = 1
                 continue
-            # The path has closed a cycle from ``head`` to its end: contract it into ``head``.
+            # The path has closed a cycle from ``below`` to its end: contract it into that row.
             first = depth
-            while path[first] != head:
+            while path[first] != below:
                 first -= 1
-            into = incoming[head]
-            for h in range(size):
-                into[h] -= value if head == top else paid[head]
+            into, labels = incoming[below], modifiers[below]
+            cost = paid[below]
+            for h in range(width):
+                into[h] -= cost
             for i in range(first + 1, depth + 1):
                 member = path[i]
-                row = incoming[member]
-                cost = paid[member]
-                for h in range(size):
-                    reduced = row[h] - cost
-                    if reduced > into[h]:
-                        into[h] = reduced
-                        arc_head[head, h] = arc_head[member, h]
-                        arc_modifier[head, h] = arc_modifier[member, h]
-                state[member] = 3
-            for m in range(1, size):
-                if state[m] == 2 or state[m] == 3:
-                    continue
-                row = incoming[m]
-                for i in range(first + 1, depth + 1):
-                    member = path[i]
-                    if row[member] > row[head]:
-                        row[head] = row[member]
-                        arc_head[m, head] = arc_head[m, member]
-                        arc_modifier[m, head] = arc_modifier[m, member]
-                    row[member] = -np.inf
-            into[head] = -np.inf
+                _merge(
+                    (into, incoming[member], labels, modifiers[member]), (-paid[member],), 0, size
+                )
+                following[last[below]] = member
+                last[below] = last[member]
+            token = below
+            while token != -1:
+                row_of[token] = below
+                into[token] = -np.inf
+                token = following[token]
             for i in range(first, depth + 1):
                 parent[identity[path[i]]] = count
-            identity[head] = count
+            identity[below] = count
             count += 1
             depth = first
 
@@ -198,3 +197,12 @@ def best_arborescences(
         if status[b] == FEASIBLE:
             if not best_arborescence(own, n, single_root, heads[b], integers, floats):
                 status[b] = INFEASIBLE
+
+
+@njit(cache=True, nogil=True)
+def mark_arcs(heads, z):
+    """Set ``z`` ``(B, N+1, N+1)`` to 1 at the arcs of ``heads`` ``(B, N+1)``, −1 for none."""
+    for b in range(heads.shape[0]):
+        for modifier in range(heads.shape[1]):
+            if heads[b, modifier] >= 0:
+                z[b, heads[b, modifier], modifier] = 1.0

@@ -11,7 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish, shared_parts
+from spacy_latent.kernels.active_set import (
+    enter,
+    gradient_of_weights,
+    polish,
+    row_room,
+    shared_parts,
+)
 from spacy_latent.kernels.assignment import assign, read_costs
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
@@ -61,8 +67,9 @@ def solve_assignments(
     previous = np.empty(longest, dtype=np.int32)
     prices, distance = np.empty(longest), np.empty(longest)
     visited, reach = np.empty(longest), np.empty(longest)
-    inverse = np.empty((room, room))
-    row_sums, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    wide = row_room(room)
+    inverse = np.empty((room, wide))
+    row_sums, direction, solved = np.empty(room), np.empty(wide), np.empty(wide)
     column = np.empty(room)
     for b in range(start, stop):
         rows, columns = min(lengths[b, 0], lengths[b, 1]), max(lengths[b, 0], lengths[b, 1])

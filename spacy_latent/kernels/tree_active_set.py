@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from spacy_latent.kernels import arborescence, eisner
-from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish
+from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish, row_room
 from spacy_latent.kernels.arborescence import best_arborescence
 from spacy_latent.kernels.eisner import best_projective_tree
 
@@ -60,8 +60,9 @@ def solve_trees(
     heads = np.empty(longest + 1, dtype=np.int32)
     matrix = np.empty((longest + 1) * (longest + 1))
     original = np.empty((longest + 1) * (longest + 1))
-    inverse = np.empty((room, room))
-    row_sums, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    wide = row_room(room)
+    inverse = np.empty((room, wide))
+    row_sums, direction, solved = np.empty(room), np.empty(wide), np.empty(wide)
     column = np.empty(room)
     for b in range(start, stop):
         n = lengths[b]

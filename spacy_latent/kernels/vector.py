@@ -29,6 +29,8 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     statements, in their order, where r, r' are places in ``rows`` and s in ``scalars``:
         ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
         ("max", r, ((s, r'),)): rows[r][j] = max(rows[r][j], scalars[s] + rows[r'][j]).
+        ("best", r, ((s, r'), (w, w'))): where scalars[s] + rows[r'][j] > rows[r][j], that takes its
+            place, and rows[w'][j] that of rows[w][j].
         ("dot", k, ((r, r'), ...)): result[k] = Σ_j Σ rows[r][j] · rows[r'][j].
 
     The function returns the tuple of results, which starts with 0.0 and ends with the dots.
@@ -66,12 +68,19 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                     return known[row]
 
                 for kind, target, terms in statements:
+                    if kind == "best":
+                        (shift, source), (labels, others) = terms
+                        other = builder.fadd(spread[shift], load(source))
+                        better = builder.fcmp_ordered(">", other, load(target))
+                        for row, new in ((target, other), (labels, load(others))):
+                            known[row] = builder.select(better, new, load(row))
+                            builder.store(known[row], places[row], align=8)
+                        continue
                     value = builder.load(totals[target]) if kind == "dot" else load(target)
                     for first, second in terms:
                         if kind == "max":
                             other = builder.fadd(spread[first], load(second))
-                            larger = builder.fcmp_ordered(">", other, value)
-                            value = builder.select(larger, other, value)
+                            value = _larger(builder, other, value)
                             continue
                         left = load(first) if kind == "dot" else spread[first]
                         product = builder.fmul(left, load(second), flags=_FLAGS)
@@ -81,7 +90,7 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                     else:
                         known[target] = value
                         builder.store(value, places[target], align=8)
-            sums = [_sum(builder, builder.load(total)) for total in totals]
+            sums = [_reduce(builder, builder.load(total), _plus) for total in totals]
             return context.make_tuple(builder, signature.return_type, [ir.DoubleType()(0.0), *sums])
 
         return signature, generate
@@ -89,19 +98,71 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     return intrinsic(build)
 
 
+@intrinsic
+def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
+    """The first j of begin ≤ j < end, in whole vectors, where the contiguous float64 ``row`` is
+    largest; begin if begin ≥ end. Without NaN."""
+    signature = types.int64(row, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        begin, end = arguments[1:]
+        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
+        step = number(LANES)
+        largest = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [float("-inf")] * LANES))
+        where = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
+        with cgutils.for_range_slice(builder, begin, end, step, number) as (index, _):
+            place = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+            values = builder.load(place, align=8)
+            known = builder.load(largest)
+            better = builder.fcmp_ordered(">", values, known)
+            builder.store(builder.select(better, values, known), largest)
+            here = _broadcast(builder, index)
+            builder.store(builder.select(better, here, builder.load(where)), where)
+        # Of the lanes with the largest value, the one that found it first.
+        values = builder.load(largest)
+        top = _broadcast(builder, _reduce(builder, values, _larger))
+        lanes = ir.Constant(wide, list(range(LANES)))
+        indices = builder.add(builder.load(where), lanes)
+        far = ir.Constant(wide, [1 << 62] * LANES)
+        indices = builder.select(builder.fcmp_ordered("==", values, top), indices, far)
+        found = _reduce(builder, indices, _smaller)
+        # Where all is −inf, nothing was better.
+        empty = builder.fcmp_ordered(
+            "==", builder.extract_element(top, ir.IntType(32)(0)), ir.DoubleType()(float("-inf"))
+        )
+        return builder.select(empty, begin, found)
+
+    return signature, generate
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    # With these flags one instruction; else a masked store, which delays the next load of it.
+    flags = ("nnan", "nsz")
+    return builder.select(builder.fcmp_ordered(">", a, b, flags=flags), a, b, flags=flags)
+
+
+def _smaller(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
 def _broadcast(builder: Any, value: Any) -> Any:
-    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    kind = ir.VectorType(value.type, LANES)
+    nothing = ir.Constant(kind, ir.Undefined)
     lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(lane, nothing, mask)
 
 
-def _sum(builder: Any, vector: Any) -> Any:
+def _reduce(builder: Any, vector: Any, combine: Any) -> Any:
     width = LANES
     while width > 1:
         width //= 2
         mask = [i + width if i < width else i for i in range(LANES)]
         mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), mask)
-        other = builder.shuffle_vector(vector, vector, mask)
-        vector = builder.fadd(vector, other, flags=_FLAGS)
+        vector = combine(builder, vector, builder.shuffle_vector(vector, vector, mask))
     return builder.extract_element(vector, ir.IntType(32)(0))
+
+
+def _plus(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b, flags=_FLAGS)

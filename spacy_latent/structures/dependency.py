@@ -135,6 +135,10 @@ class DependencyTree(Structure):
 
 def _indicate(heads: Tensor, scores: Tensor) -> Tensor:
     """0/1 arcs ``(B, N+1, N+1)`` in the dtype of ``scores`` from heads ``(B, N+1)``."""
-    z = scores.new_zeros((heads.shape[0], *scores.shape[1:]))
-    chosen = (heads >= 0).to(z.dtype)
-    return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
+    from spacy_latent.kernels.arborescence import mark_arcs
+
+    # Not by torch, whose threads would spin on, on the core that the next kernel needs.
+    z = torch.zeros(0, dtype=scores.dtype).numpy()
+    z = np.zeros((heads.shape[0], *scores.shape[1:]), dtype=z.dtype)
+    mark_arcs(heads.cpu().numpy(), z)
+    return torch.from_numpy(z).to(scores.device)
