@@ -26,12 +26,14 @@ import torch
 from torch import Tensor
 
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 BATCH = 32
 THREADS = 2
 SIZES = (10, 25, 50)
+TAGS = 20
 RESULTS = Path(__file__).with_name("RESULTS.md")
 BEGIN, END = "<!-- inference: begin -->", "<!-- inference: end -->"
 Run = Callable[[], Tensor]
@@ -85,6 +87,50 @@ def marginals(structure: Structure, name: str) -> Callable[[int, Any], tuple[Run
         return own, theirs if peer else None
 
     return make
+
+
+def _chain(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, lengths, and the peer's potentials: [tag, previous tag] from the second position on,
+    with the scores of the first tag added to those of the second."""
+    torch.manual_seed(n)
+    scores = torch.randn(BATCH, n, TAGS, TAGS)
+    edges = scores[:, 1:].clone()
+    edges[:, 0] += scores[:, 0, 0, :, None]
+    return scores, torch.full((BATCH,), n), edges.transpose(2, 3).contiguous()
+
+
+def chain_marginals(n: int, peer: Any) -> tuple[Run, Run | None]:
+    scores, lengths, potentials = _chain(n)
+    upstream = torch.randn_like(scores)
+    upstream[:, 0] = 0.0
+    of_edges = upstream[:, 1:].transpose(2, 3).contiguous()
+
+    # Neither side copies or multiplies its 20 times larger scores: that would be half of the time.
+    def own() -> Tensor:
+        given = scores.detach().requires_grad_()
+        result = LinearChain().marginals(given, lengths)
+        result.backward(upstream)
+        return result.detach()[:, 1:]
+
+    def theirs() -> Tensor:
+        given = potentials.detach().requires_grad_()
+        result = peer.LinearChainCRF(given).marginals
+        result.backward(of_edges)
+        return result.detach().transpose(2, 3)
+
+    return own, theirs if peer else None
+
+
+def chain_map(n: int, peer: Any) -> tuple[Run, Run | None]:
+    scores, lengths, potentials = _chain(n)
+
+    def own() -> Tensor:
+        return LinearChain().map(scores, lengths)[:, 1:]
+
+    def theirs() -> Tensor:
+        return peer.LinearChainCRF(potentials).argmax.transpose(2, 3)
+
+    return own, theirs if peer else None
 
 
 def spanning_map(n: int, peer: Any) -> tuple[Run, Run | None]:
@@ -149,6 +195,22 @@ ROWS = (
         marginals(ProjectiveTree(), "DependencyCRF"),
         40,
         7,
+    ),
+    Row(
+        f"linear chain, {TAGS} tags, marginals, forward + backward",
+        "torch-struct",
+        "torch_struct",
+        chain_marginals,
+        80,
+        5,
+    ),
+    Row(
+        f"linear chain, {TAGS} tags, MAP",
+        "torch-struct",
+        "torch_struct",
+        chain_map,
+        100,
+        15,
     ),
     Row(
         "non-projective MAP",

@@ -30,6 +30,7 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family, check, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.vector import LANES, fused_loop, scan
 
 FAST = {"reassoc", "contract", "nsz"}
 # All factors are at most 1, so each product that underflowed was below 1e−300. A position whose
@@ -37,45 +38,54 @@ FAST = {"reassoc", "contract", "nsz"}
 TRUSTED = 1e-150
 
 
+# Four previous tags at a time, and one.
+_best_of_four = fused_loop([("max", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_best_of_one = fused_loop([("max", 0, ((0, 1),))])
+_add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_add_one = fused_loop([("add", 0, ((0, 1),))])
+_dot_four = fused_loop(
+    [("dot", 0, ((0, 4),)), ("dot", 1, ((1, 4),)), ("dot", 2, ((2, 4),)), ("dot", 3, ((3, 4),))]
+)
+_dot_one = fused_loop([("dot", 0, ((0, 1),))])
+
+
 @njit(cache=True, nogil=True)
-def is_wrong(row):
-    """Whether a row holds NaN or +inf."""
-    wrong = 0
-    for t in range(len(row)):
-        wrong += 0 if row[t] < np.inf else 1
-    return wrong > 0
+def is_wrong(item, n):
+    """Whether what is read of an item of n > 0 positions holds NaN or +inf."""
+    _, first = scan(item[0, 0])
+    _, rest = scan(item[1:n].reshape(-1))
+    return first or rest
 
 
 # ------------------------------------------------------------------------------------ the best
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@njit(cache=True, nogil=True)
 def best_step(previous, block, result):
-    """result[t] = max over p of previous[p] + block[p, t]. RETURNS: whether a score is NaN or
-    +inf."""
-    tags = len(result)
-    wrong = 0
+    """result[t] = max over p of previous[p] + block[p, t]. After each row of ``block`` and in
+    ``result`` there must be room for a vector."""
+    tags = len(block)
     for t in range(tags):
         result[t] = -np.inf
-    for p in range(tags):
-        base, row = previous[p], block[p]
-        for t in range(tags):
-            score = row[t]
-            value = base + score
-            result[t] = value if value > result[t] else result[t]
-            wrong += 0 if score < np.inf else 1
-    return wrong > 0
+    whole = tags - tags % 4
+    for p in range(0, whole, 4):
+        _best_of_four(
+            (result, block[p], block[p + 1], block[p + 2], block[p + 3]),
+            (previous[p], previous[p + 1], previous[p + 2], previous[p + 3]),
+            0,
+            tags,
+        )
+    for p in range(whole, tags):
+        _best_of_one((result, block[p]), (previous[p],), 0, tags)
 
 
 @njit(cache=True, nogil=True)
-def previous_of(previous, block, tag):
-    """The first p where previous[p] + block[p, tag] is largest."""
-    best, chosen = -np.inf, 0
-    for p in range(len(previous)):
-        value = previous[p] + block[p, tag]
-        if value > best:
-            best, chosen = value, p
-    return chosen
+def previous_of(previous, block, tag, emission, value):
+    """The first p where previous[p] + block[p, tag] + emission is ``value``, the best."""
+    for p in range(len(block)):
+        if previous[p] + block[p, tag] + emission == value:
+            return p
+    return 0
 
 
 @njit(cache=True, nogil=True)
@@ -94,7 +104,9 @@ def best_chains(start, stop, scores, lengths, tags, status):
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b])
-    values = np.empty((room, scores.shape[3]))
+    count = scores.shape[3]
+    values = np.empty((room, count + LANES))
+    spare = np.zeros((count + LANES, count), dtype=scores.dtype)
     for b in range(start, stop):
         n = lengths[b]
         tags[b] = -1
@@ -102,50 +114,68 @@ def best_chains(start, stop, scores, lengths, tags, status):
         if n == 0:
             continue
         item = scores[b]
-        wrong = is_wrong(item[0, 0])
-        values[0] = item[0, 0]
+        _, wrong = scan(item[0, 0])
+        values[0, :count] = item[0, 0]
         for i in range(1, n):
-            wrong |= best_step(values[i - 1], item[i], values[i])
+            block = item[i]
+            # While it is at hand.
+            _, found = scan(block.reshape(-1))
+            wrong |= found
+            if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
+                # The end of the scores: no room for a vector after the last rows.
+                spare[:count] = block
+                block = spare[:count]
+            best_step(values[i - 1], block, values[i])
         if wrong:
             status[b] = NOT_FINITE
             continue
-        tag = largest(values[n - 1])
+        tag = largest(values[n - 1, :count])
         if values[n - 1, tag] == -np.inf:
             status[b] = INFEASIBLE
             continue
         for i in range(n - 1, 0, -1):
             tags[b, i] = tag
-            tag = previous_of(values[i - 1], item[i], tag)
+            tag = previous_of(values[i - 1], item[i], tag, 0.0, values[i, tag])
         tags[b, 0] = tag
+
+
+@njit(cache=True, nogil=True)
+def _best_transitions(start, stop, scores, lengths, z, status):
+    """As best_chains, but 0/1 arrays like ``scores``."""
+    tags = np.empty(scores.shape[:2], dtype=np.int32)
+    best_chains(start, stop, scores, lengths, tags, status)
+    for b in range(start, stop):
+        z[b] = 0.0
+        previous = 0
+        for i in range(lengths[b] if status[b] == FEASIBLE else 0):
+            z[b, i, previous, tags[b, i]] = 1.0
+            previous = tags[b, i]
+
+
+def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
+    """0/1 arrays of the best chains, like ``scores``. Written by the kernel, since making them of
+    tags takes longer than finding these."""
+    array, sizes = read(scores, lengths)
+    z, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
+    spread(_best_transitions, FAMILY.best_cost(sizes), (array, sizes, z, status))
+    check(FAMILY.name, status)
+    return torch.from_numpy(z).to(scores.device)
 
 
 # ------------------------------------------------------------------------------------ sums
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def weigh(block, top, weights):
-    """exp(score − best) of a position to ``weights``, flat. top: workspace of a row. RETURNS: the
-    best, NaN where a score is NaN or +inf, 0 where none is above −inf."""
-    rows, tags = block.shape
-    wrong = 0
-    for t in range(tags):
-        top[t] = -np.inf
-    for p in range(rows):
-        row, target = block[p], weights[p * tags : (p + 1) * tags]
-        for t in range(tags):
-            score = np.float64(row[t])
-            target[t] = score
-            top[t] = score if score > top[t] else top[t]
-            wrong += 0 if score < np.inf else 1
-    best = -np.inf
-    for t in range(tags):
-        best = max(best, top[t])
-    if wrong > 0:
+def weigh(scores, weights):
+    """exp(score − best) of a contiguous row. RETURNS: the best, NaN where a score is NaN or +inf, 0
+    where none is above −inf."""
+    best, wrong = scan(scores)
+    if wrong:
         return np.nan
     if best == -np.inf:
         best = 0.0
-    for j in range(rows * tags):
-        weights[j] = exponential(weights[j] - best)
+    for j in range(len(scores)):
+        weights[j] = exponential(np.float64(scores[j]) - best)
     return best
 
 
@@ -166,29 +196,56 @@ def scaled(row):
     return best
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _forward(weights, n, tags, left, scales):
+@njit(cache=True, nogil=True)
+def forward_step(previous, weights, result):
+    """result[t] = Σ_p previous[p] · weights[p, t]; room as in :func:`best_step`."""
+    tags = len(weights)
+    for t in range(tags):
+        result[t] = 0.0
+    whole = tags - tags % 4
+    for p in range(0, whole, 4):
+        _add_four(
+            (result, weights[p], weights[p + 1], weights[p + 2], weights[p + 3]),
+            (previous[p], previous[p + 1], previous[p + 2], previous[p + 3]),
+            0,
+            tags,
+        )
+    for p in range(whole, tags):
+        _add_one((result, weights[p]), (previous[p],), 0, tags)
+
+
+@njit(cache=True, nogil=True)
+def backward_step(after, weights, result):
+    """result[p] = Σ_t weights[p, t] · after[t], where ``after`` has 0 in the room for a vector, and
+    what follows a row of ``weights`` is finite."""
+    tags = len(weights)
+    whole = tags - tags % 4
+    for p in range(0, whole, 4):
+        rows = (weights[p], weights[p + 1], weights[p + 2], weights[p + 3], after)
+        _, result[p], result[p + 1], result[p + 2], result[p + 3] = _dot_four(rows, (0.0,), 0, tags)
+    for p in range(whole, tags):
+        _, result[p] = _dot_one((weights[p], after), (0.0,), 0, tags)
+
+
+@njit(cache=True, nogil=True)
+def _forward(weights, n, left, scales):
     """left[i, t]: sums of the weights of the chains up to position i that end in t, divided by the
     largest; ``scales`` by how much."""
-    left[0] = weights[0, :tags]
-    scales[0] = scaled(left[0])
+    tags = weights.shape[1]
+    left[0, :tags] = weights[0, 0]
+    scales[0] = scaled(left[0, :tags])
     for i in range(1, n):
-        before, own, block = left[i - 1], left[i], weights[i]
-        for t in range(tags):
-            own[t] = 0.0
-        for p in range(tags):
-            base, row = before[p], block[p * tags : (p + 1) * tags]
-            for t in range(tags):
-                own[t] += base * row[t]
-        scales[i] = scaled(own)
+        forward_step(left[i - 1], weights[i], left[i])
+        scales[i] = scaled(left[i, :tags])
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _backward(weights, n, tags, left, scales, right, share, write, result):
+def _backward(weights, n, left, scales, right, share, write, result):
     """The sums backward, and where ``write``, the marginals. right, share: workspaces of a row.
     RETURNS: whether the result can be trusted."""
-    for t in range(tags):
-        right[t] = 1.0
+    tags = weights.shape[1]
+    right[:tags] = 1.0
+    share[:] = 0.0
     for i in range(n - 1, -1, -1):
         own = left[i]
         total = 0.0
@@ -198,33 +255,28 @@ def _backward(weights, n, tags, left, scales, right, share, write, result):
             return False
         if i == 0:
             if write:
+                factor, target = 1.0 / total, result[0, 0]
                 for t in range(tags):
-                    result[0, 0, t] = own[t] * right[t] / total
+                    target[t] = own[t] * right[t] * factor
             break
         factor = 1.0 / (total * scales[i])
         for t in range(tags):
             share[t] = right[t] * factor
         before, block = left[i - 1], weights[i]
-        for p in range(tags):
-            row, base, inner = block[p * tags : (p + 1) * tags], before[p], 0.0
-            if write:
-                target = result[i, p]
+        if write:
+            for p in range(tags):
+                row, base, target = block[p], before[p], result[i, p]
                 for t in range(tags):
-                    value = row[t] * share[t]
-                    target[t] = base * value
-                    inner += value
-            else:
-                for t in range(tags):
-                    inner += row[t] * share[t]
-            right[p] = inner
-        scaled(right)
+                    target[t] = base * row[t] * share[t]
+        backward_step(share, block, right)
+        scaled(right[:tags])
     return True
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def log_forward_step(previous, block, top, result):
     """result[t] = log Σ_p exp(previous[p] + block[p, t]). top: workspace of a row."""
-    tags = len(result)
+    tags = len(block)
     for t in range(tags):
         top[t] = -np.inf
         result[t] = 0.0
@@ -245,7 +297,7 @@ def log_forward_step(previous, block, top, result):
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def log_backward_step(after, block, result):
     """result[p] = log Σ_t exp(block[p, t] + after[t])."""
-    tags = len(result)
+    tags = len(block)
     for p in range(tags):
         row, top = block[p], -np.inf
         for t in range(tags):
@@ -288,19 +340,20 @@ def log_sum(row):
 def _log_forward(scores, n, left, shifts, top):
     """As _forward, on logarithms: rows of ``left`` are centred, by ``shifts``. RETURNS: whether
     there is a chain."""
-    left[0] = scores[0, 0]
-    shifts[0] = centred(left[0])
+    tags = scores.shape[1]
+    left[0, :tags] = scores[0, 0]
+    shifts[0] = centred(left[0, :tags])
     for i in range(1, n):
         if shifts[i - 1] == -np.inf:
             return False
         log_forward_step(left[i - 1], scores[i], top, left[i])
-        shifts[i] = centred(left[i])
+        shifts[i] = centred(left[i, :tags])
     return shifts[n - 1] > -np.inf
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def _log_marginals(scores, n, left, shifts, result):
-    tags = left.shape[1]
+    tags = scores.shape[1]
     right, after, joined = np.zeros(tags), np.empty(tags), np.empty(tags)
     for i in range(n - 1, -1, -1):
         for t in range(tags):
@@ -327,9 +380,11 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
-    weights = np.empty((room, tags * tags))
-    left, scales, shifts = np.empty((room, tags)), np.empty(room), np.empty(room)
-    top, right = np.empty(tags), np.empty(tags)
+    # No row may be followed by what is not finite, see backward_step.
+    weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
+    weights = weights.reshape((room, tags, tags))
+    left, scales, shifts = np.empty((room, tags + LANES)), np.empty(room), np.empty(room)
+    top, right = np.empty(tags + LANES), np.empty(tags + LANES)
     spare = np.empty((1, 1, 1), dtype=result.dtype)
     for b in range(start, stop):
         n = lengths[b]
@@ -341,16 +396,15 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             own[max(n, 1) :] = 0.0
         if n == 0:
             continue
-        shifts[0] = weigh(scores[b, 0, :1], top, weights[0])
-        total = shifts[0]
+        item = scores[b]
+        total = weigh(item[0, 0], weights[0, 0])
         for i in range(1, n):
-            shifts[i] = weigh(scores[b, i], top, weights[i])
-            total += shifts[i]
+            total += weigh(item[i].reshape(-1), weights[i].reshape(-1))
         if math.isnan(total):
             status[b] = NOT_FINITE
             continue
-        _forward(weights, n, tags, left, scales)
-        if _backward(weights, n, tags, left, scales, right, top, what > 0, own):
+        _forward(weights, n, left, scales)
+        if _backward(weights, n, left, scales, right, top, what > 0, own):
             last = 0.0
             for i in range(n):
                 total += math.log(scales[i])
@@ -358,12 +412,12 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
                 last += left[n - 1, t]
             log_partition[b] = total + math.log(last)
             continue
-        if not _log_forward(scores[b], n, left, shifts, top):
+        if not _log_forward(item, n, left, shifts, top):
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1])
+        log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
         if what:
-            _log_marginals(scores[b], n, left, shifts, own)
+            _log_marginals(item, n, left, shifts, own)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -456,11 +510,7 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
         status[b] = FEASIBLE
         if n == 0:
             continue
-        wrong = is_wrong(scores[b, 0, 0])
-        for i in range(1, n):
-            for p in range(tags):
-                wrong |= is_wrong(scores[b, i, p])
-        if wrong:
+        if is_wrong(scores[b], n):
             status[b] = NOT_FINITE
             continue
         if not _log_forward(scores[b], n, left, shifts, top):
@@ -554,17 +604,15 @@ def k_best_chains(start, stop, scores, lengths, tags, totals, status):
         if n == 0:
             totals[0, b] = 0.0
             continue
-        wrong = is_wrong(scores[b, 0, 0])
+        if is_wrong(scores[b], n):
+            status[b] = NOT_FINITE
+            continue
         values[0] = -np.inf
         values[0, :, 0] = scores[b, 0, 0]
         for i in range(1, n):
-            for p in range(count):
-                wrong |= is_wrong(scores[b, i, p])
             k_best_step(values[(i - 1) % 2], scores[b, i], values[i % 2], origin[i])
         k_best_last(values[(n - 1) % 2], best, places)
-        if wrong:
-            status[b] = NOT_FINITE
-        elif best[0] == -np.inf:
+        if best[0] == -np.inf:
             status[b] = INFEASIBLE
         else:
             totals[:, b] = best
@@ -597,6 +645,6 @@ FAMILY = Family(
     product=product_with_hessian,
     best_shape=lambda shape: tuple(shape[:2]),
     # For 20 tags: the kernels do not tell how many there are.
-    best_cost=lambda n: 300 + 120 * n,
-    total_cost=lambda n: 500 + 800 * n,
+    best_cost=lambda n: 300 + 170 * n,
+    total_cost=lambda n: 500 + 330 * n,
 )

@@ -20,9 +20,10 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.linear_chain import (
     FAST,
     TRUSTED,
+    backward_step,
     best_step,
     centred,
-    is_wrong,
+    forward_step,
     k_best_last,
     k_best_step,
     largest,
@@ -36,6 +37,7 @@ from spacy_latent.kernels.linear_chain import (
 )
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.vector import LANES, scan
 
 
 @njit(cache=True, nogil=True)
@@ -49,12 +51,15 @@ def _split(item):
 @njit(cache=True, nogil=True)
 def _status(item, n):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
-    wrong = False
-    for i in range(n):
-        wrong |= is_wrong(item[i])
-    for i in range(item.shape[0] - item.shape[1] - 2, item.shape[0]):
-        wrong |= is_wrong(item[i])
-    return NOT_FINITE if wrong else FEASIBLE
+    _, wrong = scan(item[:n].reshape(-1))
+    _, of_bound = scan(item[item.shape[0] - item.shape[1] - 2 :].reshape(-1))
+    return NOT_FINITE if wrong or of_bound else FEASIBLE
+
+
+@njit(cache=True, nogil=True)
+def _table(tags):
+    """A workspace for transitions, with room for a vector after the last row."""
+    return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
 @njit(cache=True, nogil=True)
@@ -69,8 +74,8 @@ def _longest(start, stop, lengths):
 def best_sequences(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     count = scores.shape[2]
-    values = np.empty((_longest(start, stop, lengths), count))
-    last = np.empty(count)
+    values = np.empty((_longest(start, stop, lengths), count + LANES))
+    last, table = np.empty(count), _table(count)
     for b in range(start, stop):
         n = lengths[b]
         tags[b] = -1
@@ -81,10 +86,11 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         if status[b] != FEASIBLE:
             continue
         emissions, transitions, first, final = _split(scores[b])
+        table[:] = transitions
         for t in range(count):
             values[0, t] = np.float64(emissions[0, t]) + first[t]
         for i in range(1, n):
-            best_step(values[i - 1], transitions, values[i])
+            best_step(values[i - 1], table, values[i])
             for t in range(count):
                 values[i, t] += emissions[i, t]
         for t in range(count):
@@ -95,7 +101,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
             continue
         for i in range(n - 1, 0, -1):
             tags[b, i] = tag
-            tag = previous_of(values[i - 1], transitions, tag)
+            tag = previous_of(values[i - 1], table, tag, emissions[i, tag], values[i, tag])
         tags[b, 0] = tag
 
 
@@ -103,37 +109,29 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 def _sweep(item, n, weights, factors, left, share, gamma):
     """Sums forward and backward.
 
-    weights (K·K), factors (n, K): written, exponentials of transitions and emissions.
+    weights (K, K), factors (n, K): written, exponentials of transitions and emissions.
     gamma (n, K): written, the marginals of tags.
     left, share (n, K): written; the marginal of the pair p, t at positions i − 1 and i is
         left[i − 1, p] · weights[p, t] · share[i, t].
     RETURNS: whether that can be trusted, and the log-partition.
     """
-    tags = len(left[0])
+    tags = len(weights)
     emissions, transitions, first, final = _split(item)
-    scales, top, right = np.empty(n), np.empty(tags), np.empty(tags)
-    row = np.empty((1, tags))
-    log_partition = (n - 1) * weigh(transitions, top, weights)
+    scales, right, row = np.empty(n), np.empty(tags), np.empty(tags)
+    log_partition = (n - 1) * weigh(transitions.reshape(-1), weights.reshape(-1))
     for i in range(n):
         for t in range(tags):
-            row[0, t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
-        log_partition += weigh(row, top, factors[i])
-    for t in range(tags):
-        row[0, t] = final[t]
-    log_partition += weigh(row, top, right)
-    left[0] = factors[0]
-    scales[0] = scaled(left[0])
+            row[t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
+        log_partition += weigh(row, factors[i])
+    log_partition += weigh(final, right)
+    left[0, :tags] = factors[0]
+    scales[0] = scaled(left[0, :tags])
     for i in range(1, n):
-        before, own, factor = left[i - 1], left[i], factors[i]
-        for t in range(tags):
-            own[t] = 0.0
-        for p in range(tags):
-            base, of_previous = before[p], weights[p * tags : (p + 1) * tags]
-            for t in range(tags):
-                own[t] += base * of_previous[t]
+        own, factor = left[i], factors[i]
+        forward_step(left[i - 1], weights, own)
         for t in range(tags):
             own[t] *= factor[t]
-        scales[i] = scaled(own)
+        scales[i] = scaled(own[:tags])
         if scales[i] == 0.0:
             return False, 0.0
     total = 0.0
@@ -144,6 +142,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     log_partition += math.log(total)
     for i in range(n):
         log_partition += math.log(scales[i])
+    share[:n] = 0.0
     for i in range(n - 1, -1, -1):
         own, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
         total = 0.0
@@ -159,11 +158,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
         normal /= scales[i]
         for t in range(tags):
             sharing[t] = factor[t] * right[t] * normal
-        for p in range(tags):
-            inner, of_previous = 0.0, weights[p * tags : (p + 1) * tags]
-            for t in range(tags):
-                inner += of_previous[t] * sharing[t]
-            right[p] = inner
+        backward_step(sharing, weights, right)
         scaled(right)
     return True, log_partition
 
@@ -181,7 +176,7 @@ def _log_forward(item, n, left, top):
         for t in range(tags):
             before = left[i, t] if i > 0 else np.float64(first[t])
             left[i, t] = before + emissions[i, t]
-        shift = centred(left[i])
+        shift = centred(left[i, :tags])
         if shift == -np.inf:
             return shift
         total += shift
@@ -195,7 +190,7 @@ def _log_sweep(item, n, left, share, gamma):
     """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
     transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
     emissions, transitions, _, final = _split(item)
-    tags = len(left[0])
+    tags = len(transitions)
     top, right, after = np.empty(tags), np.empty(tags), np.empty(tags)
     log_partition = _log_forward(item, n, left, top)
     if log_partition == -np.inf:
@@ -227,9 +222,9 @@ def _log_sweep(item, n, left, share, gamma):
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def _pairs(plain, weights, left, share, pairs):
     """Marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
-    tags = len(share)
+    tags = len(weights)
     for p in range(tags):
-        base, row, target = left[p], weights[p * tags : (p + 1) * tags], pairs[p]
+        base, row, target = left[p], weights[p], pairs[p]
         if plain:
             for t in range(tags):
                 target[t] = base * row[t] * share[t]
@@ -317,9 +312,10 @@ def sum_over_sequences(
 ):
     """``Family.total`` of kernels.operators."""
     room, tags = _longest(start, stop, lengths), scores.shape[2]
-    weights, pairs = np.empty(tags * tags), np.empty((tags, tags))
-    rows = np.empty((5, room, tags))
-    factors, left, share, gamma, mean = rows[0], rows[1], rows[2], rows[3], rows[4]
+    weights, pairs = _table(tags), np.empty((tags, tags))
+    left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
+    factors, gamma = np.empty((room, tags)), np.empty((room, tags))
+    mean = np.empty((room if what == 2 else 0, tags))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
@@ -335,10 +331,7 @@ def sum_over_sequences(
         plain, total = _sweep(item, n, weights, factors, left, share, gamma)
         if not plain:
             total = _log_sweep(item, n, left, share, gamma)
-            transitions = _split(item)[1]
-            for p in range(tags):
-                for t in range(tags):
-                    weights[p * tags + t] = transitions[p, t]
+            weights[:] = _split(item)[1]
         log_partition[b] = total
         if total == -np.inf:
             status[b] = INFEASIBLE
@@ -352,7 +345,7 @@ def sum_over_sequences(
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
     tags = scores.shape[2]
-    left = np.empty((_longest(start, stop, lengths), tags))
+    left = np.empty((_longest(start, stop, lengths), tags + LANES))
     top, column = np.empty(tags), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
@@ -429,6 +422,6 @@ FAMILY = Family(
     sample=sample_sequences,
     best_shape=_tags_shape,
     # For 20 tags: the kernels do not tell how many there are.
-    best_cost=lambda n: 300 + 120 * n,
-    total_cost=lambda n: 1_000 + 300 * n,
+    best_cost=lambda n: 300 + 85 * n,
+    total_cost=lambda n: 1_000 + 230 * n,
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -24,11 +25,12 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     """A compiled function of (rows, scalars, begin, end): one loop over begin ≤ j < end, in whole
     vectors, so that up to LANES − 1 numbers past the end are worked on as well.
 
-    rows: a tuple of contiguous float64 rows, of which those written overlap with no other.
+    rows: a tuple of contiguous rows of float64, of which those written overlap with no other; those
+        only read may be of float32.
     scalars: a tuple of float64, (0.0,) if there are none.
     statements, in their order, where r, r' are places in ``rows`` and s in ``scalars``:
         ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
-        ("max", r, ((s, r'),)): rows[r][j] = max(rows[r][j], scalars[s] + rows[r'][j]).
+        ("max", r, ((s, r'), ...)): rows[r][j] = max(rows[r][j], each scalars[s] + rows[r'][j]).
         ("best", r, ((s, r'), (w, w'))): where scalars[s] + rows[r'][j] > rows[r][j], that takes its
             place, and rows[w'][j] that of rows[w][j].
         ("dot", k, ((r, r'), ...)): result[k] = Σ_j Σ rows[r][j] · rows[r'][j].
@@ -57,14 +59,15 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
             step = begin.type(LANES)
             with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
                 places = [
-                    builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
-                    for pointer in pointers
+                    builder.bitcast(builder.gep(pointer, [index]), _vector_of(kind).as_pointer())
+                    for pointer, kind in zip(pointers, kinds)
                 ]
                 known: dict[int, Any] = {}
 
                 def load(row: int) -> Any:
                     if row not in known:
-                        known[row] = builder.load(places[row], align=8)
+                        value = builder.load(places[row], align=4)
+                        known[row] = builder.fpext(value, _VECTOR)
                     return known[row]
 
                 for kind, target, terms in statements:
@@ -134,6 +137,56 @@ def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
         return builder.select(empty, begin, found)
 
     return signature, generate
+
+
+@intrinsic
+def _scan_vectors(typingctx: Any, row: Any) -> Any:
+    """As :func:`scan`, of the whole vectors at the start of the row."""
+    signature = types.Tuple((row.dtype, types.boolean))(row)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        vector, flags = _vector_of(kind), ir.VectorType(ir.IntType(32), LANES)
+        array = context.make_array(kind)(context, builder, arguments[0])
+        size = builder.extract_value(array.shape, 0)
+        number = size.type
+        low = ir.Constant(vector, [float("-inf")] * LANES)
+        high = ir.Constant(vector, [float("inf")] * LANES)
+        largest = cgutils.alloca_once_value(builder, low)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+        step = number(LANES)
+        end = builder.sub(size, builder.srem(size, step))
+        with cgutils.for_range_slice(builder, number(0), end, step, number) as (index, _):
+            place = builder.bitcast(builder.gep(array.data, [index]), vector.as_pointer())
+            values = builder.load(place, align=4)
+            builder.store(_larger(builder, values, builder.load(largest)), largest)
+            # Unordered: true for NaN as well.
+            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+            builder.store(builder.or_(builder.load(wrong), above), wrong)
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        results = [
+            _reduce(builder, builder.load(largest), _larger),
+            builder.icmp_signed("!=", found, found.type(0)),
+        ]
+        return context.make_tuple(builder, signature.return_type, results)
+
+    return signature, generate
+
+
+@njit(cache=True, nogil=True)
+def scan(row):
+    """The largest number of a contiguous row of float32 or float64, and whether any is NaN or +inf,
+    in which case the first result means nothing."""
+    largest, wrong = _scan_vectors(row)
+    for j in range(len(row) // LANES * LANES, len(row)):
+        largest = row[j] if row[j] > largest else largest
+        wrong |= not row[j] < np.inf
+    return np.float64(largest), wrong
+
+
+def _vector_of(kind: Any) -> ir.VectorType:
+    """Of the numbers of a row."""
+    return _VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
 
 
 def _larger(builder: Any, a: Any, b: Any) -> Any:

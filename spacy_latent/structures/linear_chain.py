@@ -52,9 +52,9 @@ class LinearChain(Structure):
         return mask[None, :, :, None] & inside[:, :, None, None]
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.linear_chain import best_transitions
 
-        return transitions_of(operators.best(scores, lengths, FAMILY, []), scores)
+        return best_transitions(scores, lengths)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
@@ -126,8 +126,10 @@ def transitions_of(tags: Tensor, scores: Tensor) -> Tensor:
     """0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at
     padding."""
     count = scores.shape[-1]
-    z = scores.new_zeros((*tags.shape, count * count))
-    place = tags.clamp_min(0).long()
-    place[:, 1:] += count * place[:, :-1]
-    z.scatter_(2, place.unsqueeze(2), (tags >= 0).to(z.dtype).unsqueeze(2))
-    return z.unflatten(2, (count, count))
+    z = scores.new_zeros((*tags.shape, count, count))
+    chosen = tags.cpu().numpy().astype("int64")
+    place = count * count * np.arange(chosen.size).reshape(chosen.shape) + chosen
+    place[:, 1:] += count * chosen[:, :-1]
+    index = torch.from_numpy(place[chosen >= 0]).to(z.device)
+    z.view(-1)[index] = 1.0
+    return z
