@@ -1,0 +1,204 @@
+"""Sums over subsets of n items of a given size: elementary symmetric polynomials of exp(scores), on
+logarithms, O(n·k) for an item."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+
+@njit(cache=True, nogil=True)
+def _log_add(a, b):
+    """log(e^a + e^b), and the share of e^b in it."""
+    if b == -np.inf:
+        return a, 0.0
+    if a == -np.inf:
+        return b, 1.0
+    if a >= b:
+        ratio = math.exp(b - a)
+        return a + math.log1p(ratio), ratio / (1.0 + ratio)
+    ratio = math.exp(a - b)
+    return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
+
+
+@njit(cache=True, nogil=True)
+def _read(scores, n, row):
+    wrong = 0
+    for j in range(n):
+        value = float(scores[j])
+        row[j] = value
+        wrong += 0 if value < np.inf else 1
+    return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@njit(cache=True, nogil=True)
+def _forward(row, drow, n, k, sums, dsums):
+    """sums[i, j]: log of the sum over subsets of j of the first i items; dsums: its derivative."""
+    sums[0, :] = -np.inf
+    dsums[: n + 1] = 0.0
+    sums[0, 0] = 0.0
+    for i in range(n):
+        sums[i + 1, 0] = 0.0
+        for j in range(1, k + 1):
+            value, share = _log_add(sums[i, j], sums[i, j - 1] + row[i])
+            sums[i + 1, j] = value
+            change = (1.0 - share) * dsums[i, j]
+            if share > 0.0:
+                change += share * (dsums[i, j - 1] + drow[i])
+            dsums[i + 1, j] = change
+
+
+@njit(cache=True, nogil=True)
+def _whole(sums, dsums, n, k, exactly):
+    """log Z and its derivative."""
+    if exactly:
+        return sums[n, k], dsums[n, k]
+    total, change = sums[n, 0], dsums[n, 0]
+    for j in range(1, k + 1):
+        total, share = _log_add(total, sums[n, j])
+        change = (1.0 - share) * change + share * dsums[n, j]
+    return total, change
+
+
+@njit(cache=True, nogil=True)
+def _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result):
+    """Marginals (what = 1) or their derivatives, from the last item to the first."""
+    rest, drest = np.full(k + 2, -np.inf), np.zeros(k + 2)
+    for j in range(k + 1):
+        if j == k or not exactly:
+            rest[j] = 0.0
+    for i in range(n - 1, -1, -1):
+        marginal = 0.0
+        for j in range(1, k + 1):
+            log_share = sums[i, j - 1] + row[i] + rest[j] - total
+            if log_share > -700.0:
+                share = math.exp(log_share)
+                if what == 2:
+                    share *= dsums[i, j - 1] + drow[i] + drest[j] - dtotal
+                marginal += share
+        result[i] = min(marginal, 1.0) if what == 1 else marginal
+        for j in range(k + 1):
+            value, share = _log_add(rest[j], rest[j + 1] + row[i])
+            change = (1.0 - share) * drest[j]
+            if share > 0.0:
+                change += share * (drest[j + 1] + drow[i])
+            rest[j], drest[j] = value, change
+
+
+@njit(cache=True, nogil=True)
+def sum_over_subsets(
+    start, stop, scores, lengths, largest, exactly, along, what, log_partition, result, kept, status
+):
+    """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; exactly: 1 or 0."""
+    room = scores.shape[1]
+    most = min(largest, room)
+    row, drow = np.empty(room), np.zeros(room)
+    sums, dsums = np.empty((room + 1, most + 1)), np.zeros((room + 1, most + 1))
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        log_partition[b] = 0.0
+        if what > 0:
+            result[b] = 0.0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE or n == 0:
+            continue
+        if what == 2:
+            for j in range(n):
+                drow[j] = along[b, j] if row[j] > -np.inf else 0.0
+        _forward(row, drow, n, k, sums, dsums)
+        total, dtotal = _whole(sums, dsums, n, k, exactly)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = total
+        if what > 0:
+            _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result[b])
+
+
+@njit(cache=True, nogil=True)
+def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
+    """0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
+    row = np.empty(scores.shape[1])
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        best[b] = 0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE:
+            continue
+        order = np.argsort(-row[:n], kind="mergesort")
+        for i in range(k):
+            score = row[order[i]]
+            if exactly and score == -np.inf:
+                status[b] = INFEASIBLE
+            if exactly or score > 0.0:
+                best[b, order[i]] = 1
+
+
+@njit(cache=True, nogil=True)
+def _uniform(state):
+    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
+    """Exact samples: from the last item to the first, each in or out given how many are left."""
+    room = scores.shape[1]
+    most = min(largest, room)
+    row, nothing = np.empty(room), np.zeros(room)
+    sums, dsums = np.empty((room + 1, most + 1)), np.zeros((room + 1, most + 1))
+    state = np.empty(1, dtype=np.uint64)
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        samples[:, b] = 0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE or n == 0:
+            continue
+        _forward(row, nothing, n, k, sums, dsums)
+        total, _ = _whole(sums, dsums, n, k, exactly)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        state[0] = seeds[b]
+        for draw in range(samples.shape[0]):
+            left = k
+            if not exactly:
+                point, left = _uniform(state), 0
+                passed = math.exp(sums[n, 0] - total)
+                while left < k and point >= passed:
+                    left += 1
+                    passed += math.exp(sums[n, left] - total)
+                # Rounding at the end must not choose a size that has no subset.
+                while sums[n, left] == -np.inf:
+                    left -= 1
+            for i in range(n - 1, -1, -1):
+                if left == 0:
+                    break
+                share = math.exp(sums[i, left - 1] + row[i] - sums[i + 1, left])
+                if _uniform(state) < share or sums[i, left] == -np.inf:
+                    samples[draw, b, i] = 1
+                    left -= 1
+
+
+FAMILY = Family(
+    name="KOfN",
+    best=best_subsets,
+    total=sum_over_subsets,
+    sample=sample_subsets,
+    best_shape=tuple,
+    best_cost=lambda n: 200 + 30.0 * n,
+    total_cost=lambda n: 500 + 300.0 * n,
+)

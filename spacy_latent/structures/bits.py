@@ -1,0 +1,83 @@
+"""Independent bits: every subset of the parts, or every graph, is a structure."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.items import decompose
+
+AXES = {"items": 1, "arcs": 2}
+
+
+class Bits(Structure):
+    """Any subset of the parts; each is on with probability sigmoid(s), whatever the others are. MAP
+    takes the parts with scores above 0 (a tie at 0 stays off). A forbidden part is off.
+
+    parts: "items", scores ``(B, N)``; or "arcs", any graph over the root and n tokens, scores ``(B,
+        N+1, N+1)``, [head, modifier], without arcs into the root and from a token to itself.
+    """
+
+    part_axes: ClassVar[int] = 1
+    tractable: ClassVar[frozenset[str]] = frozenset(
+        {"log_partition", "marginals", "sample", "entropy", "log_prob"}
+    )
+
+    def __init__(self, parts: Literal["items", "arcs"] = "items") -> None:
+        if parts not in AXES:
+            raise InvalidScores(f"{self.name}: parts is {parts!r}; expected one of {list(AXES)}.")
+        self.parts = parts  # type: ignore[misc]
+        self.part_axes = AXES[parts]  # type: ignore[misc]
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self.part_axes == 1:
+            return super().part_mask(scores, lengths)
+        node = torch.arange(scores.shape[-1], device=scores.device)
+        inside = node[None] <= lengths.to(scores.device)[:, None]
+        allowed = (node[:, None] != node) & (node > 0)
+        return allowed[None] & inside[:, :, None] & inside[:, None]
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return (scores > 0).to(scores.dtype)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return softplus(scores).flatten(1).sum(-1)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return torch.sigmoid(scores)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        shape = (num_samples, *scores.shape)
+        device = generator.device if generator is not None else torch.device("cpu")
+        uniform = torch.rand(shape, generator=generator, dtype=scores.dtype, device=device)
+        return (uniform.to(scores.device) < torch.sigmoid(scores)).to(scores.dtype)
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        """Each score clipped to [0, 1], exact; the last two arguments have no effect."""
+        prepared, lengths = self.prepare(scores, lengths)
+        mean = prepared.clamp(0.0, 1.0)
+        flat = decompose(mean.flatten(1).to(scores.dtype))
+        weights, shape = flat.weights, scores.shape
+        mean = mean.to(scores.dtype)
+        return SparseSolution(mean, weights, flat.gap, lambda: flat.atoms.view(-1, *shape))
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """The parts that are on: ``(k,)`` items or ``(k, 2)`` arcs, int32."""
+        size = length + (self.part_axes == 2)
+        found = np.argwhere(z[(slice(0, size),) * self.part_axes] > 0.5).astype("int32")
+        return found[:, 0] if self.part_axes == 1 else found
+
+    def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
+        z = np.zeros((length + (self.part_axes == 2),) * self.part_axes, dtype="float32")
+        z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
+        return z

@@ -1,0 +1,97 @@
+"""One of n items: attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, not_finite_message
+from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.items import ItemSet
+
+
+class OneOfN(ItemSet):
+    """Choices of one item. Scores ``(B, N)``; lengths ``(B,)``. Marginals are the softmax, and
+    SparseMAP is sparsemax (Martins and Astudillo 2016). Of no items there is one choice, the empty
+    one.
+    """
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        inside, masked = self._masked(scores, lengths)
+        z = torch.zeros_like(masked)
+        if z.shape[1]:
+            z.scatter_(1, masked.argmax(1, keepdim=True), 1.0)
+        return torch.where(inside, z, 0.0)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        _, masked = self._masked(scores, lengths)
+        empty = lengths.to(scores.device) == 0
+        # An empty row has no finite score, and its logarithm of a sum no gradient.
+        safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
+        if not safe.shape[1]:
+            return safe.new_zeros(safe.shape[0])
+        return torch.where(empty, 0.0, safe.logsumexp(1))
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        inside, masked = self._masked(scores, lengths)
+        empty = (lengths.to(scores.device) == 0)[:, None]
+        safe = torch.where(empty, torch.zeros_like(masked), masked)
+        return torch.where(inside, safe.softmax(1), 0.0)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        probabilities = self._marginals(scores, lengths)
+        z = scores.new_zeros((num_samples, *scores.shape))
+        some = lengths.to(scores.device) > 0
+        if scores.shape[1] and bool(some.any()):
+            device = generator.device if generator is not None else torch.device("cpu")
+            drawn = torch.multinomial(
+                probabilities[some].to(device), num_samples, replacement=True, generator=generator
+            ).to(scores.device)
+            own = torch.zeros_like(z[:, some]).scatter_(2, drawn.t()[:, :, None], 1.0)
+            z[:, some] = own
+        return z
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        """Sparsemax, exact; the last two arguments have no effect. The weights are the mean."""
+        from spacy_latent.kernels.simplex import sparsemax
+
+        prepared, lengths = self.prepare(scores, lengths)
+        mean = sparsemax(prepared, lengths, self.name).to(scores.dtype)
+        with torch.no_grad():
+            count = max(int((mean > 0).sum(1).max()), 1) if mean.numel() else 1
+            order = mean.argsort(dim=1, descending=True, stable=True)[:, :count]
+        if not mean.shape[1]:
+            # The empty structure, whole.
+            weights = mean.new_ones(1, mean.shape[0])
+            gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
+            return SparseSolution(mean, weights, gap, lambda: mean.detach()[None])
+        weights = mean.gather(1, order).t()
+        empty = (lengths.to(scores.device) == 0)[None]
+        first = torch.arange(len(weights), device=scores.device)[:, None] == 0
+        weights = torch.where(empty & first, 1.0, weights)
+
+        def expand() -> Tensor:
+            atoms = torch.zeros((count, *mean.shape), dtype=mean.dtype, device=mean.device)
+            atoms.scatter_(
+                2, order.t()[:, :, None], (mean.gather(1, order) > 0).t()[:, :, None].to(mean)
+            )
+            return atoms
+
+        gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
+        return SparseSolution(mean, weights, gap, expand)
+
+    def _masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Which entries are items, and the scores with −inf elsewhere; checked."""
+        inside = self.part_mask(scores, lengths.to(scores.device))
+        masked = torch.where(inside, scores, -torch.inf)
+        bad = (torch.isnan(masked) | torch.isposinf(masked)).any(1)
+        if bool(bad.any()):
+            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
+        none = masked.isneginf().all(1) & (lengths.to(scores.device) > 0)
+        if bool(none.any()):
+            self.raise_infeasible(none.nonzero().flatten().tolist())
+        return inside, masked
