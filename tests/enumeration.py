@@ -80,3 +80,26 @@ def transitions(tags: tuple[int, ...], num_tags: int) -> np.ndarray:
     for i, tag in enumerate(tags):
         z[i, tags[i - 1] if i else 0, tag] = 1.0
     return z
+
+
+def constituency_trees(n: int) -> Iterator[np.ndarray]:
+    """Spans ``(n, n)``, ``[first, last]``, 0/1, of every binary tree over n words."""
+
+    def below(first: int, last: int) -> list[list[tuple[int, int]]]:
+        if first == last:
+            return [[(first, last)]]
+        return [
+            [(first, last), *left, *right]
+            for split in range(first, last)
+            for left in below(first, split)
+            for right in below(split + 1, last)
+        ]
+
+    if n == 0:
+        yield np.zeros((0, 0))
+        return
+    for spans in below(0, n - 1):
+        z = np.zeros((n, n))
+        for first, last in spans:
+            z[first, last] = 1.0
+        yield z
