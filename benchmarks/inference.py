@@ -5,7 +5,7 @@
 Scores are standard normal float32, the same for both sides; each side runs once to warm up, and
 their results are compared before anything is timed. The table goes to the terminal and to the
 section of RESULTS.md between this program's markers. A peer that is not installed leaves its cells
-empty.
+empty, and the header says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.simplex import sparsemax
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -36,14 +39,15 @@ SIZES = (10, 25, 50)
 TAGS = 20
 RESULTS = Path(__file__).with_name("RESULTS.md")
 BEGIN, END = "<!-- inference: begin -->", "<!-- inference: end -->"
-Run = Callable[[], Tensor]
+Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Row:
     """work: what is timed. peer: its distribution. module: what to import of it. make: from n to
-    both sides, the peer's from its module, and the results to be compared. target: ratio at n=50.
-    rounds: how often each side runs at n=50."""
+    both sides, the peer's from its module; their results are compared. target: ratio at the last of
+    ``sizes``. rounds: how often each side runs there. value: what to compare of a result, not
+    timed. tolerance: of the comparison; that of a peer that stops early."""
 
     work: str
     peer: str
@@ -51,6 +55,9 @@ class Row:
     make: Callable[[int, Any], tuple[Run, Run | None]]
     target: float
     rounds: int
+    sizes: tuple[int, ...] = SIZES
+    value: Callable[[Any], Tensor] = lambda result: result
+    tolerance: float = 2e-3
 
 
 def _scores(n: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,18 +140,110 @@ def chain_map(n: int, peer: Any) -> tuple[Run, Run | None]:
     return own, theirs if peer else None
 
 
+def constituency_marginals(n: int, peer: Any) -> tuple[Run, Run | None]:
+    torch.manual_seed(n)
+    scores, upstream = torch.randn(2, BATCH, n, n).triu()
+    lengths = torch.full((BATCH,), n)
+    given = scores.clone().requires_grad_()
+    their_given = scores[..., None].clone().requires_grad_()
+
+    def own() -> Tensor:
+        result = ConstituencyTree().marginals(given, lengths)
+        torch.autograd.grad(result, given, upstream)
+        return result.detach()
+
+    def theirs() -> Tensor:
+        result = peer.TreeCRF(their_given, lengths).marginals
+        torch.autograd.grad(result, their_given, upstream[..., None])
+        return result.detach()[..., 0]
+
+    return own, theirs if peer else None
+
+
 def spanning_map(n: int, peer: Any) -> tuple[Run, Run | None]:
     scores, lengths, _ = _scores(n)
     items = [item.t().double().numpy().copy() for item in scores]
 
     def own() -> Tensor:
-        best = SpanningTree().map(scores, lengths)
-        return (best * scores).sum((1, 2))
+        return SpanningTree().map(scores, lengths)
+
+    def theirs() -> list[Any]:
+        return [peer.chu_liu_edmonds(item)[0] for item in items]
+
+    return own, theirs if peer else None
+
+
+def heads_of(result: Any) -> Tensor:
+    """Of arcs, or of the peer's lists."""
+    if isinstance(result, Tensor):
+        return result[:, :, 1:].argmax(1)
+    return torch.tensor([row[1:] for row in result])
+
+
+def assignment_map(n: int, peer: Any) -> tuple[Run, Run | None]:
+    torch.manual_seed(n)
+    scores, lengths = torch.randn(BATCH, n, n), torch.full((BATCH, 2), n)
+    items = list(scores.numpy())
+
+    def own() -> Tensor:
+        return OneToOneAlignment().map(scores, lengths)
+
+    def theirs() -> list[Any]:
+        return [peer.linear_sum_assignment(item, maximize=True)[1] for item in items]
+
+    return own, theirs if peer else None
+
+
+def columns_of(result: Any) -> Tensor:
+    if isinstance(result, Tensor):
+        return result.argmax(2)
+    return torch.tensor([row.tolist() for row in result])
+
+
+def assignment_sparsemap(n: int, peer: Any) -> tuple[Run, Run | None]:
+    """The peer has no factor for assignments: there each row and each column is an Xor."""
+    torch.manual_seed(n)
+    scores, lengths = torch.randn(BATCH, n, n), torch.full((BATCH, 2), n)
+    upstream = torch.randn_like(scores)
+    given = scores.clone().requires_grad_()
+
+    def own() -> Tensor:
+        mean = OneToOneAlignment().sparsemap(given, lengths).mean
+        torch.autograd.grad(mean, given, upstream)
+        return mean.detach()
 
     def theirs() -> Tensor:
-        heads = [peer.chu_liu_edmonds(item)[0] for item in items]
-        chosen = torch.tensor([row[1:] for row in heads])
-        return scores[:, :, 1:].gather(1, chosen[:, None]).sum((1, 2))
+        means = []
+        for item in given:
+            graph = peer.TorchFactorGraph()
+            cells = graph.variable_from(item)
+            for i in range(n):
+                graph.add(peer.Xor(cells[i, :]))
+                graph.add(peer.Xor(cells[:, i]))
+            graph.solve()
+            means.append(cells.value)
+        mean = torch.stack(means)
+        torch.autograd.grad(mean, given, upstream)
+        return mean.detach()
+
+    return own, theirs if peer else None
+
+
+def sparsemax_rows(n: int, peer: Any) -> tuple[Run, Run | None]:
+    torch.manual_seed(n)
+    scores, upstream = torch.randn(2, BATCH * n, n)
+    lengths = torch.full((BATCH * n,), n)
+    given = scores.clone().requires_grad_()
+
+    def own() -> Tensor:
+        result = sparsemax(given, lengths, "sparsemax")
+        torch.autograd.grad(result, given, upstream)
+        return result.detach()
+
+    def theirs() -> Tensor:
+        result = peer.sparsemax(given, -1)
+        torch.autograd.grad(result, given, upstream)
+        return result.detach()
 
     return own, theirs if peer else None
 
@@ -213,12 +312,21 @@ ROWS = (
         15,
     ),
     Row(
+        "binary constituency marginals, forward + backward",
+        "torch-struct",
+        "torch_struct",
+        constituency_marginals,
+        15,
+        7,
+    ),
+    Row(
         "non-projective MAP",
         "ufal.chu_liu_edmonds",
         "ufal.chu_liu_edmonds",
         spanning_map,
         20,
         30,
+        value=heads_of,
     ),
     Row(
         "SparseMAP, non-projective tree, forward + backward",
@@ -236,6 +344,34 @@ ROWS = (
         sparsemap(ProjectiveTree(single_root=True)),
         25,
         3,
+    ),
+    # The peer takes tens of seconds with 50 words.
+    Row(
+        "SparseMAP, one-to-one alignment, forward + backward",
+        "lp-sparsemap",
+        "lpsmap",
+        assignment_sparsemap,
+        50,
+        3,
+        sizes=(10, 25),
+        tolerance=2e-2,
+    ),
+    Row(
+        "assignment MAP",
+        "scipy",
+        "scipy.optimize",
+        assignment_map,
+        1.5,
+        30,
+        value=columns_of,
+    ),
+    Row(
+        f"sparsemax, {BATCH}·n rows of n, forward + backward",
+        "entmax",
+        "entmax",
+        sparsemax_rows,
+        2,
+        15,
     ),
 )
 
@@ -255,22 +391,40 @@ def measure(runs: list[Run], rounds: int) -> list[float]:
 
 
 def measure_row(row: Row, n: int, quick: bool) -> str:
-    try:
-        peer = import_module(row.module)
-    except ImportError:
-        peer = None
+    peer = find(row)
     own, theirs = row.make(n, peer)
-    first = own()
+    first = row.value(own())
     runs = [own]
     if theirs is not None:
-        # SparseMAP's peer stops at a tolerance of its own.
-        torch.testing.assert_close(first, theirs(), atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(first, row.value(theirs()), atol=row.tolerance, rtol=1e-3)
         runs.append(theirs)
-    times = measure(runs, 3 if quick else max(row.rounds, row.rounds * SIZES[-1] // (2 * n)))
+    times = measure(runs, 3 if quick else max(row.rounds, row.rounds * row.sizes[-1] // (2 * n)))
     cells = [f"{times[0]:.2f}"]
     cells += [f"{times[1]:.2f}", f"{times[1] / times[0]:.1f}"] if theirs else ["", ""]
-    target = f"{row.target:g}" if n == SIZES[-1] else ""
+    target = f"{row.target:g}" if n == row.sizes[-1] else ""
     return f"| {row.work} | {row.peer} | {n} | {' | '.join(cells)} | {target} |"
+
+
+def find(row: Row) -> Any:
+    """The peer's module, or None."""
+    try:
+        return import_module(row.module)
+    except ImportError:
+        return None
+
+
+def versions() -> str:
+    """Of this program's own libraries and of the peers."""
+    names = {"torch": True, "numba": True}
+    names |= {row.peer: find(row) is not None for row in ROWS}
+    found = []
+    for name, present in names.items():
+        try:
+            found.append(f"{name} {version(name)}" if present else f"{name} not installed")
+        except PackageNotFoundError:
+            # Built from source, without metadata.
+            found.append(name)
+    return ", ".join(found)
 
 
 def main() -> None:
@@ -279,15 +433,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     lines = [
-        f"{date.today()}, torch {version('torch')}, {os.cpu_count()} cores, {THREADS} threads, "
-        f"load average {os.getloadavg()[0]:.1f} before the first row. Milliseconds are medians.",
+        f"{date.today()}, {versions()}; {os.cpu_count()} cores, {THREADS} threads, load average "
+        f"{os.getloadavg()[0]:.1f} before the first row. Milliseconds are medians.",
         "",
         "| work, batch of 32 | peer | n | ours, ms | peer, ms | peer / ours | target |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     print("\n".join(lines))
     for row in ROWS:
-        for n in SIZES:
+        for n in row.sizes:
             lines.append(measure_row(row, n, arguments.quick))
             print(lines[-1], flush=True)
     section = "\n".join([BEGIN, "## Inference beside the peers", "", *lines, END])
