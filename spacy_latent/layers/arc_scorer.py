@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
-from spacy_latent.layers.base import PartScorer
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import (
+    DISTANCE_BUCKETS,
+    EncodedScorer,
+    EncoderBuilder,
+    check_hidden_width,
+    distance_buckets,
+)
 
-EncoderBuilder = Callable[[int], nn.Module]
 
-# Distances 1, 2, 3-4, 5-8, ..., over 512.
-DISTANCE_BUCKETS = 11
-
-
-class ArcScorer(PartScorer):
+class ArcScorer(EncodedScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], with a learned vector for the root, node 0.
 
     encoder: gives the scorer, and only the scorer, the context of each token; its module maps
@@ -26,12 +28,12 @@ class ArcScorer(PartScorer):
     direction: add a learned bias for heads before their modifier.
     """
 
+    parts = "arcs"
+
     def __init__(
         self, width: int, encoder: EncoderBuilder | None, distance: bool, direction: bool
     ) -> None:
-        super().__init__()
-        self.encoder = None if encoder is None else encoder(width)
-        self.width = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
+        super().__init__(width, encoder)
         self.root = nn.Parameter(torch.randn(self.width) * 0.1)
         self.distance_bias = nn.Parameter(torch.zeros(DISTANCE_BUCKETS)) if distance else None
         self.direction_bias = nn.Parameter(torch.zeros(())) if direction else None
@@ -41,8 +43,7 @@ class ArcScorer(PartScorer):
         """Node vectors ``(B, n+1, width)`` to scores ``(B, n+1, n+1)``, [head, modifier]."""
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        if self.encoder is not None:
-            vectors = self.encoder(vectors, lengths)
+        vectors = self.encode(vectors, lengths)
         root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
         scores = self.score_arcs(torch.cat([root, vectors], 1))
         if self.distance_bias is None and self.direction_bias is None:
@@ -54,14 +55,27 @@ class ArcScorer(PartScorer):
         offset = node[None, :] - node[:, None]
         bias = scores.new_zeros(offset.shape)
         if self.distance_bias is not None:
-            bucket = (offset.abs().clamp_min(1) - 1).float().add(0.5).log2().add(1).floor()
-            bias = bias + self.distance_bias[bucket.clamp(0, DISTANCE_BUCKETS - 1).long()]
+            bias = bias + self.distance_bias[distance_buckets(offset.abs())]
         if self.direction_bias is not None:
             bias = bias + torch.where(offset > 0, self.direction_bias, 0.0)
         # The root stands nowhere in the text.
         return torch.where(node[:, None] == 0, torch.zeros_like(bias), bias)
 
 
-def check_hidden_width(name: str, hidden_width: int) -> None:
-    if hidden_width < 1:
-        raise LatentError(f"{name}: hidden_width is {hidden_width}; it must be at least 1.")
+def arc_scorer_builder(
+    kind: type[ArcScorer],
+    hidden_width: int,
+    encoder: EncoderBuilder | None,
+    distance: bool,
+    direction: bool,
+) -> ScorerBuilder:
+    """A builder of a scorer with hidden layers; arguments as for :class:`ArcScorer`."""
+    check_hidden_width(kind.__name__, hidden_width)
+    make: Callable[..., ArcScorer] = kind
+    return partial(
+        make,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        distance=distance,
+        direction=direction,
+    )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.arc_scorer import ArcScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.arc_scorer import ArcScorer, arc_scorer_builder
 from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiaffineScorer(ArcScorer):
@@ -43,11 +42,4 @@ def build_biaffine_scorer_v1(
     direction: bool = False,
 ) -> ScorerBuilder:
     """Arguments as for :class:`ArcScorer`; hidden_width: of each role's hidden layer."""
-    check_hidden_width("BiaffineScorer", hidden_width)
-    return partial(
-        BiaffineScorer,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        distance=distance,
-        direction=direction,
-    )
+    return arc_scorer_builder(BiaffineScorer, hidden_width, encoder, distance, direction)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.arc_scorer import EncoderBuilder
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiLstm(nn.Module):

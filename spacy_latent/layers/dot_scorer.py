@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor, nn
 
-from spacy_latent.layers.arc_scorer import ArcScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.arc_scorer import ArcScorer, arc_scorer_builder
 from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class DotScorer(ArcScorer):
@@ -37,11 +36,4 @@ def build_dot_scorer_v1(
     direction: bool = False,
 ) -> ScorerBuilder:
     """Arguments as for :class:`ArcScorer`; hidden_width: of each role's projection."""
-    check_hidden_width("DotScorer", hidden_width)
-    return partial(
-        DotScorer,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        distance=distance,
-        direction=direction,
-    )
+    return arc_scorer_builder(DotScorer, hidden_width, encoder, distance, direction)

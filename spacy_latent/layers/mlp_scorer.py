@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.arc_scorer import ArcScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.arc_scorer import ArcScorer, arc_scorer_builder
 from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class MlpScorer(ArcScorer):
@@ -39,11 +38,4 @@ def build_mlp_scorer_v1(
     direction: bool = False,
 ) -> ScorerBuilder:
     """Arguments as for :class:`ArcScorer`; hidden_width: of the perceptron's hidden layer."""
-    check_hidden_width("MlpScorer", hidden_width)
-    return partial(
-        MlpScorer,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        distance=distance,
-        direction=direction,
-    )
+    return arc_scorer_builder(MlpScorer, hidden_width, encoder, distance, direction)

@@ -11,7 +11,12 @@ from spacy_latent.layers.child_sum_tree_lstm import ChildSumTreeLstm, levels
 from spacy_latent.layers.recursive_message_passing import RecursiveMessagePassing, depth
 from spacy_latent.structures.spanning_tree import SpanningTree
 
-SCORERS = ("BiaffineScorer", "MlpScorer", "DotScorer")
+SCORERS = {
+    "BiaffineScorer": {"hidden_width": 7},
+    "MlpScorer": {"hidden_width": 7},
+    "DotScorer": {"hidden_width": 7},
+    "BilinearScorer": {},
+}
 COMPOSERS = ("GraphConvolution", "HeadAttention", "RecursiveMessagePassing", "ChildSumTreeLstm")
 LENGTHS = torch.tensor([5, 3, 1])
 
@@ -34,7 +39,7 @@ def from_heads(heads):
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4, layers=2)])
 @pytest.mark.parametrize("name", SCORERS)
 def test_scorers_ignore_padding(name, encoder, options):
-    scorer = make(name, hidden_width=7, encoder=encoder, **options)
+    scorer = make(name, encoder=encoder, **SCORERS[name], **options)
     vectors = torch.randn(3, 5, 6)
     scores = scorer(vectors, LENGTHS)
     assert scores.shape == (3, 6, 6)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.latent_layer import LatentLayer
 from tests.matrix import registered
 
@@ -57,7 +58,10 @@ def check_training(layer: LatentLayer) -> None:
         optimizer.step()
     assert vectors.grad is not None and vectors.grad.any()
     for module in (layer.scorer, layer.composer):
-        assert any(p.grad is not None and p.grad.any() for p in module.parameters())
+        weights = list(module.parameters())
+        # A composer that only selects has nothing to learn.
+        learns = weights or isinstance(module, PartScorer)
+        assert not learns or any(p.grad is not None and p.grad.any() for p in weights)
     layer.eval()
     with torch.no_grad():
         first, second = layer(vectors, LENGTHS).vectors, layer(vectors, LENGTHS).vectors
@@ -90,7 +94,9 @@ def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: st
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_every_scorer_trains(scorer: str) -> None:
-    structure = next(name for name in STRUCTURES if PARTS[name] == PARTS[scorer])
+    structure = next((name for name in STRUCTURES if PARTS[name] == PARTS[scorer]), None)
+    if structure is None:
+        pytest.skip(f"there is no structure of {PARTS[scorer]} yet")
     composer = next(
         name
         for name in COMPOSERS

@@ -1,0 +1,56 @@
+"""Each token's average over the spans that contain it, hard or soft."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+
+
+class SpanAttention(Composer):
+    """r_t = tanh(W [v_t; a_t]), a_t = Σ z[i, j] s_ij / Σ z[i, j] over spans i ≤ t ≤ j, with
+    s_ij = [v_i; v_j; mean of v_i … v_j].
+
+    Where the sum of z is below 1, as for a token that may be in no span, it is not divided by.
+
+    These representations are linear in the vectors, so that cumulative sums of z give each token's
+    weight in each average: O(n²) memory, where all n² representations would be O(n²·width).
+    """
+
+    parts = "spans"
+
+    def __init__(self, width: int, output_width: int | None) -> None:
+        super().__init__()
+        self.output_width = output_width or width
+        self.output = nn.Linear(4 * width, self.output_width)
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        spans = z.to(vectors.dtype).triu()
+        token = torch.arange(z.shape[-1], device=z.device)
+        size = (token[None, :] - token[:, None] + 1).clamp_min(1)
+        last_from, last_from_per_token = _from(spans), _from(spans / size)
+        # [i, t]: spans that begin at i and contain t. [t, j]: spans that contain t and end at j.
+        beginning, ending = last_from.triu(), spans.cumsum(1).triu()
+        # [s, t], s ≤ t: spans that contain both.
+        both = last_from_per_token.cumsum(1).triu()
+        sharing = both + both.triu(1).transpose(1, 2)
+        total = beginning.sum(1).unsqueeze(-1)
+        averages = torch.cat(
+            [beginning.transpose(1, 2) @ vectors, ending @ vectors, sharing @ vectors], -1
+        )
+        averages = averages / total.clamp_min(1)
+        return torch.tanh(self.output(torch.cat([vectors, averages], -1)))
+
+
+def _from(spans: Tensor) -> Tensor:
+    """[i, t]: the sum of z[i, j] over j ≥ t."""
+    return spans.flip(2).cumsum(2).flip(2)
+
+
+def build_span_attention_v1(output_width: int | None = None) -> ComposerBuilder:
+    """output_width: None keeps the input's width."""
+    check_output_width("SpanAttention", output_width)
+    return partial(SpanAttention, output_width=output_width)

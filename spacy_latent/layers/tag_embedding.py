@@ -1,0 +1,37 @@
+"""Token vectors with the embedding of their latent tag added."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.encoded_scorer import check_num_tags
+
+
+class TagEmbedding(Composer):
+    """r_i = v_i + Σ_t q_i[t] E_t, where q_i[t] = Σ_p z[i, p, t] is the (expected) tag."""
+
+    parts = "transitions"
+
+    def __init__(self, width: int, num_tags: int) -> None:
+        super().__init__()
+        self.output_width = width
+        self.embedding = nn.Parameter(torch.randn(num_tags, width) / width**0.5)
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        if z.shape[-1] != len(self.embedding):
+            raise LatentError(
+                f"TagEmbedding: num_tags is {len(self.embedding)}, but the scorer gives scores for "
+                f"{z.shape[-1]} tags. Set num_tags of scorer and composer to the same number."
+            )
+        return vectors + z.sum(2).to(vectors.dtype) @ self.embedding.to(vectors.dtype)
+
+
+def build_tag_embedding_v1(num_tags: int = 8) -> ComposerBuilder:
+    """num_tags: that of the scorer. The width of the result is the input's."""
+    check_num_tags("TagEmbedding", num_tags)
+    return partial(TagEmbedding, num_tags=num_tags)

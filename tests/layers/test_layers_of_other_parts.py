@@ -1,0 +1,214 @@
+"""Scorers and composers of items, transitions and spans."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from spacy.util import registry
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.bilstm import build_bilstm_v1
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, read_spans
+from spacy_latent.structures.linear_chain import LinearChain
+
+LENGTHS = torch.tensor([5, 3, 1])
+SCORERS = {"ItemScorer": (), "TransitionScorer": (8, 8), "SpanScorer": (5,)}
+COMPOSERS = {
+    "Selection": {"unchosen": True},
+    "TagEmbedding": {"num_tags": 4},
+    "SpanAttention": {"output_width": 4},
+    "BinaryTreeLstm": {"output_width": 4},
+}
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    return registry.get("misc", f"spacy-latent.{name}.v1")(**options)(6)
+
+
+def tree(*spans, size=5):
+    """A tree from its spans of two and more tokens."""
+    z = torch.zeros(size, size)
+    for first, last in spans:
+        z[first, last] = 1.0
+    return z
+
+
+def trees():
+    deep = tree((0, 4), (1, 4), (1, 3), (2, 3))
+    return torch.stack([deep, tree((0, 2), (0, 1)), tree()])
+
+
+def structures(name):
+    torch.manual_seed(1)
+    if name == "Selection":
+        return (torch.rand(3, 5) < 0.5).float()
+    if name == "TagEmbedding":
+        return LinearChain().map(torch.randn(3, 5, 4, 4), LENGTHS)
+    return trees()
+
+
+def window(z, length):
+    """The part of ``z`` for an item alone."""
+    return z[:, :length] if z.dim() in (2, 4) else z[:, :length, :length]
+
+
+@pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
+@pytest.mark.parametrize("name, options", [(name, {"hidden_width": 7}) for name in SCORERS])
+def test_scorers_ignore_padding(name, options, encoder):
+    scorer = make(name, encoder=encoder, **options)
+    vectors = torch.randn(3, 5, 6)
+    scores = scorer(vectors, LENGTHS)
+    assert scores.shape == (3, 5, *SCORERS[name])
+    alone = scorer(vectors[1:2, :3], LENGTHS[1:2])
+    torch.testing.assert_close(window(scores, 3)[1:2], alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", COMPOSERS)
+def test_composers_ignore_padding_and_batch_order(name):
+    composer = make(name, **COMPOSERS[name])
+    vectors, z = torch.randn(3, 5, 6), structures(name)
+    result = composer(vectors, z, LENGTHS)
+    assert result.shape == (3, 5, composer.output_width) and result.isfinite().all()
+    for b, n in enumerate(LENGTHS.tolist()):
+        one = slice(b, b + 1)
+        alone = composer(vectors[one, :n], window(z[one], n), LENGTHS[one])
+        torch.testing.assert_close(result[one, :n], alone, atol=1e-6, rtol=1e-5)
+    order = torch.tensor([2, 0, 1])
+    torch.testing.assert_close(composer(vectors[order], z[order], LENGTHS[order]), result[order])
+    assert composer(vectors[:0], z[:0], LENGTHS[:0]).shape == (0, 5, composer.output_width)
+
+
+@pytest.mark.parametrize("name", COMPOSERS)
+def test_gradients_of_vectors_and_structure(name):
+    composer = make(name, **COMPOSERS[name]).double()
+    vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
+    z = structures(name).double()
+    if name == "SpanAttention":
+        # Where spans that contain a token sum to 1, the divisor has a kink.
+        z = 0.9 * z + 0.01
+    z.requires_grad_()
+    assert torch.autograd.gradcheck(lambda v, a: composer(v, a, LENGTHS), (vectors, z))
+    (gradient,) = torch.autograd.grad(composer(vectors, z, LENGTHS)[0].sum(), z)
+    assert gradient[z > 0.5].view(-1).abs().sum() > 0
+
+
+def test_a_score_is_that_of_emission_and_transition():
+    scorer = make("TransitionScorer", num_tags=3)
+    torch.nn.init.normal_(scorer.start)
+    vectors = torch.randn(1, 4, 6)
+    scores, emissions = scorer(vectors, torch.tensor([4])), scorer.emission(vectors)
+    tags = [2, 0, 1, 1]
+    z = torch.as_tensor(LinearChain().encode(tags, 4, num_tags=3))
+    expected = scorer.start[2] + sum(scorer.transition[p, t] for p, t in zip(tags, tags[1:]))
+    expected = expected + sum(emissions[0, i, t] for i, t in enumerate(tags))
+    torch.testing.assert_close((z * scores[0]).sum(), expected)
+
+
+def test_the_width_term_depends_on_the_width_alone():
+    plain, scorer = make("SpanScorer"), make("SpanScorer", span_width=True)
+    with torch.no_grad():
+        scorer.width_bias.copy_(torch.arange(11.0))
+    vectors = torch.randn(1, 6, 6)
+    term = (scorer(vectors, LENGTHS[:1]) - plain(vectors, LENGTHS[:1]))[0].detach()
+    widths = [term[0, last].item() for last in range(6)]
+    assert widths == pytest.approx([0, 1, 2, 2, 3, 3], abs=1e-5)
+    assert term[2, 4].item() == pytest.approx(2, abs=1e-5)
+
+
+def test_selection_takes_the_chosen():
+    vectors, z = torch.randn(1, 3, 6), torch.tensor([[1.0, 0.0, 0.25]])
+    bare = make("Selection")
+    torch.testing.assert_close(bare(vectors, z, LENGTHS[1:2]), vectors * z[..., None])
+    learned = make("Selection", unchosen=True)
+    result = learned(vectors, z, LENGTHS[1:2])[0]
+    torch.testing.assert_close(result[:2], torch.stack([vectors[0, 0], learned.unchosen]))
+    torch.testing.assert_close(result[2], 0.25 * vectors[0, 2] + 0.75 * learned.unchosen)
+
+
+def test_tags_of_another_number_are_refused():
+    composer = make("TagEmbedding", num_tags=3)
+    with pytest.raises(LatentError, match=r"num_tags is 3.* 4 tags"):
+        composer(torch.randn(3, 5, 6), structures("TagEmbedding"), LENGTHS)
+
+
+def test_span_attention_is_the_average_over_spans():
+    composer = make("SpanAttention").double()
+    torch.manual_seed(3)
+    vectors, z = torch.randn(5, 6).double(), torch.rand(5, 5).double()
+    z[:, 4] = z[0] = 0.0
+    expected = []
+    for t in range(5):
+        total, weight = torch.zeros(18).double(), 0.0
+        for i in range(t + 1):
+            for j in range(t, 5):
+                mean = vectors[i : j + 1].mean(0)
+                total = total + z[i, j] * torch.cat([vectors[i], vectors[j], mean])
+                weight += float(z[i, j])
+        average = total / max(weight, 1.0)
+        expected.append(torch.tanh(composer.output(torch.cat([vectors[t], average]))))
+    result = composer(vectors[None], z[None], torch.tensor([5]))
+    torch.testing.assert_close(result[0], torch.stack(expected))
+
+
+def test_tree_lstm_equals_the_recursion():
+    lstm = make("BinaryTreeLstm").double()
+    assert isinstance(lstm, BinaryTreeLstm)
+    vectors, z = torch.randn(5, 6).double(), trees()[0].double()
+    states = {}
+
+    def visit(i, j):
+        if i == j:
+            a, o, u = lstm.leaf(vectors[i]).chunk(3)
+            cell = torch.sigmoid(a) * torch.tanh(u)
+        else:
+            (split,) = [
+                k
+                for k in range(i, j)
+                if (k == i or z[i, k] == 1) and (k + 1 == j or z[k + 1, j] == 1)
+            ]
+            (left, c), (right, d) = visit(i, split), visit(split + 1, j)
+            a, o, u, f, g = lstm.gates(torch.cat([left, right])).chunk(5)
+            cell = torch.sigmoid(a) * torch.tanh(u) + torch.sigmoid(f) * c + torch.sigmoid(g) * d
+        states[i, j] = torch.sigmoid(o) * torch.tanh(cell)
+        return states[i, j], cell
+
+    visit(0, 4)
+    for given in (z, z + torch.eye(5)):
+        result = lstm(vectors[None], given[None], torch.tensor([5]))[0]
+        for t in range(5):
+            above = [state for (i, j), state in states.items() if i <= t <= j and i < j]
+            torch.testing.assert_close(result[t], states[t, t] + torch.stack(above).mean(0))
+
+
+def test_spans_that_are_no_tree_are_refused():
+    """Of all sets of spans of four tokens, those that are taken are the five binary trees."""
+    spans = [(i, j) for j in range(4) for i in range(j)]
+    taken = 0
+    for count in range(len(spans) + 1):
+        for chosen in combinations(spans, count):
+            try:
+                found = read_spans(tree(*chosen, size=4)[None], torch.tensor([4]))
+            except LatentError as error:
+                assert "no binary tree" in str(error)
+            else:
+                taken += 1
+                assert len(found.node) == 3 and found.levels in (2, 3)
+    assert taken == 5
+
+
+@pytest.mark.parametrize(
+    "name, options, said",
+    [
+        *[(name, {"hidden_width": 0}, f"{name}: hidden_width is 0") for name in SCORERS],
+        ("TransitionScorer", {"num_tags": 0}, "TransitionScorer: num_tags is 0"),
+        ("TagEmbedding", {"num_tags": 0}, "TagEmbedding: num_tags is 0"),
+        ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
+        ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
+    ],
+)
+def test_bad_options_are_refused(name, options, said):
+    with pytest.raises(LatentError, match=said):
+        registry.get("misc", f"spacy-latent.{name}.v1")(**options)
