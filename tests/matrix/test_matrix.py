@@ -14,7 +14,8 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from tests.matrix import registered
 
 WIDTH = 6
-LENGTHS = torch.tensor([5, 3, 1])
+# Longer than the k that KOfN has by default.
+LENGTHS = torch.tensor([7, 3, 1])
 
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 COMPOSERS, SCORERS = registered.composers(), registered.scorers()
@@ -42,9 +43,9 @@ def build(structure: str, estimator: str, composer: str, scorer: str) -> LatentL
 
 def check_training(layer: LatentLayer) -> None:
     """Two steps: finite gradients, and at the second nonzero ones for scorer, composer, input."""
-    vectors = torch.randn(3, 5, WIDTH, requires_grad=True)
+    vectors = torch.randn(3, 7, WIDTH, requires_grad=True)
     readout = torch.randn(layer.composer.output_width)
-    inside = torch.arange(5)[None] < LENGTHS[:, None]
+    inside = torch.arange(7)[None] < LENGTHS[:, None]
     parameters = [vectors, *layer.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.01)
     for _ in range(2):
