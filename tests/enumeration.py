@@ -103,3 +103,15 @@ def constituency_trees(n: int) -> Iterator[np.ndarray]:
         for first, last in spans:
             z[first, last] = 1.0
         yield z
+
+
+def segmentations(
+    n: int, longest: int, num_labels: int
+) -> Iterator[tuple[tuple[int, int, int], ...]]:
+    """Every sequence of (first, after the last, label) of segments that cover n positions."""
+    if n == 0:
+        yield ()
+    for length in range(1, min(longest, n) + 1):
+        for before in segmentations(n - length, longest, num_labels):
+            for label in range(num_labels):
+                yield (*before, (n - length, n, label))

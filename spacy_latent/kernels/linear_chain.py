@@ -17,7 +17,7 @@ from one position to the next, and serve other chains as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -531,27 +531,34 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 
 
 @njit(cache=True, nogil=True)
+def insert(value, source, row, sources):
+    """Put a value in its place of a row that falls, after its equals, and its source beside it; the
+    last falls out. RETURNS: whether it is larger than that."""
+    place = len(row) - 1
+    if not value > row[place]:
+        return False
+    while place > 0 and value > row[place - 1]:
+        row[place] = row[place - 1]
+        sources[place] = sources[place - 1]
+        place -= 1
+    row[place] = value
+    sources[place] = source
+    return True
+
+
+@njit(cache=True, nogil=True)
 def k_best_step(previous, block, result, origin):
     """The k best of each tag, best first, from those of each previous tag (``(K, k)``, −inf where
     there are fewer). origin ``(K, k)``: previous tag · k + its rank. Ties go to the lower one."""
     tags, k = previous.shape
+    result[:] = -np.inf
+    origin[:] = -1
     for t in range(tags):
-        row, source = result[t], origin[t]
-        row[:] = -np.inf
-        source[:] = -1
         for p in range(tags):
-            score = block[p, t]
             for rank in range(k):
-                value = previous[p, rank] + score
-                if not value > row[k - 1]:
+                value = previous[p, rank] + block[p, t]
+                if not insert(value, p * k + rank, result[t], origin[t]):
                     break
-                place = k - 1
-                while place > 0 and value > row[place - 1]:
-                    row[place] = row[place - 1]
-                    source[place] = source[place - 1]
-                    place -= 1
-                row[place] = value
-                source[place] = p * k + rank
 
 
 @njit(cache=True, nogil=True)
@@ -562,16 +569,8 @@ def k_best_last(values, totals, places):
     places[:] = -1
     for t in range(tags):
         for rank in range(k):
-            value = values[t, rank]
-            if not value > totals[k - 1]:
+            if not insert(values[t, rank], t * k + rank, totals, places):
                 break
-            place = k - 1
-            while place > 0 and value > totals[place - 1]:
-                totals[place] = totals[place - 1]
-                places[place] = places[place - 1]
-                place -= 1
-            totals[place] = value
-            places[place] = t * k + rank
 
 
 @njit(cache=True, nogil=True)
@@ -620,7 +619,12 @@ def k_best_chains(start, stop, scores, lengths, tags, totals, status):
 
 
 def k_best(
-    scores: Tensor, lengths: Tensor, k: int, family: Family, kernel: Callable[..., None]
+    scores: Tensor,
+    lengths: Tensor,
+    k: int,
+    family: Family,
+    kernel: Callable[..., None],
+    options: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
     """Tags ``(k, *family.best_shape)`` int32 and their totals ``(k, B)`` float64.
 
@@ -632,7 +636,8 @@ def k_best(
     tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
     totals = np.empty((k, len(array)))
     status = np.zeros(len(array), dtype=np.int8)
-    spread(kernel, family.best_cost(sizes) * (1 + 10 * k), (array, sizes, tags, totals, status))
+    costs = family.best_cost(sizes) * (1 + 10 * k)
+    spread(kernel, costs, (array, sizes, *options, tags, totals, status))
     check(family.name, status)
     return torch.from_numpy(tags).to(scores.device), torch.from_numpy(totals).to(scores.device)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from spacy_latent.structures.linear_chain import check_lengths, check_tags
 
 FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
+Self = TypeVar("Self", bound="TagSequence")
 
 
 class TagSequence(Structure):
@@ -45,7 +46,7 @@ class TagSequence(Structure):
         tags = "" if self.bound is None else f"{len(self.bound[0])} tags"
         return f"{self.name}({tags})"
 
-    def bind(self, transitions: Tensor, start: Tensor, end: Tensor) -> TagSequence:
+    def bind(self: Self, transitions: Tensor, start: Tensor, end: Tensor) -> Self:
         """A copy with transitions ``(K, K)``, [previous tag, tag], and scores ``(K,)`` of the first
         and the last tag, floating-point; −inf forbids, see :func:`allowed_transitions`."""
         count = len(start) if start.dim() == 1 else 0
@@ -67,12 +68,12 @@ class TagSequence(Structure):
     def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         # The kernels read lengths and constraints themselves, and check what they read.
         scores, lengths = self.check_types(scores, lengths)
-        count = scores.shape[2]
+        count = scores.shape[-1]
         if count < 1 or (self.bound is not None and len(self.bound[0]) != count):
             bound = "at least 1" if self.bound is None else f"{len(self.bound[0])}, as bound"
             raise InvalidScores(
-                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K), where "
-                f"K, the number of tags, is {bound}."
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected the last "
+                f"size, K, the number of tags, to be {bound}."
             )
         check_lengths(self.name, lengths, scores.shape[1])
         return scores, lengths
@@ -84,28 +85,33 @@ class TagSequence(Structure):
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
 
-        return _indicate(operators.best(self._join(scores), lengths, FAMILY, []), scores)
+        tags = operators.best(self._join(scores), lengths, *self._family(scores))
+        return self._indicate(tags, scores)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
 
-        return operators.log_partition(self._join(scores), lengths, FAMILY, [])
+        return operators.log_partition(self._join(scores), lengths, *self._family(scores))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        return self._expected_uses(scores, lengths)[:, : scores.shape[1]]
+        uses = self._expected_uses(scores, lengths)
+        return uses[:, : -scores.shape[-1] - 2].reshape(scores.shape)
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         from spacy_latent.kernels import operators
 
-        tags = operators.sample(self._join(scores), lengths, FAMILY, [], num_samples, generator)
-        return _indicate(tags.flatten(0, 1), scores).unflatten(0, tags.shape[:2])
+        family, options = self._family(scores)
+        tags = operators.sample(
+            self._join(scores), lengths, family, options, num_samples, generator
+        )
+        return self._indicate(tags, scores)
 
     def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        prepared, sizes = self.prepare(scores, lengths)
-        uses = self._expected_uses(prepared, sizes)
-        expected = super()._total(uses, self._join(self.prepare(other, lengths)[0]), sizes)
+        uses = self._expected_uses(*self.prepare(scores, lengths))
+        joined = self._join(self.prepare(other, lengths)[0])
+        expected = (uses * torch.where(uses != 0, joined, 0.0)).sum((1, 2))
         return self.log_partition(other, lengths) - expected.to(other.dtype)
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -115,14 +121,15 @@ class TagSequence(Structure):
         return super(TagSequence, allowed).log_count(scores, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
-        from spacy_latent.kernels import tag_sequence as kernels
+        """The k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        from spacy_latent.kernels import operators
         from spacy_latent.kernels.linear_chain import k_best
 
         prepared, lengths = self.prepare(scores, lengths)
-        joined = self._join(prepared)
-        tags, totals = k_best(joined, lengths, k, kernels.FAMILY, kernels.k_best_sequences)
-        z = _indicate(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
+        place, options = self._family(prepared)
+        family, kernel = operators.family_of(place), self._k_best_kernel()
+        tags, totals = k_best(self._join(prepared), lengths, k, family, kernel, options)
+        z = self._indicate(tags, prepared)
         return TopK(z.to(scores.dtype), totals.to(scores.dtype))
 
     def sparsemap(
@@ -154,37 +161,52 @@ class TagSequence(Structure):
 
     # ---------------------------------------------------------------- emissions and what is bound
 
+    def _family(self, scores: Tensor) -> tuple[str, list[int]]:
+        return FAMILY, []
+
+    def _k_best_kernel(self) -> Callable[..., None]:
+        from spacy_latent.kernels import tag_sequence
+
+        return tag_sequence.k_best_sequences
+
     def _join(self, scores: Tensor) -> Tensor:
         """Emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
-        batch, _, count = scores.shape
+        batch, count = scores.shape[0], scores.shape[-1]
         if self.bound is None:
             shared = scores.new_zeros((count + 2, count))
         else:
             transitions, start, end = (given.to(scores) for given in self.bound)
             shared = torch.cat([transitions, start[None], end[None]])
-        return torch.cat([scores, shared.expand(batch, -1, -1)], 1)
+        return torch.cat([scores.flatten(1, -2), shared.expand(batch, -1, -1)], 1)
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
 
-        return operators.marginals(self._join(scores), lengths, FAMILY, [])
+        return operators.marginals(self._join(scores), lengths, *self._family(scores))
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Of hard sequences ``z``: what they use of emissions and of what is bound."""
         z = torch.where(self.part_mask(scores, lengths), z, 0.0)
-        pairs = z[..., :-1, :].transpose(-1, -2) @ z[..., 1:, :]
-        position = torch.arange(z.shape[-2], device=z.device)[:, None]
+        begins, ends = self._tags_at_cuts(z)
+        position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
-        first, final = z[..., :1, :].sum(-2, keepdim=True), (z * last).sum(-2, keepdim=True)
-        uses = torch.cat([z, pairs, first, final], -2)
-        return super()._total(uses, self._join(scores), lengths)
+        pairs = ends[..., :-1, :].transpose(-1, -2) @ begins[..., 1:, :]
+        first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)
+        uses = torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
+        joined = self._join(scores)
+        return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
 
+    def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The tag that begins at each position, and that which ends there, ``(..., N, K)``."""
+        return z, z
 
-def _indicate(tags: Tensor, scores: Tensor) -> Tensor:
-    """0/1 tags ``(B, N, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at padding."""
-    z = scores.new_zeros((*tags.shape, scores.shape[-1]))
-    chosen = (tags >= 0).to(z.dtype)
-    return z.scatter_(2, tags.clamp_min(0).long().unsqueeze(2), chosen.unsqueeze(2))
+    def _indicate(self, tags: Tensor, scores: Tensor) -> Tensor:
+        """0/1 arrays ``(..., *parts)`` in the dtype of ``scores`` from what kernels write: the tag
+        of each emission, −1 where it is not used."""
+        z = scores.new_zeros((*tags.shape, scores.shape[-1]))
+        chosen = (tags >= 0).to(z.dtype).unsqueeze(-1)
+        z.scatter_(-1, tags.clamp_min(0).long().unsqueeze(-1), chosen)
+        return z.view(*tags.shape[:-1], *scores.shape[1:])
 
 
 def _allowed(scores: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""Sequences of labelled segments, scored as wholes: semi-Markov chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.tag_sequence import TagSequence
+
+FAMILY = "spacy_latent.kernels.semi_markov:FAMILY"
+
+
+class SemiMarkov(TagSequence):
+    """Segmentations whose segments have labels (Sarawagi and Cohen 2004). Scores ``(B, N, L, K)``,
+    ``[b, first position, length − 1, label]``; lengths ``(B,)``, each at most N.
+
+    Every position is in exactly one segment, of at most L positions. What would end beyond the item
+    is no part. :meth:`bind` adds scores of neighbouring segments' labels, and of the first and the
+    last, as in :class:`TagSequence`. Time is O(N·L·K + N·K²).
+    """
+
+    part_axes: ClassVar[int] = 3
+    parts: ClassVar[str] = "segments"
+    exclusive_axes: ClassVar[tuple[int, ...]] = ()
+    annotation: ClassVar[str] = "parts"
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().prepare(scores, lengths)
+        if scores.shape[2] < 1:
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, L, K), "
+                "and L, the length of the longest segment, at least 1."
+            )
+        return scores, lengths
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        first = torch.arange(scores.shape[1], device=scores.device)[:, None]
+        extra = torch.arange(scores.shape[2], device=scores.device)
+        return ((first + extra) < lengths.to(scores.device)[:, None, None])[..., None]
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """The segments, ``(m, 3)`` int32: first position, position after the last, label."""
+        first, extra, label = np.nonzero(z[:length] > 0.5)
+        return np.stack([first, first + extra + 1, label], 1).astype("int32")
+
+    def encode(
+        self,
+        gold: np.ndarray,
+        length: Any,
+        num_tags: int | None = None,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """0/1 array ``(n, L, K)`` from segments as in :meth:`decode`.
+
+        num_tags: K, the number of labels; must be given unless transitions are bound.
+        max_length: L, the length of the longest segment; that of the longest given if None.
+        """
+        if num_tags is None and self.bound is not None:
+            num_tags = len(self.bound[0])
+        if num_tags is None:
+            raise InvalidScores(f"{self.name}.encode: give num_tags, the number of labels.")
+        segments = np.asarray(gold, dtype="int64").reshape(-1, 3)
+        spans = segments[:, 1] - segments[:, 0]
+        longest = max_length or int(max([1, *spans]))
+        ordered = np.concatenate([[0], segments[:, 1]])
+        whole = np.array_equal(ordered, np.concatenate([segments[:, 0], [length]]))
+        known = ((segments[:, 2] >= 0) & (segments[:, 2] < num_tags)).all()
+        if not whole or not known or ((spans < 1) | (spans > longest)).any():
+            raise InvalidScores(
+                f"{self.name}.encode: segments are {segments.tolist()[:10]}; expected them in "
+                f"order, each from the end of the one before, from 0 to {length}, of at most "
+                f"{longest} positions, with labels from 0 to {num_tags - 1}."
+            )
+        z = np.zeros((length, longest, num_tags), dtype="float32")
+        z[segments[:, 0], spans - 1, segments[:, 2]] = 1.0
+        return z
+
+    def _family(self, scores: Tensor) -> tuple[str, list[int]]:
+        return FAMILY, [scores.shape[2]]
+
+    def _k_best_kernel(self) -> Callable[..., None]:
+        from spacy_latent.kernels import semi_markov
+
+        return semi_markov.k_best_segments
+
+    def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        begins, ends = z.sum(-2), torch.zeros_like(z[..., 0, :])
+        for extra in range(min(z.shape[-2], z.shape[-3])):
+            ends[..., extra:, :] += z[..., : z.shape[-3] - extra, extra, :]
+        return begins, ends
