@@ -23,7 +23,7 @@ def needed_by_backward(backward: str) -> frozenset[str]:
     return frozenset({"marginals"}) if backward == "marginals" else frozenset()
 
 
-class _GradientOf(torch.autograd.Function):
+class GradientOf(torch.autograd.Function):
     """The value of ``z`` with the gradient of ``smooth``: z + (smooth − smooth) would round."""
 
     @staticmethod
@@ -46,7 +46,7 @@ def straight_through(
     else:
         allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
         smooth = scores.masked_fill(~allowed, 0.0)
-    return _GradientOf.apply(smooth, z)
+    return GradientOf.apply(smooth, z)
 
 
 class StraightThrough(Estimator):

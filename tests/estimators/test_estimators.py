@@ -7,7 +7,8 @@ import torch
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
-from spacy_latent.estimators.perturb_and_map import PerturbAndMap, draw_noise
+from spacy_latent.estimators.noise import draw_noise
+from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough

@@ -1,0 +1,109 @@
+"""Adaptive implicit maximum likelihood estimation, AIMLE (Minervini et al. 2023)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
+from spacy_latent.estimators.target_difference import TargetDifference, check_positive, norms
+from spacy_latent.structures.base import Structure
+
+
+class AdaptiveImplicitMLE(TargetDifference, nn.Module):
+    """I-MLE whose step adapts: λ = β·‖s‖ / ‖g‖ of each item, and the difference is divided by λ.
+
+    β rises by ``rate`` after a batch in which a running mean of the number of parts with a gradient
+    is below ``target`` per item, else it falls; it is saved with the weights. The scale of the loss
+    has no effect on the target, only on the length of the gradient.
+
+    step, changed: β and the running mean, buffers of the module.
+    difference: "forward", (z − MAP(s + ε − λg)) / λ, or "central", between s + ε + λg and s + ε −
+        λg, divided by 2λ.
+    initial: β at the start.
+    rate: by how much β changes in a step.
+    target: wished number of parts of an item with a gradient.
+    momentum: of the running mean; 0 takes the last batch alone.
+    noise, scale, num_samples, k: as for I-MLE.
+    """
+
+    step: Tensor
+    changed: Tensor
+
+    def __init__(
+        self,
+        difference: Literal["forward", "central"] = "forward",
+        initial: float = 1.0,
+        rate: float = 1e-3,
+        target: float = 1.0,
+        momentum: float = 0.9,
+        noise: Noise = "sum_of_gamma",
+        scale: float = 1.0,
+        num_samples: int = 1,
+        k: int = 10,
+    ) -> None:
+        nn.Module.__init__(self)
+        if difference not in ("forward", "central"):
+            raise LatentError(
+                f"{self.name}: difference is {difference!r}; expected 'forward' or 'central'."
+            )
+        if not initial >= 0 or not 0 <= momentum < 1:
+            raise LatentError(
+                f"{self.name}: initial is {initial} and momentum {momentum}; expected initial >= 0 "
+                "and 0 <= momentum < 1."
+            )
+        check_positive(self.name, rate=rate, target=target)
+        check_noise(self.name, noise, scale, num_samples, k)
+        self.difference = difference
+        self.rate = rate
+        self.target = target
+        self.momentum = momentum
+        self.noise: Noise = noise
+        self.scale = scale
+        self.num_samples = num_samples
+        self.k = k
+        self.register_buffer("step", torch.tensor(float(initial), dtype=torch.float64))
+        self.register_buffer("changed", torch.tensor(float(target), dtype=torch.float64))
+
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
+    ) -> Tensor:
+        share = self.step.to(scores) * norms(scores)
+        length = norms(gradient)
+        # An item without a gradient, or with β = 0, keeps its structure.
+        size = torch.where(length > 0, share / length.clamp_min(1e-300), 0.0)
+        ahead = structure.map(scores - size * gradient, lengths)
+        if self.difference == "central":
+            behind, width = structure.map(scores + size * gradient, lengths), 2 * size
+        else:
+            behind, width = z, size
+        difference = behind - ahead
+        self._adapt(difference)
+        return torch.where(width > 0, difference / width.clamp_min(1e-300), 0.0)
+
+    @torch.no_grad()
+    def _adapt(self, difference: Tensor) -> None:
+        if not difference.shape[0]:
+            return
+        count = difference.count_nonzero().double().to(self.changed.device) / difference.shape[0]
+        self.changed.mul_(self.momentum).add_((1 - self.momentum) * count)
+        rate = self.rate if self.changed < self.target else -self.rate
+        self.step.add_(rate).clamp_min_(0.0)
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch = scores.shape[0]
+        if not is_train:
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, batch)))
+        count = self.num_samples
+        noisy, _, repeated = repeat_with_noise(
+            scores, lengths, self.noise, self.scale, count, self.k
+        )
+        z = self.best(structure, noisy, repeated).view(count, *scores.shape)
+        return Draw(z, scores.new_full((count, batch), 1.0 / count))

@@ -1,0 +1,38 @@
+"""Differentiation of black-box solvers (Pogančić et al. 2020)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.structures.base import Structure
+
+
+class BlackBox(TargetDifference):
+    """Forward z = MAP(s); backward (z − MAP(s − λg)) / λ, g the gradient at z: the gradient of a
+    piecewise affine interpolation (their equation 3, for a maximum in place of a minimum).
+
+    interpolation: λ, against the size of scores and gradients.
+    scale_by_batch: multiply g by the number of items, for losses that are means over them.
+    """
+
+    def __init__(self, interpolation: float = 10.0, scale_by_batch: bool = False) -> None:
+        check_positive(self.name, interpolation=interpolation)
+        self.interpolation = interpolation
+        self.scale_by_batch = scale_by_batch
+
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
+    ) -> Tensor:
+        step = self.interpolation * (gradient.shape[0] if self.scale_by_batch else 1)
+        return (z - structure.map(scores - step * gradient, lengths)) / self.interpolation
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if is_train:
+            z = self.best(structure, scores, lengths)
+        else:
+            z = structure.map(scores, lengths)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))

@@ -1,0 +1,62 @@
+"""Implicit maximum likelihood estimation, I-MLE (Niepert et al. 2021)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
+from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.structures.base import Structure
+
+
+class ImplicitMLE(TargetDifference):
+    """Forward z = MAP(s + ε); backward z − MAP(s + ε − λg), with the same ε, g the gradient at z
+    (their algorithm 1). K = num_samples, each of weight 1/K. At prediction MAP(s).
+
+    target_step: λ.
+    noise, scale, k: law of ε, see :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
+    num_samples: number of structures drawn per item.
+    scale_by_batch: multiply g by the number of items, for losses that are means over them.
+    """
+
+    def __init__(
+        self,
+        target_step: float = 10.0,
+        noise: Noise = "sum_of_gamma",
+        scale: float = 1.0,
+        num_samples: int = 1,
+        k: int = 10,
+        scale_by_batch: bool = False,
+    ) -> None:
+        check_positive(self.name, target_step=target_step)
+        check_noise(self.name, noise, scale, num_samples, k)
+        self.target_step = target_step
+        self.noise: Noise = noise
+        self.scale = scale
+        self.num_samples = num_samples
+        self.k = k
+        self.scale_by_batch = scale_by_batch
+
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
+    ) -> Tensor:
+        # The gradient of each sample is divided by their number already.
+        step = self.target_step * self.num_samples
+        if self.scale_by_batch:
+            step *= gradient.shape[0] / self.num_samples
+        return (z - structure.map(scores - step * gradient, lengths)) / self.num_samples
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch = scores.shape[0]
+        if not is_train:
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, batch)))
+        count = self.num_samples
+        noisy, _, repeated = repeat_with_noise(
+            scores, lengths, self.noise, self.scale, count, self.k
+        )
+        z = self.best(structure, noisy, repeated).view(count, *scores.shape)
+        return Draw(z, scores.new_full((count, batch), 1.0 / count))

@@ -1,0 +1,56 @@
+"""Noise for perturbed scores."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+
+Noise = Literal["gumbel", "sum_of_gamma", "gaussian"]
+NOISES = ("gumbel", "sum_of_gamma", "gaussian")
+
+
+def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int = 10) -> Tensor:
+    """Noise of the shape, dtype and device of ``like``, drawn by torch's default generator.
+
+    "gumbel": Gumbel(0, scale). "sum_of_gamma": such that the sum over ``k`` chosen parts is near
+    Gumbel(0, scale) (Niepert et al. 2021), by ``terms`` terms of the series. "gaussian": Normal(0,
+    scale²).
+    """
+    if noise == "gaussian":
+        return scale * torch.randn_like(like, memory_format=torch.contiguous_format)
+    if noise == "gumbel":
+        # Exponential(1) may round to 0, whose log would be an infinite score.
+        uniform = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_()
+        return -scale * uniform.clamp_min(torch.finfo(like.dtype).tiny).log()
+    total = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    for i in range(1, terms + 1):
+        shape = torch.full_like(total, 1.0 / k)
+        # torch's gamma has rate 1: dividing by the rate i/k scales it.
+        total += torch._standard_gamma(shape) * (k / i)
+    return scale / k * (total - torch.tensor(float(terms)).log().item())
+
+
+def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -> None:
+    if noise not in NOISES:
+        raise LatentError(f"{name}: noise is {noise!r}; expected one of {', '.join(NOISES)}.")
+    if not scale > 0:
+        raise LatentError(f"{name}: scale is {scale}; expected a positive number.")
+    if num_samples < 1 or k < 1:
+        raise LatentError(
+            f"{name}: num_samples is {num_samples} and k {k}; expected both to be at least 1."
+        )
+
+
+def repeat_with_noise(
+    scores: Tensor, lengths: Tensor, noise: Noise, scale: float, num_samples: int, k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``num_samples`` perturbed copies of a batch, one after another, ``(K·B, *parts)``; their
+    noise; and their lengths. The noise of all parts is drawn at once: it is what a method with a
+    target uses twice."""
+    repeated = scores.repeat(num_samples, *[1] * (scores.dim() - 1))
+    drawn = draw_noise(noise, repeated, scale, k)
+    return repeated + drawn, drawn, lengths.repeat(num_samples, *[1] * (lengths.dim() - 1))

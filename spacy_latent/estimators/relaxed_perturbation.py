@@ -1,0 +1,78 @@
+"""Relaxed samples: the Gumbel-softmax, for any structure (Jang et al. 2017; Maddison et al. 2017;
+Corro and Titov 2019)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
+from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.estimators.target_difference import check_positive
+from spacy_latent.structures.base import Structure
+
+
+class RelaxedPerturbation(Estimator):
+    """z = μ((s + ε) / τ), μ the marginals or SparseMAP; with one of n items and Gumbel noise the
+    Gumbel-softmax. K = num_samples, each of weight 1/K. At prediction without noise.
+
+    relaxation ("marginals" or "sparsemap"): μ.
+    temperature: τ.
+    straight_through: the value is the best structure under the same noise, 0/1, and only the
+        gradient goes through μ.
+    noise, scale, num_samples, k: as for
+        :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
+    """
+
+    def __init__(
+        self,
+        relaxation: Literal["marginals", "sparsemap"] = "marginals",
+        temperature: float = 1.0,
+        straight_through: bool = False,
+        noise: Noise = "gumbel",
+        scale: float = 1.0,
+        num_samples: int = 1,
+        k: int = 10,
+    ) -> None:
+        if relaxation not in ("marginals", "sparsemap"):
+            raise LatentError(
+                f"{self.name}: relaxation is {relaxation!r}; expected 'marginals' or 'sparsemap'."
+            )
+        check_positive(self.name, temperature=temperature)
+        check_noise(self.name, noise, scale, num_samples, k)
+        self.relaxation = relaxation
+        self.temperature = temperature
+        self.straight_through = straight_through
+        self.noise: Noise = noise
+        self.scale = scale
+        self.num_samples = num_samples
+        self.k = k
+
+    @property
+    def hard(self) -> bool:  # type: ignore[override]
+        return self.straight_through
+
+    def needed(self) -> frozenset[str]:
+        return frozenset({"marginals"} if self.relaxation == "marginals" else ())
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch, count = scores.shape[0], self.num_samples if is_train else 1
+        given = scores
+        if is_train:
+            given, _, lengths = repeat_with_noise(
+                scores, lengths, self.noise, self.scale, count, self.k
+            )
+        z = structure.map(given, lengths) if self.straight_through else None
+        if z is None or is_train:
+            if self.relaxation == "marginals":
+                soft = structure.marginals(given / self.temperature, lengths)
+            else:
+                soft = structure.sparsemap(given / self.temperature, lengths).mean
+            z = soft if z is None else GradientOf.apply(soft, z)
+        weights = scores.new_full((count, batch), 1.0 / count)
+        return Draw(z.view(count, *scores.shape), weights)

@@ -1,0 +1,66 @@
+"""SPIGOT around the marginals in place of the best structure (Mihaylova et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.structures.base import Structure
+
+
+class SpigotMarginals(TargetDifference):
+    """Forward z = MAP(s); backward the gradient of a cross-entropy to a structure that a step along
+    −g improves, g the gradient at z and μ the marginals at s (their section 4.3).
+
+    step ("projected" or "exponentiated"): SPIGOT-CE, μ − Proj(μ − ηg) with the exact projection; or
+        SPIGOT-EG, μ(s) − μ(s − ηg).
+    step_size: η.
+    scale_by_batch: multiply g by the number of items, for losses that are means over them.
+    max_iter, tolerance: of SparseMAP, for the projection.
+    """
+
+    requires = frozenset({"marginals"})
+
+    def __init__(
+        self,
+        step: Literal["projected", "exponentiated"] = "projected",
+        step_size: float = 1.0,
+        scale_by_batch: bool = False,
+        max_iter: int = 200,
+        tolerance: float = 1e-6,
+    ) -> None:
+        if step not in ("projected", "exponentiated"):
+            raise LatentError(
+                f"{self.name}: step is {step!r}; expected 'projected' or 'exponentiated'."
+            )
+        check_positive(self.name, step_size=step_size, max_iter=max_iter, tolerance=tolerance)
+        self.step = step
+        self.step_size = step_size
+        self.scale_by_batch = scale_by_batch
+        self.max_iter = max_iter
+        self.tolerance = tolerance
+
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
+    ) -> Tensor:
+        change = self.step_size * (gradient.shape[0] if self.scale_by_batch else 1) * gradient
+        mean = structure.marginals(scores, lengths)
+        if self.step == "exponentiated":
+            return mean - structure.marginals(scores - change, lengths)
+        points = (mean - change).masked_fill(scores.isneginf(), -torch.inf)
+        solution = structure.sparsemap(points, lengths, self.max_iter, self.tolerance)
+        return mean - solution.mean
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if is_train:
+            z = self.best(structure, scores, lengths)
+        else:
+            z = structure.map(scores, lengths)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))

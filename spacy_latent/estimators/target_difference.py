@@ -1,0 +1,64 @@
+"""What estimators share that compare the best structure with the best one under other scores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.structures.base import Structure
+
+
+class TargetDifference(Estimator):
+    """Forward z = MAP(s); backward as :meth:`gradient_of_scores` says, from further MAP calls."""
+
+    hard = True
+
+    @abstractmethod
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """dL/ds ``(B, *parts)`` from z = MAP(scores) and g = dL/dz, zero where a part is forbidden;
+        the scores are −inf there."""
+
+    def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        """MAP(scores) with this gradient."""
+        return _Difference.apply(scores, structure, lengths, self)
+
+
+class _Difference(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, structure: Structure, lengths: Tensor, estimator: TargetDifference
+    ) -> Tensor:
+        z = structure.map(scores, lengths)
+        allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
+        ctx.save_for_backward(scores, z, allowed, lengths)
+        ctx.structure, ctx.estimator = structure, estimator
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        scores, z, allowed, lengths = ctx.saved_tensors
+        gradient = gradient.masked_fill(~allowed, 0.0)
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        result = ctx.estimator.gradient_of_scores(ctx.structure, scores, z, gradient, lengths)
+        return result, None, None, None
+
+
+def norms(values: Tensor) -> Tensor:
+    """Of each item's finite numbers, shaped to multiply the items."""
+    finite = values.masked_fill(~values.isfinite(), 0.0)
+    return finite.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
+
+
+def check_positive(name: str, **numbers: float) -> None:
+    for argument, number in numbers.items():
+        if not number > 0:
+            raise LatentError(f"{name}: {argument} is {number}; expected a positive number.")

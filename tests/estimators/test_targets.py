@@ -1,0 +1,241 @@
+"""Estimators that compare two best structures, and those that perturb, against their formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.adaptive_implicit_mle import AdaptiveImplicitMLE
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.black_box import BlackBox
+from spacy_latent.estimators.implicit_mle import ImplicitMLE
+from spacy_latent.estimators.noise import draw_noise
+from spacy_latent.estimators.perturbed_mean import PerturbedMean
+from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.spigot_marginals import SpigotMarginals
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.structures.oracles import listed_trees
+from tests.structures.test_sparsemap import project_by_nnls
+
+LENGTHS = torch.tensor([3, 2, 0])
+# Looks at every tree.
+ORACLE = listed_trees()
+
+
+def given(seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    scores = torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(3, 4, 4, dtype=torch.float64)
+    return scores, upstream
+
+
+def run(
+    estimator: Estimator, scores: Tensor, upstream: Tensor, seed: int = 7
+) -> tuple[Tensor, Tensor]:
+    """z and dL/ds where dL/dz is ``upstream``, or its share of each sample."""
+    torch.manual_seed(seed)
+    draw = estimator(SpanningTree(), scores, LENGTHS, True)
+    (gradient,) = torch.autograd.grad((draw.mean() * upstream).sum(), scores)
+    return draw.z, gradient
+
+
+def masked(values: Tensor) -> Tensor:
+    return torch.where(ORACLE.part_mask(values, LENGTHS), values, 0.0)
+
+
+def test_black_box_against_its_definition() -> None:
+    scores, upstream = given(0)
+    z, gradient = run(BlackBox(interpolation=3.0), scores, upstream)
+    expected = ORACLE.map(scores, LENGTHS)
+    target = ORACLE.map(scores.detach() - 3.0 * upstream, LENGTHS)
+    torch.testing.assert_close(z[0], expected, rtol=0, atol=0)
+    torch.testing.assert_close(gradient, (expected - target) / 3.0)
+
+
+@pytest.mark.parametrize("noise", ["gumbel", "sum_of_gamma", "gaussian"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_implicit_mle_uses_its_noise_twice(noise: str, count: int) -> None:
+    scores, upstream = given(1)
+    estimator = ImplicitMLE(2.0, noise=noise, scale=0.5, num_samples=count)  # type: ignore[arg-type]
+    z, gradient = run(estimator, scores, upstream)
+    torch.manual_seed(7)
+    repeated = scores.detach().repeat(count, 1, 1)
+    noisy = repeated + draw_noise(noise, repeated, 0.5)  # type: ignore[arg-type]
+    expected, lengths = torch.zeros_like(scores), LENGTHS.repeat(count)
+    own = ORACLE.map(noisy, lengths)
+    target = ORACLE.map(noisy - 2.0 * upstream.repeat(count, 1, 1), lengths)
+    expected = (own - target).view(count, 3, 4, 4).mean(0)
+    torch.testing.assert_close(z.flatten(0, 1), own, rtol=0, atol=0)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_gradients_of_means_are_scaled_back_if_asked() -> None:
+    scores, upstream = given(2)
+    for estimator, scaled in (
+        (BlackBox(3.0), BlackBox(3.0, scale_by_batch=True)),
+        (ImplicitMLE(3.0), ImplicitMLE(3.0, scale_by_batch=True)),
+        (SpigotMarginals(), SpigotMarginals(scale_by_batch=True)),
+    ):
+        _, plain = run(estimator, scores, upstream)
+        _, mean = run(scaled, scores, upstream / 3)
+        torch.testing.assert_close(mean, plain)
+
+
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_adaptive_steps_follow_norms(difference: str) -> None:
+    scores, upstream = given(3)
+    estimator = AdaptiveImplicitMLE(
+        difference, initial=0.8, noise="gaussian", rate=0.1, momentum=0.0
+    )  # type: ignore[arg-type]
+    z, gradient = run(estimator, scores, upstream)
+    torch.manual_seed(7)
+    noisy = scores.detach() + draw_noise("gaussian", scores.detach(), 1.0)
+    allowed, own = masked(upstream), ORACLE.map(noisy, LENGTHS)
+    size = 0.8 * masked(noisy).flatten(1).norm(dim=1) / allowed.flatten(1).norm(dim=1)
+    size = torch.where(LENGTHS > 0, size, 1.0)[:, None, None]
+    ahead = ORACLE.map(noisy - size * allowed, LENGTHS)
+    if difference == "central":
+        expected = (ORACLE.map(noisy + size * allowed, LENGTHS) - ahead) / (2 * size)
+    else:
+        expected = (own - ahead) / size
+    torch.testing.assert_close(z[0], own, rtol=0, atol=0)
+    torch.testing.assert_close(gradient, expected)
+    changed = gradient.count_nonzero().item() / 3
+    assert estimator.changed.item() == pytest.approx(changed)
+    assert estimator.step.item() == pytest.approx(0.9 if changed < 1.0 else 0.7)
+    # The scale of the loss moves no target.
+    again = AdaptiveImplicitMLE(difference, initial=0.8, noise="gaussian")  # type: ignore[arg-type]
+    torch.testing.assert_close(run(again, scores, 100 * upstream)[1], 100 * gradient)
+
+
+def test_the_adaptive_step_is_saved_with_the_weights() -> None:
+    estimator, other = AdaptiveImplicitMLE(initial=0.3), AdaptiveImplicitMLE()
+    holder, copy = torch.nn.Module(), torch.nn.Module()
+    holder.estimator, copy.estimator = estimator, other
+    copy.load_state_dict(holder.state_dict())
+    assert other.step.item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("step", ["projected", "exponentiated"])
+def test_spigot_around_marginals(step: str) -> None:
+    scores, upstream = given(4)
+    _, gradient = run(SpigotMarginals(step, step_size=0.7), scores, upstream)  # type: ignore[arg-type]
+    for b, n in enumerate(LENGTHS.tolist()):
+        members = torch.from_numpy(ORACLE.members(n)).flatten(1)
+        window = (b, slice(0, n + 1), slice(0, n + 1))
+
+        def mean(s: Tensor, members: Tensor = members) -> Tensor:
+            return (members @ s).softmax(0) @ members
+
+        own, change = scores.detach()[window].flatten(), 0.7 * upstream[window].flatten()
+        if step == "exponentiated":
+            expected = mean(own) - mean(own - change)
+        else:
+            used = members.any(0)
+            point = torch.where(used, mean(own) - change, 0.0)
+            projected = project_by_nnls(members.numpy(), point.numpy())
+            expected = mean(own) - torch.as_tensor(projected)
+        torch.testing.assert_close(gradient[window].flatten(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "gumbel"])
+def test_the_perturbed_mean_has_the_gradient_of_its_expectation(noise: str) -> None:
+    """For one of n with Gumbel noise the expectation is the softmax; tolerance: five standard
+    errors of 20,000 draws."""
+    torch.manual_seed(0)
+    scores = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
+    lengths, upstream = torch.tensor([4]), torch.randn(1, 4, dtype=torch.float64)
+    estimator = PerturbedMean(noise, num_samples=20_000)  # type: ignore[arg-type]
+    draw = estimator(OneOfN(), scores, lengths, True)
+    (gradient,) = torch.autograd.grad((draw.z[0] * upstream).sum(), scores)
+    if noise == "gumbel":
+        reference = scores.softmax(1)
+        (expected,) = torch.autograd.grad((reference * upstream).sum(), scores)
+        torch.testing.assert_close(draw.z[0], reference.detach(), rtol=0, atol=0.02)
+    else:
+        # By differences of the same draws, many of them.
+        noise_drawn = torch.randn(400_000, 4, dtype=torch.float64)
+        expected = torch.zeros(1, 4, dtype=torch.float64)
+        for j in range(4):
+            values = []
+            for sign in (-0.2, 0.2):
+                moved = scores.detach()[0].clone()
+                moved[j] += sign
+                values.append(upstream[0][(moved + noise_drawn).argmax(1)].mean())
+            expected[0, j] = (values[1] - values[0]) / 0.4
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap"])
+@pytest.mark.parametrize("straight", [False, True])
+def test_relaxed_perturbation(relaxation: str, straight: bool) -> None:
+    scores, upstream = given(5)
+    estimator = RelaxedPerturbation(relaxation, 0.5, straight, num_samples=2)  # type: ignore[arg-type]
+    z, gradient = run(estimator, scores, upstream)
+    torch.manual_seed(7)
+    repeated = scores.repeat(2, 1, 1)
+    noisy = repeated + draw_noise("gumbel", repeated.detach(), 1.0)
+    lengths, structure = LENGTHS.repeat(2), SpanningTree()
+    if relaxation == "marginals":
+        soft = structure.marginals(noisy / 0.5, lengths)
+    else:
+        soft = structure.sparsemap(noisy / 0.5, lengths).mean
+    (expected,) = torch.autograd.grad((soft * upstream.repeat(2, 1, 1)).sum() / 2, scores)
+    torch.testing.assert_close(gradient, expected)
+    value = structure.map(noisy, lengths) if straight else soft
+    torch.testing.assert_close(z.flatten(0, 1), value.detach())
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        BlackBox(),
+        ImplicitMLE(),
+        AdaptiveImplicitMLE(),
+        SpigotMarginals(),
+        PerturbedMean(),
+        RelaxedPerturbation(),
+        RelaxedPerturbation(straight_through=True),
+    ],
+    ids=lambda estimator: estimator.name,
+)
+def test_prediction_has_no_noise(estimator: Estimator) -> None:
+    scores, _ = given(6)
+    first = estimator(SpanningTree(), scores, LENGTHS, False)
+    second = estimator(SpanningTree(), scores, LENGTHS, False)
+    torch.testing.assert_close(first.z, second.z, rtol=0, atol=0)
+    assert first.z.shape[0] == 1
+    if estimator.hard_at_prediction:
+        torch.testing.assert_close(first.z[0], ORACLE.map(scores, LENGTHS), rtol=0, atol=0)
+
+
+def test_noise_has_the_moments_that_it_should() -> None:
+    """200,000 draws; tolerance of five standard errors or more."""
+    torch.manual_seed(0)
+    many = torch.zeros(200_000, dtype=torch.float64)
+    gaussian = draw_noise("gaussian", many, 2.0)
+    assert abs(gaussian.mean().item()) < 0.03 and abs(gaussian.std().item() - 2.0) < 0.02
+    # The sum of k draws is near Gumbel(0, 1): Niepert et al. report mean 0.62, variance 1.55.
+    summed = draw_noise("sum_of_gamma", torch.zeros(40_000, 5, dtype=torch.float64), 1.0, k=5).sum(
+        1
+    )
+    assert summed.mean().item() == pytest.approx(0.62, abs=0.04)
+    assert summed.var().item() == pytest.approx(1.55, abs=0.08)
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(LatentError, match="noise"):
+        PerturbedMean("sum_of_gamma")  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match="num_samples"):
+        PerturbedMean(num_samples=1)
+    with pytest.raises(LatentError, match="target_step"):
+        ImplicitMLE(target_step=0.0)
+    with pytest.raises(LatentError, match="difference"):
+        AdaptiveImplicitMLE("backward")  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match="interpolation"):
+        BlackBox(-1.0)
+    with pytest.raises(IncompatiblePair, match=r"SpigotMarginals.*Listed"):
+        SpigotMarginals().check(ORACLE)
