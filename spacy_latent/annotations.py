@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,13 @@ class SpanStructure:
     start, end: token offsets in the doc.
     structure: name of the set that it was chosen from, such as "SpanningTree".
     kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
-        root and i for the i-th token of the span, counted from 1. "parts": the indices of the
-        chosen parts.
+        root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
+        "items": the chosen tokens. "spans": the first and the last token of each. "arcs": head and
+        modifier of each, counted as for "heads". "cells" and "parts": the indices of the chosen
+        parts. Tokens count from 0 within the span, but for "heads" and "arcs".
     decoded: the best structure, int32.
     parts: ``(P, axes)`` int32, the parts that have a probability above the threshold, or None.
+        Those of "tags" are [token, tag].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
     """
@@ -62,6 +64,29 @@ class Arc:
     probability: float
 
 
+@dataclass(frozen=True)
+class Item:
+    """A chosen token. token: index in the doc."""
+
+    token: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A span of a structure. start, end: tokens ``doc[start:end]``."""
+
+    start: int
+    end: int
+    probability: float
+
+
+# How displaCy draws what; there is no entry where it draws nothing.
+DISPLACY_STYLES = {"heads": "dep", "arcs": "dep", "items": "ent", "tags": "span", "spans": "span"}
+ACCESSORS = {"heads": "heads", "arcs": "arcs()", "items": "items()", "tags": "tags"}
+ACCESSORS["spans"] = "brackets()"
+
+
 class LatentAnnotation:
     """The structures that one component put on a doc.
 
@@ -82,8 +107,18 @@ class LatentAnnotation:
         ``token.head`` has it; −1 where no structure covers the token."""
         heads = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
-            heads[span.start : span.end] = _doc_heads(span, self._heads_of(span))
+            _check_kind(span, "heads", "heads")
+            heads[span.start : span.end] = _doc_heads(span, span.decoded)
         return heads
+
+    @property
+    def tags(self) -> np.ndarray:
+        """The tag of each token, ``(len(doc),)`` int32; −1 where no structure covers the token."""
+        tags = np.full(len(self.doc), -1, dtype="int32")
+        for span in self.spans:
+            _check_kind(span, "tags", "tags")
+            tags[span.start : span.end] = span.decoded
+        return tags
 
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
         """Arcs of the best trees, or of all arcs at least ``threshold`` probable.
@@ -91,81 +126,184 @@ class LatentAnnotation:
         threshold: needs probabilities (``annotate = "probabilities"``).
         alternative: take this one of the alternatives instead; spans without it have no arcs.
         """
-        return [arc for span in self.spans for arc in self._span_arcs(span, threshold, alternative)]
+        found = []
+        for span in self.spans:
+            _check_kind(span, "arcs", "heads", "arcs")
+            shift = span.start - 1
+            for (h, m), p in self._chosen(span, threshold, alternative):
+                found.append(Arc(None if h == 0 else h + shift, m + shift, p))
+        return found
+
+    def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
+        """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "items", "items")
+            for (i,), p in self._chosen(span, threshold, alternative):
+                found.append(Item(span.start + i, p))
+        return found
+
+    def brackets(
+        self, threshold: float | None = None, alternative: int | None = None
+    ) -> list[Bracket]:
+        """The spans of the best structures, or all spans at least ``threshold`` probable; as
+        :meth:`arcs`."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "spans", "spans")
+            for (first, last), p in self._chosen(span, threshold, alternative):
+                found.append(Bracket(span.start + first, span.start + last + 1, p))
+        return found
+
+    @property
+    def displacy_style(self) -> str:
+        """Which style of displaCy :meth:`to_displacy` is for: "dep", "ent" or "span".
+
+        Raises LatentError where displaCy has no drawing of the structure.
+        """
+        styles = [_displacy_style(span) for span in self.spans]
+        return styles[0] if styles else "dep"
 
     def to_displacy(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[dict[str, Any]]:
-        """One drawing per span, for ``displacy.render(..., style="dep", manual=True)``.
+        """One drawing per span, for ``displacy.render(..., style=..., manual=True)`` with
+        :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags and spans.
 
-        The root is marked by the tag "root"; probabilities, where there are any, label the arcs.
-        For the arguments see :meth:`arcs`.
+        The root of a tree is marked by the tag "root"; probabilities, where there are any, label
+        the parts. For the arguments see :meth:`arcs`.
         """
-        drawings = []
+        drawings: list[dict[str, Any]] = []
         for span in self.spans:
-            arcs = self._span_arcs(span, threshold, alternative)
-            roots = {arc.modifier for arc in arcs if arc.head is None}
-            # displaCy escapes the text of a word, and nothing else.
-            words = [
-                {"text": _visible(token.text), "tag": escape("root") if token.i in roots else ""}
-                for token in self.doc[span.start : span.end]
-            ]
-            has_probabilities = span.probabilities is not None
-            drawn = [
-                {
-                    "start": min(arc.head, arc.modifier) - span.start,
-                    "end": max(arc.head, arc.modifier) - span.start,
-                    "label": escape(f"{arc.probability:.2f}" if has_probabilities else ""),
-                    "dir": "left" if arc.modifier < arc.head else "right",
-                }
-                for arc in arcs
-                if arc.head is not None and arc.head != arc.modifier
-            ]
-            drawings.append({"words": words, "arcs": drawn})
+            alone = LatentAnnotation(self.doc, self.component, [span])
+            style = _displacy_style(span)
+            if style == "dep":
+                drawings.append(alone._draw_arcs(span, threshold, alternative))
+            elif style == "ent":
+                drawings.append(alone._draw_items(span, threshold, alternative))
+            else:
+                drawings.append(alone._draw_spans(span, threshold, alternative))
         return drawings
 
-    def _heads_of(self, span: SpanStructure, alternative: int | None = None) -> np.ndarray | None:
-        if span.kind != "heads":
-            raise LatentError(
-                f"{span.structure} is not a dependency tree, so it has no heads. Its parts are in "
-                "doc._.latent[...].spans[i].decoded."
-            )
-        if alternative is None:
-            return span.decoded
-        if alternative >= len(span.alternatives):
-            return None
-        return span.alternatives[alternative][0]
+    # displaCy escapes the text of a word, and nothing else; what is not text below is made of
+    # numbers.
 
-    def _span_arcs(
+    def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[Arc]:
-        heads = self._heads_of(span, alternative)
-        if heads is None:
-            return []
+    ) -> dict[str, Any]:
+        arcs = self.arcs(threshold, alternative)
+        roots = {arc.modifier for arc in arcs if arc.head is None}
+        words = [
+            {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
+            for token in self.doc[span.start : span.end]
+        ]
+        drawn = [
+            {
+                "start": min(arc.head, arc.modifier) - span.start,
+                "end": max(arc.head, arc.modifier) - span.start,
+                "label": _label(span, arc.probability),
+                "dir": "left" if arc.modifier < arc.head else "right",
+            }
+            for arc in arcs
+            if arc.head is not None and arc.head != arc.modifier
+        ]
+        return {"words": words, "arcs": drawn}
+
+    def _draw_items(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> dict[str, Any]:
+        tokens = self.doc[span.start : span.end]
+        begin = tokens.start_char
+        entities = []
+        for item in self.items(threshold, alternative):
+            token = self.doc[item.token]
+            place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
+            entities.append({**place, "label": _label(span, item.probability)})
+        return {"text": tokens.text, "ents": entities}
+
+    def _draw_spans(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> dict[str, Any]:
+        if span.kind == "spans":
+            drawn = [
+                (b.start - span.start, b.end - span.start, _label(span, b.probability))
+                for b in self.brackets(threshold, alternative)
+            ]
+        else:
+            drawn = [
+                (i, i + 1, f"{tag} {_label(span, p)}".strip())
+                for (i, tag), p in self._chosen(span, threshold, alternative)
+            ]
+        return {
+            "tokens": [_visible(token.text) for token in self.doc[span.start : span.end]],
+            "spans": [
+                {"start_token": start, "end_token": end, "label": label}
+                for start, end, label in drawn
+            ],
+        }
+
+    def _chosen(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Indices of parts within the span, with their probabilities."""
+        known = {}
+        if span.parts is not None and span.probabilities is not None:
+            pairs = zip(span.parts.tolist(), span.probabilities.tolist())
+            known = {tuple(part): p for part, p in pairs}
         if threshold is not None and alternative is None:
-            if span.parts is None or span.probabilities is None:
+            if span.probabilities is None:
                 raise LatentError(
                     f"A threshold needs probabilities, and {self.component!r} stored none. Set "
                     'annotate = "probabilities" in its config, or leave the threshold out.'
                 )
-            chosen = [
-                (h, m, p)
-                for (h, m), p in zip(span.parts.tolist(), span.probabilities.tolist())
-                if p >= threshold
-            ]
-        else:
-            known = {}
-            if span.parts is not None and span.probabilities is not None:
-                pairs = zip(span.parts.tolist(), span.probabilities.tolist())
-                known = {(h, m): p for (h, m), p in pairs}
-            otherwise = 1.0 if span.probabilities is None else 0.0
-            chosen = [(h, m, known.get((h, m), otherwise)) for m, h in enumerate(heads.tolist(), 1)]
-        shift = span.start - 1
-        return [Arc(None if h == 0 else h + shift, m + shift, p) for h, m, p in chosen]
+            return [(part, p) for part, p in known.items() if p >= threshold]
+        decoded = span.decoded
+        if alternative is not None:
+            if alternative >= len(span.alternatives):
+                return []
+            decoded = span.alternatives[alternative][0]
+        otherwise = 1.0 if span.probabilities is None else 0.0
+        return [(part, known.get(part, otherwise)) for part in _indices(span.kind, decoded)]
 
 
-def _doc_heads(span: SpanStructure, heads: np.ndarray | None) -> np.ndarray:
-    heads = np.asarray(heads)
+def _indices(kind: str, decoded: np.ndarray) -> list[tuple[int, ...]]:
+    values = np.asarray(decoded).tolist()
+    if kind == "heads":
+        return [(head, modifier) for modifier, head in enumerate(values, 1)]
+    if kind == "tags":
+        return list(enumerate(values))
+    if kind == "items":
+        return [(int(i),) for i in np.ravel(values)]
+    return [tuple(part) for part in values]
+
+
+def _check_kind(span: SpanStructure, wanted: str, *kinds: str) -> None:
+    if span.kind in kinds:
+        return
+    if span.kind in ACCESSORS:
+        there = f"doc._.latent[...].{ACCESSORS[span.kind]}"
+    else:
+        there = "doc._.latent[...].spans[i].decoded"
+    tree = "is not a dependency tree, so it " if wanted == "heads" else ""
+    raise LatentError(
+        f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. It is in {there}."
+    )
+
+
+def _displacy_style(span: SpanStructure) -> str:
+    if span.kind not in DISPLACY_STYLES:
+        raise LatentError(
+            f"displaCy has no drawing of {span.structure}: its kind is {span.kind!r}, and drawings "
+            f"are of {', '.join(DISPLACY_STYLES)}. It is in doc._.latent[...].spans[i].decoded."
+        )
+    return DISPLACY_STYLES[span.kind]
+
+
+def _label(span: SpanStructure, probability: float) -> str:
+    return "" if span.probabilities is None else f"{probability:.2f}"
+
+
+def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
     own = np.arange(span.start, span.end)
     return np.where(heads == 0, own, heads - 1 + span.start)
 
@@ -217,6 +355,7 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         record: dict[str, Any] = {
             "structure": span.structure,
             "kind": span.kind,
+            "tokens": len(span),
             "decoded": np.array(span.decoded, dtype="int32"),
         }
         if span.parts is not None and span.probabilities is not None:
@@ -255,9 +394,8 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
         if start is None or end is None or start >= end:
             continue
         for component, record in user_data[key].items():
-            decoded = record["decoded"]
             # Tokens merged or split since then: the structure is of other tokens.
-            if record["kind"] == "heads" and len(decoded) != end - start:
+            if record["tokens"] != end - start:
                 continue
             found.setdefault(component, []).append(
                 SpanStructure(
@@ -265,10 +403,10 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     end,
                     record["structure"],
                     record["kind"],
-                    decoded,
+                    record["decoded"],
                     record.get("parts"),
                     record.get("probabilities"),
-                    [(heads, weight) for heads, weight in record.get("alternatives", [])],
+                    [(decoded, weight) for decoded, weight in record.get("alternatives", [])],
                 )
             )
     return found

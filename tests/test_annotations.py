@@ -11,7 +11,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 
 from spacy_latent import annotations
-from spacy_latent.annotations import Arc, SpanStructure
+from spacy_latent.annotations import Arc, Bracket, Item, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.latent_encoder import inspect_docs
 from tests.pipeline.small_pipelines import (
@@ -102,12 +102,121 @@ def test_further_roots_do_not_start_sentences(doc):
     assert [sentence.start for sentence in doc.sents] == [0, 3]
 
 
+def of_kind(kind, decoded, parts=None, start=0, end=5):
+    span = SpanStructure(start, end, "Some", kind, np.array(decoded, dtype="int32"))
+    if parts is not None:
+        span.parts = np.array(list(parts), dtype="int32")
+        span.probabilities = np.array(list(parts.values()), dtype="float32")
+    return span
+
+
+ITEMS = of_kind("items", [1, 3], {(1,): 0.75, (3,): 0.5, (4,): 0.25})
+TAGS = of_kind("tags", [2, 0, 1], {(0, 2): 0.75, (0, 1): 0.25, (1, 0): 1.0, (2, 1): 0.5}, 2, 5)
+SPANS = of_kind("spans", [[0, 1], [0, 2]], {(0, 1): 0.75, (1, 2): 0.25, (0, 2): 1.0}, 1, 4)
+
+
 def test_parts_that_are_no_tree(doc):
-    span = SpanStructure(0, 5, "Subset", "parts", np.array([[1], [3]]))
-    annotations.write(doc, "x", [span])
-    assert doc._.latent["x"].spans[0].decoded.tolist() == [[1], [3]]
+    annotations.write(doc, "x", [of_kind("parts", [[1], [3]])])
+    latent = doc._.latent["x"]
+    assert latent.spans[0].decoded.tolist() == [[1], [3]]
     with pytest.raises(LatentError, match="not a dependency tree"):
-        _ = doc._.latent["x"].heads
+        _ = latent.heads
+    for read in (latent.arcs, latent.items, latent.brackets, lambda: latent.tags):
+        with pytest.raises(LatentError, match=r"its kind is 'parts'.*decoded"):
+            read()
+    with pytest.raises(LatentError, match="displaCy has no drawing of Some"):
+        latent.to_displacy()
+
+
+def test_the_error_says_where_it_is(doc):
+    annotations.write(doc, "x", [ITEMS])
+    with pytest.raises(LatentError, match=r"has no tags: its kind is 'items'.*items\(\)"):
+        _ = doc._.latent["x"].tags
+
+
+def test_items(doc):
+    annotations.write(doc, "x", [ITEMS])
+    latent = doc._.latent["x"]
+    assert latent.items() == [Item(1, 0.75), Item(3, 0.5)]
+    assert latent.items(threshold=0.2) == [Item(1, 0.75), Item(3, 0.5), Item(4, 0.25)]
+    assert latent.items(alternative=0) == []
+    assert latent.displacy_style == "ent"
+    (drawing,) = latent.to_displacy()
+    assert drawing["text"].strip() == "a b c d e"
+    assert [drawing["text"][e["start"] : e["end"]] for e in drawing["ents"]] == ["b", "d"]
+    assert [e["label"] for e in drawing["ents"]] == ["0.75", "0.50"]
+
+
+def test_tags(doc):
+    annotations.write(doc, "x", [TAGS])
+    latent = doc._.latent["x"]
+    assert latent.tags.tolist() == [-1, -1, 2, 0, 1]
+    assert latent.displacy_style == "span"
+    (drawing,) = latent.to_displacy()
+    assert drawing["tokens"] == ["c", "d", "e"]
+    assert [(s["start_token"], s["end_token"], s["label"]) for s in drawing["spans"]] == [
+        (0, 1, "2 0.75"),
+        (1, 2, "0 1.00"),
+        (2, 3, "1 0.50"),
+    ]
+    assert len(latent.to_displacy(threshold=0.2)[0]["spans"]) == 4
+
+
+def test_brackets(doc):
+    annotations.write(doc, "x", [SPANS])
+    latent = doc._.latent["x"]
+    assert latent.brackets() == [Bracket(1, 3, 0.75), Bracket(1, 4, 1.0)]
+    assert Bracket(2, 4, 0.25) in latent.brackets(threshold=0.2)
+    assert latent.displacy_style == "span"
+    (drawing,) = latent.to_displacy()
+    assert drawing["tokens"] == ["b", "c", "d"]
+    assert [(s["start_token"], s["end_token"]) for s in drawing["spans"]] == [(0, 2), (0, 3)]
+
+
+def test_a_graph_has_arcs_but_no_heads(doc):
+    annotations.write(doc, "x", [of_kind("arcs", [[0, 1], [3, 1], [1, 2]], start=1, end=4)])
+    latent = doc._.latent["x"]
+    assert latent.arcs() == [Arc(None, 1, 1.0), Arc(3, 1, 1.0), Arc(1, 2, 1.0)]
+    assert len(latent.to_displacy()[0]["arcs"]) == 2
+    with pytest.raises(LatentError, match=r"arcs\(\)"):
+        _ = latent.heads
+
+
+@pytest.mark.parametrize("span", [ITEMS, TAGS, SPANS], ids=lambda span: span.kind)
+def test_every_kind_survives_storage_and_goes_with_its_tokens(doc, span):
+    annotations.write(doc, "x", [span])
+    stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
+    copies = [
+        Doc(vocab).from_bytes(doc.to_bytes()),
+        next(DocBin().from_bytes(stored).get_docs(vocab)),
+    ]
+    for copy in copies:
+        (found,) = copy._.latent["x"].spans
+        assert (found.start, found.end, found.kind) == (span.start, span.end, span.kind)
+        assert np.array_equal(found.decoded, span.decoded)
+        assert np.array_equal(found.parts, span.parts)
+        assert np.array_equal(found.probabilities, span.probabilities)
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[2:4])
+    assert "x" not in doc._.latent
+
+
+def test_probabilities_of_tags_are_summed_over_the_previous_ones():
+    names = {"structure": "LinearChain", "scorer": "TransitionScorer", "composer": "TagEmbedding"}
+    blocks = {key: {"@misc": f"spacy-latent.{name}.v1"} for key, name in names.items()}
+    options = {"annotate": "probabilities", "alternatives": 2, "threshold": 0.0}
+    nlp = latent_pipeline("textcat", encoder={"model": {"tok2vec": TOK2VEC, **blocks}, **options})
+    initialized(nlp)
+    doc = nlp("I like London a lot")
+    (span,) = doc._.latent["latent_encoder"].spans
+    assert (
+        span.kind == "tags"
+        and span.decoded.tolist() == doc._.latent["latent_encoder"].tags.tolist()
+    )
+    total = np.zeros(5)
+    np.add.at(total, span.parts[:, 0], span.probabilities)
+    assert span.parts.shape == (40, 2) and total == pytest.approx(np.ones(5), abs=1e-5)
+    assert span.alternatives[0][0].tolist() == span.decoded.tolist()
 
 
 def test_a_stored_doc_can_be_read_where_no_component_was_made(doc, tmp_path):

@@ -27,15 +27,15 @@ def show_cli(
         None, "--html", help="Write a page with the drawings to this file"
     ),
     threshold: Optional[float] = typer.Option(  # noqa: UP045
-        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all arcs at least this probable"
+        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
     ),
     alternatives: int = typer.Option(
-        0, "--alternatives", "-k", min=0, help="How many alternative trees to show"
+        0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Show the latent trees of a text: in the terminal, as JSON, or drawn on an HTML page."""
+    """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
     from spacy_latent.errors import LatentError
@@ -58,17 +58,17 @@ def show_cli(
                         print(format_annotation(doc._.latent[name], threshold))
             if html is not None:
                 docs.append(doc)
+        if html is not None:
+            from spacy_latent.visualize import render
+
+            options = {"threshold": threshold, "alternatives": alternatives}
+            page = render(docs, component=component, page=True, jupyter=False, options=options)
+            html.parent.mkdir(parents=True, exist_ok=True)
+            html.write_text(page, encoding="utf8")
+            if not as_json:
+                msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         msg.fail("The text could not be shown", str(error), exits=1)
-    if html is not None:
-        from spacy_latent.visualize import render
-
-        options = {"threshold": threshold, "alternatives": alternatives}
-        page = render(docs, component=component, page=True, jupyter=False, options=options)
-        html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(page, encoding="utf8")
-        if not as_json:
-            msg.good(f"Drawings saved to {html}")
 
 
 def use_gpu(gpu_id: int) -> None:
@@ -157,29 +157,48 @@ def annotated(
 
 
 def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
-    """heads: token index of each token's head, its own for a root. arcs: [head, modifier,
-    probability], where the head of a root is null."""
+    """The structures of a doc; indices of tokens are those of the doc.
+
+    Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
+    probability], where the head of a root is null; tags have tags; items have items, [token,
+    probability]; spans have brackets, [start, end, probability]. All have the decoded structure and
+    alternatives of each span, as in :class:`spacy_latent.annotations.SpanStructure`.
+    """
     found: dict[str, Any] = {}
     for name in components:
         if name not in doc._.latent:
             continue
         annotation = doc._.latent[name]
-        found[name] = {
-            "heads": annotation.heads.tolist(),
-            "arcs": [
-                [arc.head, arc.modifier, round(arc.probability, 4)] for arc in annotation.arcs()
-            ],
-            "spans": [
-                {
-                    "start": span.start,
-                    "end": span.end,
-                    "structure": span.structure,
-                    "alternatives": [
-                        {"heads": heads.tolist(), "weight": round(weight, 4)}
-                        for heads, weight in span.alternatives
-                    ],
-                }
-                for span in annotation.spans
-            ],
-        }
+        kinds = {span.kind for span in annotation.spans} or {"heads"}
+        entry: dict[str, Any] = {}
+        if kinds == {"heads"}:
+            entry["heads"] = annotation.heads.tolist()
+        if kinds <= {"heads", "arcs"}:
+            arcs = annotation.arcs()
+            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
+        if kinds == {"tags"}:
+            entry["tags"] = annotation.tags.tolist()
+        if kinds == {"items"}:
+            items = annotation.items()
+            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
+        if kinds == {"spans"}:
+            entry["brackets"] = [
+                [bracket.start, bracket.end, round(bracket.probability, 4)]
+                for bracket in annotation.brackets()
+            ]
+        entry["spans"] = [
+            {
+                "start": span.start,
+                "end": span.end,
+                "structure": span.structure,
+                "kind": span.kind,
+                "decoded": span.decoded.tolist(),
+                "alternatives": [
+                    {span.kind: decoded.tolist(), "weight": round(weight, 4)}
+                    for decoded, weight in span.alternatives
+                ],
+            }
+            for span in annotation.spans
+        ]
+        found[name] = entry
     return {"text": doc.text, "tokens": [token.text for token in doc], "latent": found}

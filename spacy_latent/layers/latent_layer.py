@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +100,7 @@ def check_parts(
                 kind.__name__,
                 structure.name,
                 f"this {argument} is for {parts} and the structure is made of {structure.parts}",
-                f"a {argument} for {structure.parts}, or a structure of {parts}",
+                f"{_fitting(structure.parts)}, or a structure of {parts}",
             )
     kind = _kind(composer)
     if getattr(kind, "requires_hard", False) and not (
@@ -107,10 +109,9 @@ def check_parts(
         raise IncompatiblePair(
             kind.__name__,
             estimator.name,
-            "this composer walks hard 0/1 trees and the estimator gives soft ones",
+            "this composer walks hard 0/1 structures and the estimator gives soft ones",
             "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
-            "composer that takes soft trees (GraphConvolution, HeadAttention, "
-            "RecursiveMessagePassing)",
+            f"composer that takes soft ones ({_soft_composers(structure.parts)})",
         )
 
 
@@ -119,3 +120,31 @@ def _kind(part: object) -> type:
     kind = part.func if isinstance(part, partial) else type(part)
     assert isinstance(kind, type)
     return kind
+
+
+def _fitting(parts: str) -> str:
+    """What there is for parts of this kind, as advice."""
+    advice = []
+    for argument, base in (("scorer", PartScorer), ("composer", Composer)):
+        names = [name for name, kind in _registered(base) if kind.parts == parts]
+        advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
+    return ", ".join(advice)
+
+
+def _soft_composers(parts: str) -> str:
+    return ", ".join(
+        name
+        for name, kind in _registered(Composer)
+        if kind.parts == parts and not kind.requires_hard
+    )
+
+
+def _registered(base: type[Any]) -> list[tuple[str, Any]]:
+    """Scorers or composers of this package by registered name, with their classes."""
+    found = []
+    for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
+        if point.value.startswith("spacy_latent.layers."):
+            kind = _kind(point.load()())
+            if issubclass(kind, base):
+                found.append((point.name, kind))
+    return found

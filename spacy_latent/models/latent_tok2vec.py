@@ -44,7 +44,8 @@ def build_latent_tok2vec_v1(
     width: of the result. None: the embedder's, with the embedder's vectors added to the result
         (``residual``). A number: a linear projection of the composer's output.
     structure: None for SpanningTree.
-    scorer: None for BiaffineScorer.
+    scorer: None for BiaffineScorer, which like GraphConvolution is for structures of arcs; other
+        structures need a scorer and a composer of their parts, which the error names.
     estimator: None for Marginals.
     composer: None for GraphConvolution.
     span_getter: which tokens share a structure; None for SentenceSpans.

@@ -60,7 +60,13 @@ def _read_group(
     soft = probable = None
     if level == "probabilities":
         soft = _numpy(_probabilities(output, layer, group.lengths))
+        if structure.annotation == "tags" and soft.ndim == 4:
+            # Of the tags, whatever the previous ones.
+            soft = soft.sum(2)
         probable = soft > max(threshold, 0.0)
+    kind = structure.annotation
+    if kind == "parts" and structure.parts:
+        kind = structure.parts
     others = weights = None
     if alternatives:
         z, w = _alternatives(output, layer, group.lengths, alternatives)
@@ -71,7 +77,7 @@ def _read_group(
             decoded = heads[b, :length].copy()  # type: ignore[index]
         else:
             decoded = structure.decode(best[b], length)
-        entry = SpanStructure(start, end, structure.name, structure.annotation, decoded)
+        entry = SpanStructure(start, end, structure.name, kind, decoded)
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
             entry.parts = np.stack(index, 1).astype("int32")

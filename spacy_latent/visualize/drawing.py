@@ -1,19 +1,21 @@
-"""Latent trees on top of displaCy: probabilities on the arcs, several weighted trees, gold ones."""
+"""Latent structures on top of displaCy: with probabilities, several weighted ones, gold trees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from spacy import displacy
+from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 
 # displaCy stacks arcs that overlap: 30 words with all their arcs make a picture of 50,000 pixels.
-ARCS_PER_WORD = 3
+PARTS_PER_WORD = 3
 PIXELS_PER_CHARACTER = 9
 OWN_OPTIONS = ("threshold", "alternatives")
 
@@ -21,27 +23,26 @@ OWN_OPTIONS = ("threshold", "alternatives")
 def render(
     docs: Iterable[Doc] | Doc,
     component: str | None = None,
-    style: str = "dep",
+    style: str | None = None,
     page: bool = False,
     minify: bool = False,
     jupyter: bool | None = None,
     options: dict[str, Any] | None = None,
     gold: Sequence[Doc] | None = None,
 ) -> str:
-    """Draw the latent trees of docs, as ``displacy.render`` does dependency parses.
+    """Draw the latent structures of docs, as ``displacy.render`` does parses and entities.
 
     component: name of the component; None draws those of all.
-    style: only "dep".
+    style: None for that which fits each structure: "dep" for trees, "ent" for items, "span" for
+        tags and spans. Any other than that is refused.
     page, minify, jupyter: as for ``displacy.render``.
     options: displaCy's (compact, distance, color, bg, font, ...), and two more. threshold: draw all
-        arcs at least this probable, not the best tree; at most three arcs a word are drawn.
-        alternatives: draw up to this many of the stored alternative trees below each other, each
-        with its weight.
-    gold: docs of the same tokens with dependency heads, drawn below the latent ones.
-    RETURNS: SVG, or an HTML page.
+        parts at least this probable, not the best structure; at most three a word are drawn.
+        alternatives: draw up to this many of the stored alternative structures below each other,
+        each with its weight.
+    gold: docs of the same tokens with dependency heads, drawn below the latent trees.
+    RETURNS: SVG or HTML, or a page of them. Nothing in a notebook, which shows them.
     """
-    if style != "dep":
-        raise LatentError(f'style is {style!r}; latent trees are drawn with style="dep".')
     options = dict(options or {})
     own = {name: options.pop(name, None) for name in OWN_OPTIONS}
     docs = [docs] if isinstance(docs, Doc) else list(docs)
@@ -58,21 +59,46 @@ def render(
             alternatives=own["alternatives"] or 0,
             gold=None if gold is None else gold[i],
         )
-    words = [word["text"] for drawing in drawings for word in drawing["words"]]
+    found = {_style(drawing) for drawing in drawings}
+    if style is not None and found - {style}:
+        raise LatentError(
+            f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
+            "Leave style out, or name a component."
+        )
+    words = [word["text"] for drawing in drawings for word in drawing.get("words", ())]
     widest = max(map(len, words), default=0) * PIXELS_PER_CHARACTER + 20
     options.setdefault("distance", max(90, widest))
     # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
     options.setdefault("arrow_spacing", 4)
     options.setdefault("offset_x", options["distance"] // 2)
-    return displacy.render(
-        drawings,
-        style="dep",
-        page=page,
-        minify=minify,
-        jupyter=jupyter,
-        options=options,
-        manual=True,
-    )
+    one_style = len(found) <= 1
+    markup = [
+        displacy.render(
+            list(group),
+            style=name,
+            page=page and one_style,
+            minify=minify,
+            jupyter=jupyter,
+            options=options,
+            manual=True,
+        )
+        for name, group in groupby(drawings, key=_style)
+    ]
+    if not markup:
+        return displacy.render([], page=page, jupyter=jupyter, manual=True)
+    # In a notebook displaCy shows what it draws, and gives nothing.
+    if page and not one_style and None not in markup:
+        settings = drawings[0]["settings"]
+        figures = "".join(TPL_FIGURE.format(content=drawn) for drawn in markup)
+        return TPL_PAGE.format(
+            content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
+        )
+    return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+
+
+def _style(drawing: dict[str, Any]) -> str:
+    """Which of displaCy's styles a drawing is for."""
+    return "dep" if "arcs" in drawing else "ent" if "ents" in drawing else "span"
 
 
 def make_drawings(
@@ -83,7 +109,7 @@ def make_drawings(
     alternatives: int = 0,
     gold: Doc | None = None,
 ) -> list[dict[str, Any]]:
-    """What ``displacy.render(..., style="dep", manual=True)`` draws; arguments as for render."""
+    """What ``displacy.render(..., manual=True)`` draws; arguments as for :func:`render`."""
     if component is not None and component not in doc._.latent:
         there = ", ".join(doc._.latent) or "nothing"
         raise LatentError(
@@ -96,7 +122,7 @@ def make_drawings(
         annotation = doc._.latent[name]
         for span in annotation.spans:
             drawings += _span_drawings(annotation, span, threshold, alternatives)
-            if gold is not None:
+            if gold is not None and span.kind == "heads":
                 drawings.append(_gold_drawing(gold, span.start, span.end))
     return [{**drawing, "settings": settings} for drawing in drawings]
 
@@ -112,8 +138,11 @@ def _span_drawings(
             drawn.append({**drawing, "title": f"{weight:.2f}"})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
-    strongest = sorted(drawing["arcs"], key=lambda arc: arc["label"], reverse=True)
-    drawing["arcs"] = strongest[: ARCS_PER_WORD * len(span)]
+    for name in ("arcs", "spans"):
+        # Labels of these are probabilities; those of tags are few anyway.
+        if name in drawing and span.kind != "tags":
+            strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
+            drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
     drawing["title"] = escape(annotation.component)
     return [drawing]
 

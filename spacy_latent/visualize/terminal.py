@@ -1,36 +1,45 @@
-"""Latent trees as text."""
+"""Latent structures as text."""
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from textwrap import wrap
 
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Arc, LatentAnnotation, SpanStructure
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
+LINE = 80
 ASCII = ("|- ", "`- ", "|  ", "   ")
 
 
 def format_annotation(annotation: LatentAnnotation, threshold: float | None = None) -> str:
-    """One line per token: its index, its place in the tree, and the probability of its arc.
+    """A drawing of each span's structure and of its alternatives, as far as there are any.
 
-    threshold: list below each tree the arcs outside of it that are at least this probable.
+    Trees: one line per token, with its index, its place in the tree, and the probability of its
+    arc. Items: the text, with chosen words in square brackets. Tags: below their words. Spans: the
+    text with round brackets, but for spans of one word. Others: a line for each part.
+    threshold: list below each structure the parts outside of it that are at least this probable.
     """
     encoding = sys.stdout.encoding or "ascii"
     branches = UNICODE if encoding.lower().replace("-", "").startswith("utf") else ASCII
     blocks = []
     for span in annotation.spans:
+        alone = LatentAnnotation(annotation.doc, annotation.component, [span])
         trees: list[tuple[int | None, float]] = [(None, 1.0)] if not span.alternatives else []
         trees += [(i, weight) for i, (_, weight) in enumerate(span.alternatives)]
         for alternative, weight in trees:
-            lines = _tree(annotation, span, alternative, branches)
+            if span.kind == "heads":
+                lines = _tree(alone, span, alternative, branches)
+            else:
+                lines = FORMATS.get(span.kind, _lines)(alone, span, alternative)
             if alternative is not None:
                 lines.insert(0, f"weight {weight:.2f}")
             blocks.append("\n".join(lines))
         if threshold is not None:
-            blocks.append("\n".join(_other_arcs(annotation, span, threshold)))
+            blocks.append("\n".join(_others(alone, span, threshold)))
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -41,8 +50,7 @@ def _tree(
     branches: tuple[str, str, str, str],
 ) -> list[str]:
     fork, last, pass_by, nothing = branches
-    alone = LatentAnnotation(annotation.doc, annotation.component, [span])
-    arcs = alone.arcs(alternative=alternative)
+    arcs = annotation.arcs(alternative=alternative)
     modifiers: dict[int | None, list[Arc]] = defaultdict(list)
     for arc in arcs:
         modifiers[arc.head].append(arc)
@@ -65,17 +73,92 @@ def _tree(
     return lines
 
 
-def _other_arcs(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
-    alone = LatentAnnotation(annotation.doc, annotation.component, [span])
-    drawn = {(arc.head, arc.modifier) for arc in alone.arcs()}
-    others = [arc for arc in alone.arcs(threshold) if (arc.head, arc.modifier) not in drawn]
-    others.sort(key=lambda arc: -arc.probability)
-    return [
-        f"{_printable(annotation.doc, arc.modifier)} <- "
-        f"{'root' if arc.head is None else _printable(annotation.doc, arc.head)}"
-        f"  {arc.probability:.2f}"
-        for arc in others
+def _items(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
+    words = [_printable(annotation.doc, i) for i in range(span.start, span.end)]
+    for item in annotation.items(alternative=alternative):
+        known = "" if span.probabilities is None else f" {item.probability:.2f}"
+        words[item.token - span.start] = f"[{words[item.token - span.start]}{known}]"
+    return _wrapped(words)
+
+
+def _brackets(
+    annotation: LatentAnnotation, span: SpanStructure, alternative: int | None
+) -> list[str]:
+    found = [b for b in annotation.brackets(alternative=alternative) if b.end > b.start + 1]
+    opened, closed = Counter(b.start for b in found), Counter(b.end - 1 for b in found)
+    tokens = range(span.start, span.end)
+    words = ["(" * opened[i] + _printable(annotation.doc, i) + ")" * closed[i] for i in tokens]
+    lines = _wrapped(words)
+    if span.probabilities is not None:
+        lines += [f"{b.probability:.2f}  {_text(annotation.doc, b.start, b.end)}" for b in found]
+    return lines
+
+
+def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
+    """Rows of words, of tags below them, and of their probabilities where they are known."""
+    columns = []
+    for (i, tag), p in annotation._chosen(span, None, alternative):
+        column = [_printable(annotation.doc, span.start + i), str(tag)]
+        columns.append(column if span.probabilities is None else [*column, f"{p:.2f}"])
+    lines: list[str] = []
+    row: list[str] = []
+    for column in columns:
+        width = max(map(len, column))
+        if row and len(row[0]) + width > LINE:
+            lines += [text.rstrip() for text in row]
+            row = []
+        row = row or [""] * len(column)
+        row = [text + cell.ljust(width) + "  " for text, cell in zip(row, column)]
+    return lines + [text.rstrip() for text in row]
+
+
+def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
+    chosen = annotation._chosen(span, None, alternative)
+    return [_part(annotation, span, part, p) for part, p in chosen]
+
+
+FORMATS = {"items": _items, "spans": _brackets, "tags": _tags}
+
+
+def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
+    drawn = {part for part, _ in annotation._chosen(span, None, None)}
+    others = [
+        (part, p) for part, p in annotation._chosen(span, threshold, None) if part not in drawn
     ]
+    others.sort(key=lambda other: -other[1])
+    return [_part(annotation, span, part, p) for part, p in others]
+
+
+def _part(
+    annotation: LatentAnnotation, span: SpanStructure, part: tuple[int, ...], probability: float
+) -> str:
+    """One part on a line, in words where it is known of which."""
+
+    def word(i: int) -> str:
+        return _printable(annotation.doc, span.start + i)
+
+    if span.kind in ("heads", "arcs"):
+        head, modifier = part
+        text = f"{word(modifier - 1)} <- {'root' if head == 0 else word(head - 1)}"
+    elif span.kind == "items":
+        text = word(part[0])
+    elif span.kind == "tags":
+        text = f"{word(part[0])} {part[1]}"
+    elif span.kind == "cells":
+        text = f"{word(part[0])} ~ {word(part[1])}"
+    elif span.kind == "spans":
+        text = _text(annotation.doc, span.start + part[0], span.start + part[1] + 1)
+    else:
+        text = " ".join(map(str, part))
+    return text if span.probabilities is None else f"{text}  {probability:.2f}"
+
+
+def _text(doc: Doc, start: int, end: int) -> str:
+    return " ".join(_printable(doc, i) for i in range(start, end))
+
+
+def _wrapped(words: list[str]) -> list[str]:
+    return wrap(" ".join(words), LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _printable(doc: Doc, i: int) -> str:

@@ -90,3 +90,72 @@ def test_trees_in_the_terminal():
     doc = make_doc(["a", "b", "c"], [2, 0, 2])
     lines = format_annotation(doc._.latent["latent_encoder"]).splitlines()
     assert len(lines) == 3 and lines[0].split()[:2] == ["1", "b"]
+
+
+def annotated(kind, decoded, parts=None, words=NASTY):
+    doc = Doc(spacy.blank("xx").vocab, words=words)
+    span = SpanStructure(0, len(words), "Some", kind, np.array(decoded, dtype="int32"))
+    if parts is not None:
+        span.parts = np.array(list(parts), dtype="int32")
+        span.probabilities = np.array(list(parts.values()), dtype="float32")
+    write(doc, "latent_encoder", [span])
+    return doc
+
+
+@pytest.mark.parametrize(
+    "kind, decoded", [("items", [0, 1]), ("tags", range(7)), ("spans", [[0, 2], [0, 6]])]
+)
+def test_trap_16_markup_in_the_text_is_inert_in_every_style(kind, decoded):
+    doc = annotated(kind, list(decoded))
+    for page in (False, True):
+        html = render(doc, page=page, jupyter=False)
+        assert "<script" not in html and "<b>" not in html and "&lt;script&gt;" in html
+    text = format_annotation(doc._.latent["latent_encoder"])
+    assert "\x1b" not in text and "\x00" not in text
+
+
+def test_structures_of_several_styles_share_a_page():
+    items, tree = annotated("items", [1], words=["a", "b"]), make_doc(["a", "b"], [0, 1])
+    html = render([items, tree, items], page=True, jupyter=False)
+    assert html.count("<html") == html.count("<svg") == 1 and html.count("<mark") == 2
+    with pytest.raises(LatentError, match="drawn with dep, ent"):
+        render([items, tree], style="ent", jupyter=False)
+    assert "<mark" in render(items, style="ent", jupyter=False)
+
+
+def test_trap_16_a_threshold_never_draws_every_span_of_a_long_sentence():
+    n = 30
+    parts = {(i, j): 0.03 for j in range(n) for i in range(j)}
+    doc = annotated("spans", [[0, n - 1]], parts, words=["w"] * n)
+    (drawing,) = make_drawings(doc, threshold=0.01)
+    assert len(drawing["spans"]) == 3 * n
+
+
+def test_what_has_no_drawing_is_said():
+    doc = annotated("cells", [[0, 1]], words=["a", "b"])
+    with pytest.raises(LatentError, match="displaCy has no drawing"):
+        render(doc, jupyter=False)
+    assert format_annotation(doc._.latent["latent_encoder"]) == "a ~ b"
+
+
+def text_of(kind, decoded, parts=None, threshold=None):
+    doc = annotated(kind, decoded, parts, words=["a", "bb", "c", "d"])
+    return format_annotation(doc._.latent["latent_encoder"], threshold)
+
+
+def test_other_structures_in_the_terminal():
+    assert text_of("items", [1, 3]) == "a [bb] c [d]"
+    assert text_of("items", [1], {(1,): 0.5, (2,): 0.25}, 0.2) == "a [bb 0.50] c d\n\nc  0.25"
+    assert text_of("tags", [1, 0, 12, 3]) == "a  bb  c   d\n1  0   12  3"
+    brackets = [[0, 0], [0, 1], [1, 1], [2, 3], [0, 3]]
+    assert text_of("spans", brackets) == "((a bb) (c d))"
+    assert text_of("spans", [[0, 1]], {(0, 1): 0.5}) == "(a bb) c d\n0.50  a bb"
+    assert text_of("arcs", [[0, 1], [3, 1]]) == "a <- root\na <- c"
+    assert text_of("parts", [[7, 8, 9]]) == "7 8 9"
+
+
+def test_long_rows_are_broken():
+    doc = annotated("tags", [0] * 60, words=["word"] * 60)
+    lines = format_annotation(doc._.latent["latent_encoder"]).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) % 2 == 0
+    assert " ".join(lines[::2]).split() == ["word"] * 60

@@ -1,0 +1,73 @@
+"""``spacy latent show`` on each kind of structure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import srsly
+from spacy.cli._util import app
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
+
+TEXT = "I like London"
+
+
+def layer(structure: str, scorer: str, composer: str, **options: Any) -> dict[str, Any]:
+    named = {"structure": structure, "scorer": scorer, "composer": composer}
+    blocks = {key: {"@misc": f"spacy-latent.{name}.v1"} for key, name in named.items()}
+    blocks["structure"].update(options)
+    return {"tok2vec": TOK2VEC, **blocks}
+
+
+MODELS = {
+    "heads": {"tok2vec": TOK2VEC},
+    "items": layer("KOfN", "ItemScorer", "Selection", k=2),
+    "tags": layer("LinearChain", "TransitionScorer", "TagEmbedding"),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    nlp = latent_pipeline("textcat", encoder={"model": MODELS[request.param]})
+    initialized(nlp)
+    path = tmp_path_factory.mktemp(request.param)
+    nlp.to_disk(path)
+    return request.param, path, nlp(TEXT)._.latent["latent_encoder"]
+
+
+def show(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, ["latent", "show", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_json_is_the_annotation(saved: Any) -> None:
+    kind, path, latent = saved
+    shown = srsly.json_loads(show(path, TEXT, "--json", "-k", 2))
+    assert shown["tokens"] == TEXT.split()
+    entry = shown["latent"]["latent_encoder"]
+    (span,) = entry["spans"]
+    assert span["kind"] == kind and span["decoded"] == latent.spans[0].decoded.tolist()
+    assert len(span["alternatives"]) == 2 and span["alternatives"][0][kind] == span["decoded"]
+    if kind == "heads":
+        assert entry["heads"] == latent.heads.tolist()
+    elif kind == "tags":
+        assert entry["tags"] == latent.tags.tolist()
+    else:
+        assert [token for token, _ in entry["items"]] == [item.token for item in latent.items()]
+
+
+def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
+    kind, path, _ = saved
+    page = tmp_path / "page.html"
+    shown = show(path, TEXT, "--threshold", 0.05, "--html", page)
+    for word in TEXT.split():
+        assert word in shown
+    if kind == "items":
+        assert len(re.findall(r"\[\w+ \d\.\d\d\]", shown)) == 2
+    marks = {"heads": "displacy-arc", "items": "<mark", "tags": 'class="spans"'}
+    assert marks[kind] in page.read_text(encoding="utf8")

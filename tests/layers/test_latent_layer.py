@@ -1,0 +1,55 @@
+"""What is refused when a config is loaded, and what is named instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.item_scorer import build_item_scorer_v1
+from spacy_latent.layers.latent_layer import check_parts
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.structures.oracles import listed_subsets
+
+
+def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
+    arcs = build_biaffine_scorer_v1(), build_graph_convolution_v1()
+    wanted = "scorer = spacy-latent.ItemScorer.v1, composer = spacy-latent.Selection.v1"
+    with pytest.raises(IncompatiblePair, match=re.escape(wanted)):
+        check_parts(KOfN(), Marginals(), *arcs)
+    with pytest.raises(IncompatiblePair, match=r"TransitionScorer.*TagEmbedding"):
+        check_parts(LinearChain(), Marginals(), *arcs)
+    # The composer alone is wrong.
+    with pytest.raises(IncompatiblePair, match=r"^GraphConvolution .* KOfN.*Selection"):
+        check_parts(KOfN(), Marginals(), build_item_scorer_v1(), arcs[1])
+
+
+def test_parts_of_ones_own_have_no_fitting_name() -> None:
+    class Own(KOfN):
+        parts = "morphemes"
+
+    with pytest.raises(IncompatiblePair, match="one of your own for morphemes"):
+        check_parts(Own(), Marginals(), build_item_scorer_v1(), build_graph_convolution_v1())
+
+
+def test_a_composer_of_hard_structures_names_those_of_soft_ones() -> None:
+    composer = build_child_sum_tree_lstm_v1()
+    with pytest.raises(
+        IncompatiblePair, match=r"GraphConvolution.v1, .*HeadAttention.v1"
+    ) as raised:
+        check_parts(SpanningTree(), Marginals(), build_biaffine_scorer_v1(), composer)
+    assert "Selection" not in str(raised.value) and "ChildSumTreeLstm.v1" not in str(raised.value)
+
+
+def test_unnamed_parts_are_not_checked() -> None:
+    class Loose(Marginals):
+        requires = frozenset()
+
+    check_parts(listed_subsets(1, 2), Loose(), build_item_scorer_v1(), build_graph_convolution_v1())
