@@ -3,11 +3,16 @@ place (argument reduction by Cody and Waite 1980, then Taylor's polynomial)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+from spacy_latent.kernels.vector import LANES, VECTOR, broadcast, vector_of
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693147180369123816490
@@ -60,3 +65,61 @@ def exponential(x):
     p = p * r + 1.0
     value = _from_bits(_bits(p) + (_bits(shifted) << 52))
     return value if x >= LOWEST else 0.0
+
+
+@intrinsic
+def _exponentials_of_vectors(typingctx: Any, row: Any, shift: Any, result: Any) -> Any:
+    """As :func:`exponentials`, of the whole vectors at the start of the row."""
+    signature = types.none(row, types.float64, result)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[::2], arguments[::2])
+        )
+        size = builder.extract_value(source.shape, 0)
+        step = size.type(LANES)
+        end = builder.sub(size, builder.srem(size, step))
+        shifts = broadcast(builder, arguments[1])
+        with cgutils.for_range_slice(builder, size.type(0), end, step, size.type) as (index, _):
+            place = builder.gep(source.data, [index])
+            values = builder.load(
+                builder.bitcast(place, vector_of(signature.args[0]).as_pointer()), align=4
+            )
+            values = builder.fsub(builder.fpext(values, VECTOR), shifts)
+            place = builder.bitcast(builder.gep(target.data, [index]), VECTOR.as_pointer())
+            builder.store(_exponential_of(builder, values), place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _exponential_of(builder: Any, x: Any) -> Any:
+    """:func:`exponential` of a vector of float64."""
+
+    def constant(value: float) -> Any:
+        return ir.Constant(VECTOR, [value] * LANES)
+
+    def multiply_add(a: Any, b: Any, c: Any) -> Any:
+        return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+    integers = ir.VectorType(ir.IntType(64), LANES)
+    shifted = multiply_add(x, constant(LOG2_E), constant(ROUND))
+    power = builder.fsub(shifted, constant(ROUND))
+    r = multiply_add(power, constant(-LN2_HIGH), x)
+    r = multiply_add(power, constant(-LN2_LOW), r)
+    p = constant(1.0 / math.factorial(13))
+    for degree in range(12, -1, -1):
+        p = multiply_add(p, r, constant(1.0 / math.factorial(degree)))
+    exponents = builder.shl(builder.bitcast(shifted, integers), ir.Constant(integers, [52] * LANES))
+    value = builder.bitcast(builder.add(builder.bitcast(p, integers), exponents), VECTOR)
+    return builder.select(builder.fcmp_ordered(">=", x, constant(LOWEST)), value, constant(0.0))
+
+
+@njit(cache=True, nogil=True)
+def exponentials(row, shift, result):
+    """exp(row − shift) of a contiguous row of float32 or float64 to one of float64; range as of
+    :func:`exponential`. numba's own loops use vectors of half the width."""
+    _exponentials_of_vectors(row, shift, result)
+    for j in range(len(row) // LANES * LANES, len(row)):
+        result[j] = exponential(np.float64(row[j]) - shift)

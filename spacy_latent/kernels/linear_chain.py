@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.draws import choose
-from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.operators import Family, check, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -165,7 +165,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ sums
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@njit(cache=True, nogil=True)
 def weigh(scores, weights):
     """exp(score − best) of a contiguous row. RETURNS: the best, NaN where a score is NaN or +inf, 0
     where none is above −inf."""
@@ -174,8 +174,7 @@ def weigh(scores, weights):
         return np.nan
     if best == -np.inf:
         best = 0.0
-    for j in range(len(scores)):
-        weights[j] = exponential(np.float64(scores[j]) - best)
+    exponentials(scores, best, weights)
     return best
 
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 # Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
 LANES = 8
-_VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 _FLAGS = ("contract", "nsz")
 
 Statement = tuple[str, int, Sequence[tuple[int, int]]]
@@ -51,15 +51,15 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                 for kind, value in zip(kinds, values)
             ]
             numbers = cgutils.unpack_tuple(builder, arguments[1], signature.args[1].count)
-            spread = [_broadcast(builder, number) for number in numbers]
-            totals = [cgutils.alloca_once(builder, _VECTOR) for _ in range(dots)]
+            spread = [broadcast(builder, number) for number in numbers]
+            totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
             for total in totals:
-                builder.store(ir.Constant(_VECTOR, [0.0] * LANES), total)
+                builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
             begin, end = arguments[2:]
             step = begin.type(LANES)
             with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
                 places = [
-                    builder.bitcast(builder.gep(pointer, [index]), _vector_of(kind).as_pointer())
+                    builder.bitcast(builder.gep(pointer, [index]), vector_of(kind).as_pointer())
                     for pointer, kind in zip(pointers, kinds)
                 ]
                 known: dict[int, Any] = {}
@@ -67,7 +67,7 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                 def load(row: int) -> Any:
                     if row not in known:
                         value = builder.load(places[row], align=4)
-                        known[row] = builder.fpext(value, _VECTOR)
+                        known[row] = builder.fpext(value, VECTOR)
                     return known[row]
 
                 for kind, target, terms in statements:
@@ -112,19 +112,19 @@ def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
         begin, end = arguments[1:]
         number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
         step = number(LANES)
-        largest = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [float("-inf")] * LANES))
+        largest = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [float("-inf")] * LANES))
         where = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
         with cgutils.for_range_slice(builder, begin, end, step, number) as (index, _):
-            place = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+            place = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
             values = builder.load(place, align=8)
             known = builder.load(largest)
             better = builder.fcmp_ordered(">", values, known)
             builder.store(builder.select(better, values, known), largest)
-            here = _broadcast(builder, index)
+            here = broadcast(builder, index)
             builder.store(builder.select(better, here, builder.load(where)), where)
         # Of the lanes with the largest value, the one that found it first.
         values = builder.load(largest)
-        top = _broadcast(builder, _reduce(builder, values, _larger))
+        top = broadcast(builder, _reduce(builder, values, _larger))
         lanes = ir.Constant(wide, list(range(LANES)))
         indices = builder.add(builder.load(where), lanes)
         far = ir.Constant(wide, [1 << 62] * LANES)
@@ -146,7 +146,7 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
-        vector, flags = _vector_of(kind), ir.VectorType(ir.IntType(32), LANES)
+        vector, flags = vector_of(kind), ir.VectorType(ir.IntType(32), LANES)
         array = context.make_array(kind)(context, builder, arguments[0])
         size = builder.extract_value(array.shape, 0)
         number = size.type
@@ -184,9 +184,9 @@ def scan(row):
     return np.float64(largest), wrong
 
 
-def _vector_of(kind: Any) -> ir.VectorType:
+def vector_of(kind: Any) -> ir.VectorType:
     """Of the numbers of a row."""
-    return _VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
+    return VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
 
 
 def _larger(builder: Any, a: Any, b: Any) -> Any:
@@ -199,7 +199,7 @@ def _smaller(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
-def _broadcast(builder: Any, value: Any) -> Any:
+def broadcast(builder: Any, value: Any) -> Any:
     kind = ir.VectorType(value.type, LANES)
     nothing = ir.Constant(kind, ir.Undefined)
     lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
