@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import re
 from functools import cache
 
@@ -141,7 +142,7 @@ def test_long_sequences_are_those_of_the_chain_with_transitions_written_out(scal
     )
     found = structure.marginals(scores, lengths)
     expected = chain.marginals(written_out, lengths).sum(2)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-300)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-300)
     for one, other in zip(
         torch.autograd.grad((found * vector).sum(), inputs),
         torch.autograd.grad((expected * vector).sum(), inputs),
@@ -353,6 +354,14 @@ def test_wrong_input_is_refused() -> None:
             TagSequence().bind(*wrong)
     with pytest.raises(InvalidScores, match="int64"):
         TagSequence().bind(transitions.long(), start, end)
+
+
+def test_what_is_bound_can_be_pickled_and_does_not_fill_the_screen() -> None:
+    structure = TagSequence().bind(*random_bound(3))
+    again = pickle.loads(pickle.dumps(structure))
+    scores, lengths = torch.randn(1, 4, 3), torch.tensor([4])
+    assert torch.equal(again.marginals(scores, lengths), structure.marginals(scores, lengths))
+    assert repr(structure) == "TagSequence(3 tags)" and repr(TagSequence()) == "TagSequence()"
 
 
 def test_codes_go_both_ways() -> None:
