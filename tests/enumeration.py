@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -115,3 +115,34 @@ def segmentations(
         for before in segmentations(n - length, longest, num_labels):
             for label in range(num_labels):
                 yield (*before, (n - length, n, label))
+
+
+def warping_paths(rows: int, columns: int) -> Iterator[np.ndarray]:
+    """Cells ``(rows, columns)``, 0/1, of every path from the first cell to the last by steps to the
+    next row, the next column, or both."""
+    if rows == 0 or columns == 0:
+        yield np.zeros((rows, columns))
+        return
+
+    def before(i: int, j: int) -> Iterator[list[tuple[int, int]]]:
+        if i == 0 and j == 0:
+            yield [(0, 0)]
+        for a, b in ((i - 1, j), (i, j - 1), (i - 1, j - 1)):
+            if a >= 0 and b >= 0:
+                for path in before(a, b):
+                    yield [*path, (i, j)]
+
+    for path in before(rows - 1, columns - 1):
+        z = np.zeros((rows, columns))
+        z[tuple(np.array(path).T)] = 1.0
+        yield z
+
+
+def monotone_matchings(rows: int, columns: int) -> Iterator[np.ndarray]:
+    """Cells of every set of pairs in which later rows go with later columns."""
+    for size in range(min(rows, columns) + 1):
+        for chosen_rows in combinations(range(rows), size):
+            for chosen_columns in combinations(range(columns), size):
+                z = np.zeros((rows, columns))
+                z[list(chosen_rows), list(chosen_columns)] = 1.0
+                yield z

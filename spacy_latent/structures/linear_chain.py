@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +32,9 @@ class LinearChain(Structure):
     parts: ClassVar[str] = "transitions"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
     annotation: ClassVar[str] = "tags"
-    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+    tractable = frozenset(
+        {"log_partition", "marginals", "sample", "entropy", "log_prob", "smoothed"}
+    )
 
     def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         # The kernels read lengths and constraints themselves, and check what they read.
@@ -50,6 +53,20 @@ class LinearChain(Structure):
         mask = (position > 0)[:, None] | first_row
         inside = position < lengths.to(scores.device)[:, None]
         return mask[None, :, :, None] & inside[:, :, None, None]
+
+    def smoothed_maximum(
+        self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over
+        positions."""
+        if not scores.shape[1]:
+            return scores.new_zeros(scores.shape[0])
+        lengths = lengths.to(scores.device)
+        reach = scores[:, 0, 0]
+        for position in range(1, scores.shape[1]):
+            wider = maximum((reach[:, :, None] + scores[:, position]).transpose(1, 2))
+            reach = torch.where((position < lengths)[:, None], wider, reach)
+        return torch.where(lengths > 0, maximum(reach), 0.0)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels.linear_chain import best_transitions

@@ -24,12 +24,12 @@ def project_relaxed(structure: Structure, points: Tensor, lengths: Tensor) -> Te
     order = rest + axes
     masked = points.masked_fill(~structure.part_mask(points, lengths), -torch.inf).permute(order)
     groups = masked.flatten(len(rest))
-    result = _project_simplex(groups).view(masked.shape)
+    result = project_simplex(groups).view(masked.shape)
     return result.permute([order.index(axis) for axis in range(points.dim())])
 
 
-def _project_simplex(points: Tensor) -> Tensor:
-    """Rows on the simplex; a row without any finite entry gives zeros."""
+def project_simplex(points: Tensor) -> Tensor:
+    """Rows projected on the simplex; a row without any finite entry gives zeros. Differentiable."""
     size = points.shape[-1]
     if size == 0:
         return points

@@ -1,0 +1,357 @@
+"""Sums over monotone alignments on logarithms, O(n·m) for an item: paths of dynamic time warping
+(Sakoe and Chiba 1978), and sets of matches (Needleman and Wunsch 1970).
+
+A set of matches is one alignment in whatever order the unmatched words between two matches are
+passed: rows first, then columns. Of the two states, "rows" may still pass rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+WARPING, MATCHING = 0, 1
+
+
+@njit(cache=True, nogil=True)
+def in_window(i, j, rows, columns, window):
+    """Whether cell (i, j) lies within ``window`` steps of the diagonal; always where it is < 0."""
+    if window < 0:
+        return True
+    longest = max(rows - 1, columns - 1, 1)
+    return abs(i * (columns - 1) - j * (rows - 1)) <= window * longest
+
+
+@njit(cache=True, nogil=True)
+def _read(scores, rows, columns, window, s):
+    wrong = 0
+    for i in range(rows):
+        for j in range(columns):
+            if in_window(i, j, rows, columns, window):
+                value = float(scores[i, j])
+                wrong += 0 if value < np.inf else 1
+                s[i, j] = value
+            else:
+                s[i, j] = -np.inf
+    return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@njit(cache=True, nogil=True)
+def _join(a, da, b, db):
+    """log(e^a + e^b) and its derivative from those of a and b."""
+    if b == -np.inf:
+        return a, da
+    if a == -np.inf:
+        return b, db
+    if a < b:
+        a, da, b, db = b, db, a, da
+    ratio = math.exp(b - a)
+    return a + math.log1p(ratio), (da + ratio * db) / (1.0 + ratio)
+
+
+@njit(cache=True, nogil=True)
+def _forward(s, ds, rows, columns, moves, sums, dsums):
+    """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
+    either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone."""
+    sums[:, : rows + 1, : columns + 1] = -np.inf
+    dsums[:, : rows + 1, : columns + 1] = 0.0
+    first, dfirst = sums[0], dsums[0]
+    if moves == WARPING:
+        for i in range(1, rows + 1):
+            for j in range(1, columns + 1):
+                if i == 1 and j == 1:
+                    value, change = 0.0, 0.0
+                else:
+                    value, change = _join(
+                        first[i - 1, j], dfirst[i - 1, j], first[i, j - 1], dfirst[i, j - 1]
+                    )
+                    value, change = _join(value, change, first[i - 1, j - 1], dfirst[i - 1, j - 1])
+                value += s[i - 1, j - 1]
+                first[i, j] = value
+                dfirst[i, j] = change + ds[i - 1, j - 1] if value > -np.inf else 0.0
+        return first[rows, columns], dfirst[rows, columns]
+    second, dsecond = sums[1], dsums[1]
+    first[0, 0] = 0.0
+    for i in range(rows + 1):
+        for j in range(columns + 1):
+            if i > 0:
+                first[i, j], dfirst[i, j] = first[i - 1, j], dfirst[i - 1, j]
+                if j > 0 and s[i - 1, j - 1] > -np.inf:
+                    value, change = _join(
+                        first[i - 1, j - 1],
+                        dfirst[i - 1, j - 1],
+                        second[i - 1, j - 1],
+                        dsecond[i - 1, j - 1],
+                    )
+                    value += s[i - 1, j - 1]
+                    change += ds[i - 1, j - 1]
+                    first[i, j], dfirst[i, j] = _join(first[i, j], dfirst[i, j], value, change)
+            if j > 0:
+                second[i, j], dsecond[i, j] = _join(
+                    first[i, j - 1], dfirst[i, j - 1], second[i, j - 1], dsecond[i, j - 1]
+                )
+    return _join(
+        first[rows, columns],
+        dfirst[rows, columns],
+        second[rows, columns],
+        dsecond[rows, columns],
+    )
+
+
+@njit(cache=True, nogil=True)
+def _backward(s, ds, rows, columns, moves, sums, dsums, total, dtotal, rest, drest, what, result):
+    """Marginals (what = 1) or their derivatives. rest: like sums, of what follows."""
+    rest[:, : rows + 2, : columns + 2] = -np.inf
+    drest[:, : rows + 2, : columns + 2] = 0.0
+    first, dfirst = rest[0], drest[0]
+    if moves == WARPING:
+        for i in range(rows, 0, -1):
+            for j in range(columns, 0, -1):
+                if i == rows and j == columns:
+                    value, change = 0.0, 0.0
+                else:
+                    value, change = _join(
+                        first[i + 1, j], dfirst[i + 1, j], first[i, j + 1], dfirst[i, j + 1]
+                    )
+                    value, change = _join(value, change, first[i + 1, j + 1], dfirst[i + 1, j + 1])
+                # Of what follows a cell; with the cell's own score for what leads to it.
+                log_share = sums[0, i, j] + value - total
+                if log_share > -745.0:
+                    share = math.exp(log_share)
+                    if what == 2:
+                        share *= dsums[0, i, j] + change - dtotal
+                    result[i - 1, j - 1] = share
+                own = s[i - 1, j - 1]
+                first[i, j] = value + own
+                dfirst[i, j] = change + ds[i - 1, j - 1] if own > -np.inf else 0.0
+        return
+    second, dsecond = rest[1], drest[1]
+    for i in range(rows, -1, -1):
+        for j in range(columns, -1, -1):
+            value, change = -np.inf, 0.0
+            if i == rows and j == columns:
+                value = 0.0
+            if i < rows and j < columns and s[i, j] > -np.inf:
+                after = s[i, j] + first[i + 1, j + 1]
+                dafter = ds[i, j] + dfirst[i + 1, j + 1]
+                value, change = after, dafter
+                before, dbefore = _join(
+                    sums[0, i, j], dsums[0, i, j], sums[1, i, j], dsums[1, i, j]
+                )
+                log_share = before + after - total
+                if log_share > -745.0:
+                    share = math.exp(log_share)
+                    if what == 2:
+                        share *= dbefore + dafter - dtotal
+                    result[i, j] = share
+            if j < columns:
+                value, change = _join(value, change, second[i, j + 1], dsecond[i, j + 1])
+            second[i, j], dsecond[i, j] = value, change
+            if i < rows:
+                value, change = _join(value, change, first[i + 1, j], dfirst[i + 1, j])
+            first[i, j], dfirst[i, j] = value, change
+
+
+@njit(cache=True, nogil=True)
+def _room(start, stop, lengths):
+    rows, columns = 0, 0
+    for b in range(start, stop):
+        rows = max(rows, lengths[b, 0])
+        columns = max(columns, lengths[b, 1])
+    return rows, columns
+
+
+@njit(cache=True, nogil=True)
+def sum_over_alignments(
+    start, stop, scores, lengths, moves, window, along, what, log_partition, result, kept, status
+):
+    """``Family.total`` of kernels.operators; scores ``(B, N, M)``, lengths ``(B, 2)``."""
+    most_rows, most_columns = _room(start, stop, lengths)
+    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
+    shape = (2, most_rows + 2, most_columns + 2)
+    sums, dsums, rest, drest = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        log_partition[b] = 0.0
+        if what > 0:
+            result[b] = 0.0
+        status[b] = _read(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        if what == 2:
+            for i in range(rows):
+                for j in range(columns):
+                    ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
+        total, dtotal = _forward(s, ds, rows, columns, moves, sums, dsums)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = total
+        if what > 0:
+            _backward(
+                *(s, ds, rows, columns, moves, sums, dsums),
+                *(total, dtotal, rest, drest, what, result[b]),
+            )
+
+
+@njit(cache=True, nogil=True)
+def best_alignments(start, stop, scores, lengths, moves, window, best, status):
+    """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
+    most_rows, most_columns = _room(start, stop, lengths)
+    s = np.empty((most_rows, most_columns))
+    top = np.empty((most_rows + 1, most_columns + 1))
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        best[b] = 0
+        status[b] = _read(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        if moves == MATCHING:
+            top[0, : columns + 1] = 0.0
+            for i in range(1, rows + 1):
+                top[i, 0] = 0.0
+                for j in range(1, columns + 1):
+                    value = max(top[i - 1, j], top[i, j - 1])
+                    top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
+            i, j = rows, columns
+            while i > 0 and j > 0:
+                # Only what improves is matched: at a tie the words stay alone.
+                if top[i, j] == top[i - 1, j]:
+                    i -= 1
+                elif top[i, j] == top[i, j - 1]:
+                    j -= 1
+                else:
+                    best[b, i - 1, j - 1] = 1
+                    i -= 1
+                    j -= 1
+            continue
+        top[: rows + 1, 0] = -np.inf
+        top[0, : columns + 1] = -np.inf
+        top[0, 0] = 0.0
+        for i in range(1, rows + 1):
+            for j in range(1, columns + 1):
+                value = max(top[i - 1, j - 1], max(top[i - 1, j], top[i, j - 1]))
+                top[i, j] = value + s[i - 1, j - 1]
+            # Only the first step starts at the corner.
+            top[0, 0] = -np.inf
+        if top[rows, columns] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        i, j = rows, columns
+        while True:
+            best[b, i - 1, j - 1] = 1
+            if i == 1 and j == 1:
+                break
+            value = max(top[i - 1, j - 1], max(top[i - 1, j], top[i, j - 1]))
+            if top[i - 1, j - 1] == value:
+                i -= 1
+                j -= 1
+            elif top[i - 1, j] == value:
+                i -= 1
+            else:
+                j -= 1
+
+
+@njit(cache=True, nogil=True)
+def _uniform(state):
+    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _pick(weights, count, state):
+    """An index with probability in proportion to exp(weights)."""
+    top = -np.inf
+    for k in range(count):
+        top = max(top, weights[k])
+    total = 0.0
+    for k in range(count):
+        total += math.exp(weights[k] - top)
+    left, chosen = _uniform(state) * total, 0
+    for k in range(count):
+        share = math.exp(weights[k] - top)
+        if share > 0.0:
+            chosen = k
+            left -= share
+            if left < 0.0:
+                break
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
+    """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
+    most_rows, most_columns = _room(start, stop, lengths)
+    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
+    shape = (2, most_rows + 2, most_columns + 2)
+    sums, dsums = np.empty(shape), np.empty(shape)
+    state, weights = np.empty(1, dtype=np.uint64), np.empty(3)
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        samples[:, b] = 0
+        status[b] = _read(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        total, _ = _forward(s, ds, rows, columns, moves, sums, dsums)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        state[0] = seeds[b]
+        for draw in range(samples.shape[0]):
+            z = samples[draw, b]
+            i, j = rows, columns
+            if moves == WARPING:
+                while True:
+                    z[i - 1, j - 1] = 1
+                    if i == 1 and j == 1:
+                        break
+                    weights[0] = sums[0, i - 1, j - 1]
+                    weights[1] = sums[0, i - 1, j]
+                    weights[2] = sums[0, i, j - 1]
+                    move = _pick(weights, 3, state)
+                    i -= move != 2
+                    j -= move != 1
+                continue
+            weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
+            at = _pick(weights, 2, state)
+            while i > 0 or j > 0:
+                if at == 1:
+                    # A column was passed last; before it, either state.
+                    j -= 1
+                else:
+                    weights[0] = sums[0, i - 1, j]
+                    weights[1] = -np.inf
+                    if j > 0 and s[i - 1, j - 1] > -np.inf:
+                        weights[1], _ = _join(
+                            sums[0, i - 1, j - 1], 0.0, sums[1, i - 1, j - 1], 0.0
+                        )
+                        weights[1] += s[i - 1, j - 1]
+                    if _pick(weights, 2, state) == 0:
+                        i -= 1
+                        continue
+                    z[i - 1, j - 1] = 1
+                    i -= 1
+                    j -= 1
+                weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
+                at = _pick(weights, 2, state)
+
+
+FAMILY = Family(
+    name="MonotoneAlignment",
+    best=best_alignments,
+    total=sum_over_alignments,
+    sample=sample_alignments,
+    best_shape=tuple,
+    best_cost=lambda n: 300.0 + 6.0 * n[:, 0] * n[:, 1],
+    total_cost=lambda n: 500.0 + 80.0 * n[:, 0] * n[:, 1],
+)

@@ -1,0 +1,141 @@
+"""Monotone alignments of the words of two sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.base import Structure
+
+FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
+MOVES = {"dtw": 0, "needleman_wunsch": 1}
+
+
+class MonotoneAlignment(Structure):
+    """Alignments that keep the order of the words. Scores ``(B, N, M)``, ``[b, i, j]`` for word i
+    of the first and word j of the second sentence; lengths ``(B, 2)``, or ``(B,)`` where both are
+    as long. Where one sentence is empty, there is one alignment, the empty one.
+
+    moves: "dtw", paths of cells from the first pair of words to the last, each step to the next
+        word of one or of both (dynamic time warping; Sakoe and Chiba 1978); or "needleman_wunsch",
+        sets of matched pairs, each word in at most one and later words with later ones (Needleman
+        and Wunsch 1970). An unmatched word scores 0: a cost g of each gap is 2g added to all
+        scores.
+    window: only cells within so many steps of the diagonal; None for all.
+
+    MAP, sums and samples are O(N·M).
+    """
+
+    part_axes: ClassVar[int] = 2
+    parts: ClassVar[str] = "cells"
+    annotation: ClassVar[str] = "parts"
+    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+
+    def __init__(
+        self,
+        moves: Literal["dtw", "needleman_wunsch"] = "dtw",
+        window: int | None = None,
+    ) -> None:
+        if moves not in MOVES:
+            raise InvalidScores(f"{self.name}: moves is {moves!r}; expected one of {list(MOVES)}.")
+        if window is not None and window < 1:
+            raise InvalidScores(f"{self.name}: window is {window}; expected at least 1, or null.")
+        self.moves = moves
+        self.window = window
+        if moves == "dtw":
+            self.tractable = self.tractable | {"smoothed"}  # type: ignore[misc]
+
+    @property
+    def _options(self) -> list[int]:
+        return [MOVES[self.moves], -1 if self.window is None else self.window]
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        # The kernels read lengths themselves, and check what they read.
+        scores, lengths = self.check_types(scores, lengths)
+        if lengths.dim() == 1:
+            lengths = lengths[:, None].expand(-1, 2)
+        if lengths.shape != (scores.shape[0], 2):
+            raise InvalidScores(
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B, 2), the "
+                "numbers of rows and columns of each item."
+            )
+        room = torch.tensor(scores.shape[1:], device=lengths.device)
+        if bool(((lengths < 0) | (lengths > room)).any()):
+            raise InvalidScores(
+                f"{self.name}: lengths lie between {lengths.min(0).values.tolist()} and "
+                f"{lengths.max(0).values.tolist()}, but scores of shape {tuple(scores.shape)} have "
+                f"room for 0 to {list(scores.shape[1:])} words."
+            )
+        return scores, lengths
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        mask = super().part_mask(scores, lengths.to(scores.device))
+        if lengths.dim() == 1:
+            lengths = lengths[:, None].expand(-1, 2)
+        sizes = lengths.to(scores.device)
+        # One empty sentence leaves nothing to align.
+        mask = mask & (sizes > 0).all(1)[:, None, None]
+        if self.window is None:
+            return mask
+        row = torch.arange(scores.shape[1], device=scores.device)[:, None]
+        column = torch.arange(scores.shape[2], device=scores.device)[None]
+        rows, columns = (sizes - 1).unbind(1)
+        off = (row[None] * columns[:, None, None] - column[None] * rows[:, None, None]).abs()
+        longest = torch.maximum(rows, columns).clamp_min(1)
+        return mask & (off <= self.window * longest[:, None, None])
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.best(scores, lengths, FAMILY, self._options).to(scores.dtype)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.log_partition(scores, lengths, FAMILY, self._options)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.marginals(scores, lengths, FAMILY, self._options)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        drawn = operators.sample(scores, lengths, FAMILY, self._options, num_samples, generator)
+        return drawn.to(scores.dtype)
+
+    def smoothed_maximum(
+        self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over cells, a
+        diagonal at a time."""
+        batch, rows, columns = scores.shape
+        if not batch or not rows or not columns:
+            return scores.new_zeros(batch)
+        # Diagonal d holds the cells (i, d − i) by i: row i, begun i places later.
+        place = torch.arange(rows + columns - 1, device=scores.device)[None]
+        place = place - torch.arange(rows, device=scores.device)[:, None]
+        outside = (place < 0) | (place >= columns)
+        index = place.clamp(0, columns - 1)[None].expand(batch, -1, -1)
+        skewed = scores.gather(2, index).masked_fill(outside, -torch.inf)
+        lengths = lengths.to(scores.device)
+        ends, last_row = lengths.sum(1) - 2, (lengths[:, 0] - 1).clamp_min(0)
+        nowhere = scores.new_full((batch, 1), -torch.inf)
+        before = current = nowhere.expand(-1, rows)
+        start = torch.cat([scores.new_zeros(batch, 1), nowhere.expand(-1, rows - 1)], 1)
+        value = scores.new_zeros(batch)
+        for d in range(rows + columns - 1):
+            down = torch.cat([nowhere, current[:, :-1]], 1)
+            diagonal = torch.cat([nowhere, before[:, :-1]], 1)
+            reach = start if d == 0 else maximum(torch.stack([current, down, diagonal], -1))
+            before, current = current, reach + skewed[:, :, d]
+            found = current.gather(1, last_row[:, None])[:, 0]
+            value = torch.where(ends == d, found, value)
+        return torch.where((lengths > 0).all(1), value, 0.0)

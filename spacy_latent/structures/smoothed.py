@@ -1,0 +1,123 @@
+"""Smoothed dynamic programs (Mensch and Blondel 2018): Bellman's recursion with max_Ω for max.
+
+max_Ω(x) = max over the simplex of p·x − γΩ(p). With Ω the negative entropy the value is γ times
+the log-partition of scores / γ. With Ω = ½(‖p‖² − 1) it is neither that of a Gibbs distribution nor
+SparseMAP: each step of the recursion is sparse by itself. Both are 0 for a sure choice, so that a
+smoothed value is never below the best score.
+
+A structure is able when "smoothed" is in its ``tractable``: it then has ``smoothed_maximum(scores,
+lengths, maximum)``, the recursion with ``maximum`` over the last axis in place of max.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, NotTractable, not_finite_message
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.relaxation import project_simplex
+
+Regularizer = Literal["entropic", "quadratic"]
+REGULARIZERS = ("entropic", "quadratic")
+
+
+def smoothed_value(
+    structure: Structure,
+    scores: Tensor,
+    lengths: Tensor,
+    regularizer: Regularizer = "entropic",
+    gamma: float = 1.0,
+) -> Tensor:
+    """The smoothed value of each item, ``(B,)``; differentiable twice. Its gradient is the expected
+    structure under the walk that the recursion induces, and the gradient of that the product with
+    its Hessian (their algorithms 1 and 2, here by differentiating the recursion).
+
+    gamma: γ, larger is smoother; with γ to 0 the value tends to that of the best structure.
+    """
+    check_regularizer("smoothed_value", regularizer, gamma)
+    if "smoothed" not in structure.tractable:
+        raise NotTractable(
+            structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
+        )
+    scores, lengths = structure.check_types(scores, lengths)
+    scores, lengths = structure.prepare(scores, lengths)
+    mask = structure.part_mask(scores, lengths)
+    bad = mask & (scores.isnan() | scores.isposinf())
+    if bool(bad.any()):
+        items = bad.flatten(1).any(1).nonzero().flatten().tolist()
+        raise InvalidScores(not_finite_message(structure.name, items))
+    prepared = torch.where(mask, scores, -torch.inf)
+    able: Any = structure
+    value: Tensor = able.smoothed_maximum(prepared, lengths, maximum(regularizer, gamma))
+    if bool(value.isneginf().any()):
+        structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
+    return value
+
+
+def smoothed_expectation(
+    structure: Structure,
+    scores: Tensor,
+    lengths: Tensor,
+    regularizer: Regularizer = "entropic",
+    gamma: float = 1.0,
+) -> Tensor:
+    """The gradient of :func:`smoothed_value`, ``(B, *parts)``: the expected structure;
+    differentiable."""
+    with torch.enable_grad():
+        leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
+        total = smoothed_value(structure, leaf, lengths, regularizer, gamma).sum()
+        (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
+    return result
+
+
+def fenchel_young_loss(
+    structure: Structure,
+    scores: Tensor,
+    gold: Tensor,
+    lengths: Tensor,
+    regularizer: Regularizer = "entropic",
+    gamma: float = 1.0,
+) -> Tensor:
+    """The smoothed value less the score of the ``gold`` structure, 0/1, ``(B,)``; never negative.
+    With "entropic" and γ = 1 the negative log-likelihood. The gradient is the expected structure
+    less the gold one (Blondel et al. 2020)."""
+    value = smoothed_value(structure, scores, lengths, regularizer, gamma)
+    taken = torch.where(gold != 0, scores, scores.new_zeros(()))
+    return value - (gold * taken).flatten(1).sum(1)
+
+
+def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:
+    """max_Ω over the last axis; −inf where all is −inf."""
+    return (
+        (lambda x: _entropic(x, gamma))
+        if regularizer == "entropic"
+        else (lambda x: _quadratic(x, gamma))
+    )
+
+
+def _entropic(x: Tensor, gamma: float) -> Tensor:
+    nothing = x.isneginf().all(-1)
+    safe = torch.where(nothing[..., None], 0.0, x)
+    return torch.where(nothing, -torch.inf, gamma * (safe / gamma).logsumexp(-1))
+
+
+def _quadratic(x: Tensor, gamma: float) -> Tensor:
+    nothing = x.isneginf().all(-1)
+    top = torch.where(nothing, 0.0, x.detach().amax(-1))
+    # What is more than γ below the largest has no share, and its score no gradient.
+    below = ((x - top[..., None]) / gamma).clamp_min(-2.0)
+    p = project_simplex(below)
+    value = (p * below).sum(-1) - 0.5 * (p.square().sum(-1) - 1.0)
+    return torch.where(nothing, -torch.inf, top + gamma * value)
+
+
+def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
+    if regularizer not in REGULARIZERS or not gamma > 0:
+        raise InvalidScores(
+            f"{name}: regularizer is {regularizer!r} and gamma {gamma}; expected one of "
+            f"{', '.join(REGULARIZERS)} and a positive number."
+        )
