@@ -32,12 +32,13 @@ class SpanStructure:
     structure: name of the set that it was chosen from, such as "SpanningTree".
     kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
         root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
-        "items": the chosen tokens. "spans": the first and the last token of each. "arcs": head and
-        modifier of each, counted as for "heads". "cells" and "parts": the indices of the chosen
-        parts. Tokens count from 0 within the span, but for "heads" and "arcs".
+        "items": the chosen tokens. "spans": the first and the last token of each.
+        "segments": the first token of each, the token after its last, and its label. "arcs": head
+        and modifier of each, counted as for "heads". "cells" and "parts": the indices of the
+        chosen parts. Tokens count from 0 within the span, but for "heads" and "arcs".
     decoded: the best structure, int32.
     parts: ``(P, axes)`` int32, the parts that have a probability above the threshold, or None.
-        Those of "tags" are [token, tag].
+        They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
     """
@@ -74,17 +75,31 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. label: of segments."""
 
     start: int
     end: int
     probability: float
+    label: int | None = None
 
 
 # How displaCy draws what; there is no entry where it draws nothing.
-DISPLACY_STYLES = {"heads": "dep", "arcs": "dep", "items": "ent", "tags": "span", "spans": "span"}
-ACCESSORS = {"heads": "heads", "arcs": "arcs()", "items": "items()", "tags": "tags"}
-ACCESSORS["spans"] = "brackets()"
+DISPLACY_STYLES = {
+    "heads": "dep",
+    "arcs": "dep",
+    "items": "ent",
+    "tags": "span",
+    "spans": "span",
+    "segments": "span",
+}
+ACCESSORS = {
+    "heads": "heads",
+    "arcs": "arcs()",
+    "items": "items()",
+    "tags": "tags",
+    "spans": "brackets()",
+    "segments": "brackets()",
+}
 
 
 class LatentAnnotation:
@@ -146,13 +161,14 @@ class LatentAnnotation:
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Bracket]:
-        """The spans of the best structures, or all spans at least ``threshold`` probable; as
+        """The spans or segments of the best structures, or all at least ``threshold`` probable; as
         :meth:`arcs`."""
         found = []
         for span in self.spans:
-            _check_kind(span, "spans", "spans")
-            for (first, last), p in self._chosen(span, threshold, alternative):
-                found.append(Bracket(span.start + first, span.start + last + 1, p))
+            _check_kind(span, "spans", "spans", "segments")
+            for (first, last, *label), p in self._chosen(span, threshold, alternative):
+                end = last if label else last + 1
+                found.append(Bracket(span.start + first, span.start + end, p, *label))
         return found
 
     @property
@@ -168,7 +184,8 @@ class LatentAnnotation:
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[dict[str, Any]]:
         """One drawing per span, for ``displacy.render(..., style=..., manual=True)`` with
-        :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags and spans.
+        :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags, spans and
+        segments. Spans of one token are left out, which trees have over every token.
 
         The root of a tree is marked by the tag "root"; probabilities, where there are any, label
         the parts. For the arguments see :meth:`arcs`.
@@ -224,14 +241,15 @@ class LatentAnnotation:
     def _draw_spans(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, Any]:
-        if span.kind == "spans":
+        if span.kind != "tags":
             drawn = [
-                (b.start - span.start, b.end - span.start, _label(span, b.probability))
+                (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
                 for b in self.brackets(threshold, alternative)
+                if b.label is not None or b.end > b.start + 1
             ]
         else:
             drawn = [
-                (i, i + 1, f"{tag} {_label(span, p)}".strip())
+                (i, i + 1, _label(span, p, tag))
                 for (i, tag), p in self._chosen(span, threshold, alternative)
             ]
         return {
@@ -299,8 +317,11 @@ def _displacy_style(span: SpanStructure) -> str:
     return DISPLACY_STYLES[span.kind]
 
 
-def _label(span: SpanStructure, probability: float) -> str:
-    return "" if span.probabilities is None else f"{probability:.2f}"
+def _label(span: SpanStructure, probability: float, label: int | None = None) -> str:
+    shown = [] if label is None else [str(label)]
+    if span.probabilities is not None:
+        shown.append(f"{probability:.2f}")
+    return " ".join(shown)
 
 
 def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:

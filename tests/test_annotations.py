@@ -112,6 +112,7 @@ def of_kind(kind, decoded, parts=None, start=0, end=5):
 
 ITEMS = of_kind("items", [1, 3], {(1,): 0.75, (3,): 0.5, (4,): 0.25})
 TAGS = of_kind("tags", [2, 0, 1], {(0, 2): 0.75, (0, 1): 0.25, (1, 0): 1.0, (2, 1): 0.5}, 2, 5)
+SEGMENTS = of_kind("segments", [[0, 2, 5], [2, 3, 0]], {(0, 2, 5): 0.75, (2, 3, 0): 1.0}, 1, 4)
 SPANS = of_kind("spans", [[0, 1], [0, 2]], {(0, 1): 0.75, (1, 2): 0.25, (0, 2): 1.0}, 1, 4)
 
 
@@ -173,6 +174,24 @@ def test_brackets(doc):
     assert [(s["start_token"], s["end_token"]) for s in drawing["spans"]] == [(0, 2), (0, 3)]
 
 
+def test_segments(doc):
+    annotations.write(doc, "x", [SEGMENTS])
+    latent = doc._.latent["x"]
+    assert latent.brackets() == [Bracket(1, 3, 0.75, 5), Bracket(3, 4, 1.0, 0)]
+    (drawing,) = latent.to_displacy()
+    assert [(s["start_token"], s["end_token"], s["label"]) for s in drawing["spans"]] == [
+        (0, 2, "5 0.75"),
+        (2, 3, "0 1.00"),
+    ]
+
+
+def test_words_are_no_brackets_of_a_drawing(doc):
+    spans = [[0, 0], [0, 1], [1, 1]]
+    annotations.write(doc, "x", [of_kind("spans", spans, end=2)])
+    assert len(doc._.latent["x"].brackets()) == 3
+    assert len(doc._.latent["x"].to_displacy()[0]["spans"]) == 1
+
+
 def test_a_graph_has_arcs_but_no_heads(doc):
     annotations.write(doc, "x", [of_kind("arcs", [[0, 1], [3, 1], [1, 2]], start=1, end=4)])
     latent = doc._.latent["x"]
@@ -182,7 +201,7 @@ def test_a_graph_has_arcs_but_no_heads(doc):
         _ = latent.heads
 
 
-@pytest.mark.parametrize("span", [ITEMS, TAGS, SPANS], ids=lambda span: span.kind)
+@pytest.mark.parametrize("span", [ITEMS, TAGS, SPANS, SEGMENTS], ids=lambda span: span.kind)
 def test_every_kind_survives_storage_and_goes_with_its_tokens(doc, span):
     annotations.write(doc, "x", [span])
     stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
@@ -199,6 +218,21 @@ def test_every_kind_survives_storage_and_goes_with_its_tokens(doc, span):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[2:4])
     assert "x" not in doc._.latent
+
+
+def test_segments_are_stored_as_they_are_decoded():
+    names = {"structure": "SemiMarkov", "scorer": "SegmentScorer", "composer": "SegmentAttention"}
+    blocks = {key: {"@misc": f"spacy-latent.{name}.v1"} for key, name in names.items()}
+    options = {"annotate": "probabilities", "threshold": 0.0}
+    nlp = latent_pipeline("textcat", encoder={"model": {"tok2vec": TOK2VEC, **blocks}, **options})
+    initialized(nlp)
+    latent = nlp("I like London a lot")._.latent["latent_encoder"]
+    assert [b.start for b in latent.brackets()] == [0, *(b.end for b in latent.brackets())][:-1]
+    assert all(b.probability > 0 for b in latent.brackets())
+    inside = np.zeros(5)
+    for bracket in latent.brackets(threshold=0.0):
+        inside[bracket.start : bracket.end] += bracket.probability
+    assert inside == pytest.approx(np.ones(5), abs=1e-5)
 
 
 def test_probabilities_of_tags_are_summed_over_the_previous_ones():

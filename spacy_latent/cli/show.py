@@ -161,7 +161,8 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
 
     Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
     probability], where the head of a root is null; tags have tags; items have items, [token,
-    probability]; spans have brackets, [start, end, probability]. All have the decoded structure and
+    probability]; spans have brackets, [start, end, probability], and segments their label at the
+    end of these. All have the decoded structure and
     alternatives of each span, as in :class:`spacy_latent.annotations.SpanStructure`.
     """
     found: dict[str, Any] = {}
@@ -181,10 +182,10 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
         if kinds == {"items"}:
             items = annotation.items()
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if kinds == {"spans"}:
+        if kinds <= {"spans", "segments"}:
             entry["brackets"] = [
-                [bracket.start, bracket.end, round(bracket.probability, 4)]
-                for bracket in annotation.brackets()
+                [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
+                for b in annotation.brackets()
             ]
         entry["spans"] = [
             {

@@ -28,21 +28,23 @@ class SpanAttention(Composer):
         self.output = nn.Linear(4 * width, self.output_width)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        spans = z.to(vectors.dtype).triu()
-        token = torch.arange(z.shape[-1], device=z.device)
-        size = (token[None, :] - token[:, None] + 1).clamp_min(1)
-        last_from, last_from_per_token = _from(spans), _from(spans / size)
-        # [i, t]: spans that begin at i and contain t. [t, j]: spans that contain t and end at j.
-        beginning, ending = last_from.triu(), spans.cumsum(1).triu()
-        # [s, t], s ≤ t: spans that contain both.
-        both = last_from_per_token.cumsum(1).triu()
-        sharing = both + both.triu(1).transpose(1, 2)
-        total = beginning.sum(1).unsqueeze(-1)
-        averages = torch.cat(
-            [beginning.transpose(1, 2) @ vectors, ending @ vectors, sharing @ vectors], -1
-        )
-        averages = averages / total.clamp_min(1)
+        averages = span_averages(vectors, z.to(vectors.dtype))
         return torch.tanh(self.output(torch.cat([vectors, averages], -1)))
+
+
+def span_averages(vectors: Tensor, z: Tensor) -> Tensor:
+    """The averages a of :class:`SpanAttention`, ``(B, n, 3·width)``."""
+    spans = z.triu()
+    token = torch.arange(z.shape[-1], device=z.device)
+    size = (token[None, :] - token[:, None] + 1).clamp_min(1)
+    # [i, t]: spans that begin at i and contain t. [t, j]: spans that contain t and end at j.
+    beginning, ending = _from(spans).triu(), spans.cumsum(1).triu()
+    # [s, t], s ≤ t: spans that contain both, each divided by its size.
+    both = _from(spans / size).cumsum(1).triu()
+    sharing = both + both.triu(1).transpose(1, 2)
+    total = beginning.sum(1).unsqueeze(-1)
+    sums = [beginning.transpose(1, 2) @ vectors, ending @ vectors, sharing @ vectors]
+    return torch.cat(sums, -1) / total.clamp_min(1)
 
 
 def _from(spans: Tensor) -> Tensor:

@@ -25,10 +25,14 @@ class TagEmbedding(Composer):
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
         if z.shape[-1] != len(self.embedding):
             raise LatentError(
-                f"TagEmbedding: num_tags is {len(self.embedding)}, but the scorer gives scores for "
-                f"{z.shape[-1]} tags. Set num_tags of scorer and composer to the same number."
+                f"{type(self).__name__}: num_tags is {len(self.embedding)}, but the scorer gives "
+                f"scores for {z.shape[-1]} tags. Set num_tags of scorer and composer to the same number."
             )
-        return vectors + z.sum(2).to(vectors.dtype) @ self.embedding.to(vectors.dtype)
+        return vectors + self.tags(z).to(vectors.dtype) @ self.embedding.to(vectors.dtype)
+
+    def tags(self, z: Tensor) -> Tensor:
+        """(Expected) tags ``(B, n, K)``."""
+        return z.sum(2)
 
 
 def build_tag_embedding_v1(num_tags: int = 8) -> ComposerBuilder:

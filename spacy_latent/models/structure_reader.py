@@ -81,6 +81,9 @@ def _read_group(
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
             entry.parts = np.stack(index, 1).astype("int32")
+            if kind == "segments":
+                # From the length less 1 to the end, as decode gives it.
+                entry.parts[:, 1] += entry.parts[:, 0] + 1
             entry.probabilities = soft[b][index].astype("float32")
         if others is not None and weights is not None:
             order = np.argsort(-weights[:, b], kind="stable")[:alternatives]

@@ -34,7 +34,7 @@ def render(
 
     component: name of the component; None draws those of all.
     style: None for that which fits each structure: "dep" for trees, "ent" for items, "span" for
-        tags and spans. Any other than that is refused.
+        tags, spans and segments. Any other than that is refused.
     page, minify, jupyter: as for ``displacy.render``.
     options: displaCy's (compact, distance, color, bg, font, ...), and two more. threshold: draw all
         parts at least this probable, not the best structure; at most three a word are drawn.
@@ -139,8 +139,8 @@ def _span_drawings(
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):
-        # Labels of these are probabilities; those of tags are few anyway.
-        if name in drawing and span.kind != "tags":
+        # Labels of these are probabilities, but for those of tags and segments, which are few.
+        if name in drawing and span.kind not in ("tags", "segments"):
             strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
             drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
     drawing["title"] = escape(annotation.component)

@@ -20,7 +20,8 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
 
     Trees: one line per token, with its index, its place in the tree, and the probability of its
     arc. Items: the text, with chosen words in square brackets. Tags: below their words. Spans: the
-    text with round brackets, but for spans of one word. Others: a line for each part.
+    text with round brackets, but for spans of one word. Others, such as segments: a line for each
+    part.
     threshold: list below each structure the parts outside of it that are at least this probable.
     """
     encoding = sys.stdout.encoding or "ascii"
@@ -146,6 +147,9 @@ def _part(
         text = f"{word(part[0])} {part[1]}"
     elif span.kind == "cells":
         text = f"{word(part[0])} ~ {word(part[1])}"
+    elif span.kind == "segments":
+        first, end, label = part
+        text = f"{label}  {_text(annotation.doc, span.start + first, span.start + end)}"
     elif span.kind == "spans":
         text = _text(annotation.doc, span.start + part[0], span.start + part[1] + 1)
     else:

@@ -26,6 +26,7 @@ def layer(structure: str, scorer: str, composer: str, **options: Any) -> dict[st
 MODELS = {
     "heads": {"tok2vec": TOK2VEC},
     "items": layer("KOfN", "ItemScorer", "Selection", k=2),
+    "spans": layer("ConstituencyTree", "SpanScorer", "SpanAttention"),
     "tags": layer("LinearChain", "TransitionScorer", "TagEmbedding"),
 }
 
@@ -57,6 +58,10 @@ def test_json_is_the_annotation(saved: Any) -> None:
         assert entry["heads"] == latent.heads.tolist()
     elif kind == "tags":
         assert entry["tags"] == latent.tags.tolist()
+    elif kind == "spans":
+        brackets = [(b.start, b.end) for b in latent.brackets()]
+        assert [(start, end) for start, end, _ in entry["brackets"]] == brackets
+        assert len(brackets) == 5
     else:
         assert [token for token, _ in entry["items"]] == [item.token for item in latent.items()]
 
@@ -70,4 +75,5 @@ def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
     if kind == "items":
         assert len(re.findall(r"\[\w+ \d\.\d\d\]", shown)) == 2
     marks = {"heads": "displacy-arc", "items": "<mark", "tags": 'class="spans"'}
+    marks["spans"] = marks["tags"]
     assert marks[kind] in page.read_text(encoding="utf8")

@@ -1,4 +1,4 @@
-"""Scorers and composers of items, transitions and spans."""
+"""Scorers and composers of items, tags, transitions, segments and spans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, read_spans
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.semi_markov import SemiMarkov
+from spacy_latent.structures.tag_sequence import TagSequence
 
 LENGTHS = torch.tensor([5, 3, 1])
-SCORERS = {"ItemScorer": (), "TransitionScorer": (8, 8), "SpanScorer": (5,)}
+SCORERS = {
+    "ItemScorer": (),
+    "TransitionScorer": (8, 8),
+    "EmissionScorer": (8,),
+    "SegmentScorer": (6, 4),
+    "SpanScorer": (5,),
+}
 COMPOSERS = {
     "Selection": {"unchosen": True},
     "TagEmbedding": {"num_tags": 4},
+    "TagSequenceEmbedding": {"num_tags": 4},
+    "SegmentAttention": {"num_tags": 4, "output_width": 4},
     "SpanAttention": {"output_width": 4},
     "BinaryTreeLstm": {"output_width": 4},
 }
@@ -47,12 +57,18 @@ def structures(name):
         return (torch.rand(3, 5) < 0.5).float()
     if name == "TagEmbedding":
         return LinearChain().map(torch.randn(3, 5, 4, 4), LENGTHS)
+    if name == "TagSequenceEmbedding":
+        return TagSequence().map(torch.randn(3, 5, 4), LENGTHS)
+    if name == "SegmentAttention":
+        return SemiMarkov().map(torch.randn(3, 5, 3, 4), LENGTHS)
     return trees()
 
 
-def window(z, length):
+def window(name, z, length):
     """The part of ``z`` for an item alone."""
-    return z[:, :length] if z.dim() in (2, 4) else z[:, :length, :length]
+    if name in ("SpanScorer", "SpanAttention", "BinaryTreeLstm"):
+        return z[:, :length, :length]
+    return z[:, :length]
 
 
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
@@ -63,7 +79,11 @@ def test_scorers_ignore_padding(name, options, encoder):
     scores = scorer(vectors, LENGTHS)
     assert scores.shape == (3, 5, *SCORERS[name])
     alone = scorer(vectors[1:2, :3], LENGTHS[1:2])
-    torch.testing.assert_close(window(scores, 3)[1:2], alone, atol=1e-6, rtol=1e-5)
+    expected = window(name, scores, 3)[1:2]
+    if name == "SegmentScorer":
+        inside = (torch.arange(3)[:, None] + torch.arange(6) < 3)[None, :, :, None]
+        expected, alone = expected * inside, alone * inside
+    torch.testing.assert_close(expected, alone, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", COMPOSERS)
@@ -74,7 +94,7 @@ def test_composers_ignore_padding_and_batch_order(name):
     assert result.shape == (3, 5, composer.output_width) and result.isfinite().all()
     for b, n in enumerate(LENGTHS.tolist()):
         one = slice(b, b + 1)
-        alone = composer(vectors[one, :n], window(z[one], n), LENGTHS[one])
+        alone = composer(vectors[one, :n], window(name, z[one], n), LENGTHS[one])
         torch.testing.assert_close(result[one, :n], alone, atol=1e-6, rtol=1e-5)
     order = torch.tensor([2, 0, 1])
     torch.testing.assert_close(composer(vectors[order], z[order], LENGTHS[order]), result[order])
@@ -86,7 +106,7 @@ def test_gradients_of_vectors_and_structure(name):
     composer = make(name, **COMPOSERS[name]).double()
     vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     z = structures(name).double()
-    if name == "SpanAttention":
+    if name in ("SpanAttention", "SegmentAttention"):
         # Where spans that contain a token sum to 1, the divisor has a kink.
         z = 0.9 * z + 0.01
     z.requires_grad_()
@@ -128,10 +148,47 @@ def test_selection_takes_the_chosen():
     torch.testing.assert_close(result[2], 0.25 * vectors[0, 2] + 0.75 * learned.unchosen)
 
 
-def test_tags_of_another_number_are_refused():
-    composer = make("TagEmbedding", num_tags=3)
-    with pytest.raises(LatentError, match=r"num_tags is 3.* 4 tags"):
-        composer(torch.randn(3, 5, 6), structures("TagEmbedding"), LENGTHS)
+@pytest.mark.parametrize("name", ["TagEmbedding", "TagSequenceEmbedding", "SegmentAttention"])
+def test_tags_of_another_number_are_refused(name):
+    composer = make(name, num_tags=3)
+    with pytest.raises(LatentError, match=rf"{name}: num_tags is 3.* 4 "):
+        composer(torch.randn(3, 5, 6), structures(name), LENGTHS)
+
+
+@pytest.mark.parametrize("name", ["TagEmbedding", "TagSequenceEmbedding"])
+def test_the_embedding_of_the_tag_is_added(name):
+    composer = make(name, num_tags=4)
+    vectors, z = torch.randn(3, 5, 6), structures(name)
+    kind = LinearChain() if name == "TagEmbedding" else TagSequence()
+    result = composer(vectors, z, LENGTHS)
+    for b, n in enumerate(LENGTHS.tolist()):
+        tags = torch.as_tensor(kind.decode(z[b].numpy(), n)).long()
+        torch.testing.assert_close(result[b, :n], vectors[b, :n] + composer.embedding[tags])
+
+
+def test_segment_scores_are_of_first_and_last_token():
+    scorer = make("SegmentScorer", num_tags=2, max_length=3)
+    torch.nn.init.normal_(scorer.length_bias)
+    vectors = torch.randn(1, 5, 6)
+    scores = scorer(vectors, LENGTHS[:1])[0]
+    for first, extra in ((0, 0), (1, 2), (2, 2), (4, 0)):
+        pair = scorer.first(vectors[0, first]) + scorer.last(vectors[0, first + extra])
+        expected = scorer.output(torch.tanh(pair + scorer.length_bias[extra]))
+        torch.testing.assert_close(scores[first, extra], expected)
+
+
+def test_segment_attention_knows_the_segment_and_its_label():
+    composer = make("SegmentAttention", num_tags=3)
+    vectors = torch.randn(1, 5, 6)
+    segments = [[0, 2, 1], [2, 5, 0]]
+    z = SemiMarkov().encode(segments, 5, num_tags=3)
+    result = composer(vectors, torch.as_tensor(z)[None], torch.tensor([5]))[0]
+    for first, end, label in segments:
+        own = vectors[0, first:end]
+        about = torch.cat([own[0], own[-1], own.mean(0), torch.eye(3)[label]])
+        for t in range(first, end):
+            expected = torch.tanh(composer.output(torch.cat([vectors[0, t], about])))
+            torch.testing.assert_close(result[t], expected)
 
 
 def test_span_attention_is_the_average_over_spans():
@@ -205,6 +262,12 @@ def test_spans_that_are_no_tree_are_refused():
         *[(name, {"hidden_width": 0}, f"{name}: hidden_width is 0") for name in SCORERS],
         ("TransitionScorer", {"num_tags": 0}, "TransitionScorer: num_tags is 0"),
         ("TagEmbedding", {"num_tags": 0}, "TagEmbedding: num_tags is 0"),
+        ("EmissionScorer", {"num_tags": 0}, "EmissionScorer: num_tags is 0"),
+        ("TagSequenceEmbedding", {"num_tags": 0}, "TagSequenceEmbedding: num_tags is 0"),
+        ("SegmentScorer", {"num_tags": 0}, "SegmentScorer: num_tags is 0"),
+        ("SegmentScorer", {"max_length": 0}, "SegmentScorer: max_length is 0"),
+        ("SegmentAttention", {"num_tags": 0}, "SegmentAttention: num_tags is 0"),
+        ("SegmentAttention", {"output_width": 0}, "SegmentAttention: output_width is 0"),
         ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
         ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
     ],

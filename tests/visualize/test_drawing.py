@@ -150,6 +150,7 @@ def test_other_structures_in_the_terminal():
     brackets = [[0, 0], [0, 1], [1, 1], [2, 3], [0, 3]]
     assert text_of("spans", brackets) == "((a bb) (c d))"
     assert text_of("spans", [[0, 1]], {(0, 1): 0.5}) == "(a bb) c d\n0.50  a bb"
+    assert text_of("segments", [[0, 2, 7], [2, 4, 0]]) == "7  a bb\n0  c d"
     assert text_of("arcs", [[0, 1], [3, 1]]) == "a <- root\na <- c"
     assert text_of("parts", [[7, 8, 9]]) == "7 8 9"
 

@@ -1,0 +1,45 @@
+"""Scores of the tags of each token, whatever its neighbours' are."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import (
+    EncodedScorer,
+    EncoderBuilder,
+    check_hidden_width,
+    check_num_tags,
+    perceptron,
+)
+
+
+class EmissionScorer(EncodedScorer):
+    """Scores ``(B, n, K)``, [token, tag], linear or, with ``hidden_width``, by a perceptron."""
+
+    parts = "tags"
+
+    def __init__(
+        self,
+        width: int,
+        num_tags: int,
+        hidden_width: int | None = None,
+        encoder: EncoderBuilder | None = None,
+    ) -> None:
+        super().__init__(width, encoder)
+        self.emission = perceptron(self.width, hidden_width, num_tags)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        return self.emission(self.encode(vectors, lengths))
+
+
+def build_emission_scorer_v1(
+    num_tags: int = 8, hidden_width: int | None = None, encoder: EncoderBuilder | None = None
+) -> ScorerBuilder:
+    """num_tags: K; the composer's must be the same. hidden_width: of the hidden layer; None for a
+    linear scorer. encoder: gives the scorer, and only the scorer, the context of each token."""
+    check_num_tags("EmissionScorer", num_tags)
+    check_hidden_width("EmissionScorer", hidden_width)
+    return partial(EmissionScorer, num_tags=num_tags, hidden_width=hidden_width, encoder=encoder)

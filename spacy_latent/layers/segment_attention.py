@@ -1,0 +1,63 @@
+"""Each token's average over the segments that it may be in, and their labels."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+from spacy_latent.layers.encoded_scorer import check_num_tags
+from spacy_latent.layers.span_attention import span_averages
+
+
+class SegmentAttention(Composer):
+    """r_t = tanh(W [v_t; a_t; q_t]), with a_t the (expected) representation of t's segment, as in
+    :class:`SpanAttention`, and q_t[k] = Σ z[i, l, k] over segments i ≤ t ≤ i + l, its label."""
+
+    parts = "segments"
+
+    def __init__(self, width: int, num_tags: int, output_width: int | None) -> None:
+        super().__init__()
+        self.output_width = output_width or width
+        self.num_tags = num_tags
+        self.output = nn.Linear(4 * width + num_tags, self.output_width)
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        if z.shape[-1] != self.num_tags:
+            raise LatentError(
+                f"SegmentAttention: num_tags is {self.num_tags}, but the scorer gives scores for "
+                f"{z.shape[-1]} labels. Set num_tags of scorer and composer to the same number."
+            )
+        z = z.to(vectors.dtype)
+        size, longest = z.shape[1], min(z.shape[2], z.shape[1])
+        # [i, l, k]: segments from i of more than l tokens, those that hold token i + l.
+        holding = z.flip(2).cumsum(2).flip(2)
+        labels = sum(
+            (_later(holding[:, :, extra], extra) for extra in range(longest)),
+            torch.zeros_like(z[:, :, 0]),
+        )
+        spans = z.new_zeros(len(z), size, size)
+        for extra in range(longest):
+            lengths_here = z[:, : size - extra, extra].sum(-1)
+            spans = spans + torch.diag_embed(lengths_here, offset=extra)
+        averages = span_averages(vectors, spans)
+        return torch.tanh(self.output(torch.cat([vectors, averages, labels], -1)))
+
+
+def _later(rows: Tensor, by: int) -> Tensor:
+    """Rows ``(B, n, k)`` moved to later tokens, zeros before them."""
+    return torch.cat(
+        [rows.new_zeros(len(rows), by, rows.shape[2]), rows[:, : rows.shape[1] - by]], 1
+    )
+
+
+def build_segment_attention_v1(
+    num_tags: int = 4, output_width: int | None = None
+) -> ComposerBuilder:
+    """num_tags: that of the scorer. output_width: None keeps the input's width."""
+    check_num_tags("SegmentAttention", num_tags)
+    check_output_width("SegmentAttention", output_width)
+    return partial(SegmentAttention, num_tags=num_tags, output_width=output_width)
