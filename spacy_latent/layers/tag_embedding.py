@@ -26,7 +26,8 @@ class TagEmbedding(Composer):
         if z.shape[-1] != len(self.embedding):
             raise LatentError(
                 f"{type(self).__name__}: num_tags is {len(self.embedding)}, but the scorer gives "
-                f"scores for {z.shape[-1]} tags. Set num_tags of scorer and composer to the same number."
+                f"scores for {z.shape[-1]} tags. Set num_tags of scorer and composer to the same "
+                "number."
             )
         return vectors + self.tags(z).to(vectors.dtype) @ self.embedding.to(vectors.dtype)
 

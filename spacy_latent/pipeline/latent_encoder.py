@@ -335,6 +335,7 @@ class LatentEncoder(TrainablePipe):
             raise ValueError(Errors.E923.format(name=self.name))
         self._forget_batch()
         self.model.initialize(X=docs)
+        self._refuse_heads_of_no_tree()
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)
@@ -353,6 +354,16 @@ class LatentEncoder(TrainablePipe):
                     LatentWarning,
                     stacklevel=3,
                 )
+
+    def _refuse_heads_of_no_tree(self) -> None:
+        from spacy_latent.models.latent_tok2vec import latent_layer
+
+        structure = latent_layer(self.model).structure
+        if self.cfg["set_heads"] and structure.annotation != "heads":
+            raise LatentError(
+                f"{self.name}: set_heads needs trees, and {structure.name} gives "
+                f"{structure.parts or 'other parts'}. Set set_heads = false."
+            )
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """doc.tensor holds the vectors of one component only."""

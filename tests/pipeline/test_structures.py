@@ -1,0 +1,85 @@
+"""Structures that are not trees, in a latent_encoder: training, prediction, storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+from thinc.api import Adam
+
+from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import (
+    TOK2VEC,
+    examples,
+    initialized,
+    latent_pipeline,
+    scorer_weights,
+    step,
+)
+
+LAYERS = [
+    ("KOfN", "ItemScorer", "SparseMAP", "Selection"),
+    ("Bits", "ItemScorer", "Marginals", "Selection"),
+    ("LinearChain", "TransitionScorer", "StraightThrough", "TagEmbedding"),
+    ("TagSequence", "EmissionScorer", "Marginals", "TagSequenceEmbedding"),
+    ("SemiMarkov", "SegmentScorer", "PerturbAndMap", "SegmentAttention"),
+    ("ConstituencyTree", "SpanScorer", "Marginals", "SpanAttention"),
+    ("ConstituencyTree", "SpanScorer", "StraightThrough", "BinaryTreeLstm"),
+]
+
+
+def encoder(names: tuple[str, ...], **options: Any) -> dict[str, Any]:
+    keys = ("structure", "scorer", "estimator", "composer")
+    blocks: dict[str, Any] = {
+        key: {"@misc": f"spacy-latent.{name}.v1"} for key, name in zip(keys, names)
+    }
+    if names[0] == "KOfN":
+        blocks["structure"]["k"] = 2
+    return {"model": {"tok2vec": TOK2VEC, **blocks}, **options}
+
+
+@pytest.mark.parametrize("names", LAYERS, ids="-".join)
+def test_it_trains_and_its_structures_are_stored(names: tuple[str, ...]) -> None:
+    options = {"annotate": "probabilities", "alternatives": 2}
+    nlp = latent_pipeline("textcat", encoder=encoder(names, **options))
+    optimizer = initialized(nlp)
+    before = scorer_weights(nlp, "latent_encoder")
+    for _ in range(2):
+        losses = step(nlp, examples(nlp), optimizer)
+    assert np.isfinite(losses["textcat"])
+    assert not np.array_equal(before, scorer_weights(nlp, "latent_encoder"))
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    texts = ["I like London a lot", "Berlin is", "Paris"]
+    for text, doc in zip(texts, nlp.pipe(texts)):
+        other = again(text)
+        assert other.cats == pytest.approx(doc.cats)
+        found = doc._.latent["latent_encoder"], other._.latent["latent_encoder"]
+        assert found[0].to_displacy() == found[1].to_displacy()
+        for span in found[0].spans:
+            assert span.parts is not None and len(span.parts) and len(span.alternatives) >= 1
+
+
+def test_heads_of_what_is_no_tree_are_refused_before_training() -> None:
+    nlp = latent_pipeline("textcat", encoder=encoder(LAYERS[0], set_heads=True))
+    with pytest.raises(LatentError, match="KOfN gives items"):
+        initialized(nlp)
+
+
+def test_the_right_word_is_found() -> None:
+    """One word of each text decides; the classifier sees one, and learns which."""
+    config = encoder(("KOfN", "ItemScorer", "SparseMAP", "Selection"))
+    config["model"].update(residual=False)
+    config["model"]["structure"]["k"] = 1
+    nlp = latent_pipeline("textcat", encoder=config)
+    sample = examples(nlp)
+    initialized(nlp, sample=sample)
+    optimizer = Adam(0.01)
+    for _ in range(40):
+        losses = step(nlp, sample, optimizer)
+    assert losses["textcat"] < 0.05
+    for example in sample:
+        doc = nlp(example.reference.text)
+        assert len(doc._.latent["latent_encoder"].items()) == 1
+        assert doc.cats == pytest.approx(example.reference.cats, abs=0.3)
