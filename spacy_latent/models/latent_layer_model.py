@@ -1,5 +1,6 @@
 """The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -175,6 +176,8 @@ def build_module(
     composer: ComposerBuilder,
     entropy_weight: float,
 ) -> SpanModule:
+    # An estimator with a state of its own starts again with the weights.
+    estimator = copy.deepcopy(estimator)
     latent = LatentLayer(scorer(input_width), structure, estimator, composer(input_width))
     output_width = input_width if width is None else width
     if residual and output_width != input_width:

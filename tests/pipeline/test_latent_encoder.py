@@ -10,7 +10,13 @@ from spacy.training import Example
 from thinc.api import fix_random_seed
 
 from spacy_latent.errors import LatentError, LatentWarning
-from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, latent_pipeline, stock
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    TOK2VEC,
+    latent_layers,
+    latent_pipeline,
+    stock,
+)
 
 DATA = [
     ("this is good stuff", {"cats": {"A": 1.0, "B": 0.0}}),
@@ -65,6 +71,34 @@ def test_bytes_disk_and_pickle_give_the_same_predictions(nlp, tmp_path):
         assert np.array_equal(
             doc._.latent["latent_encoder"].heads, expected._.latent["latent_encoder"].heads
         )
+
+
+def test_the_state_of_an_estimator_is_stored_and_starts_again_with_the_weights(tmp_path):
+    fix_random_seed(0)
+    estimator = {"@misc": "spacy-latent.AdaptiveImplicitMLE.v1", "initial": 0.5, "rate": 0.125}
+    encoder = {"model": {"tok2vec": TOK2VEC, "estimator": estimator}}
+    nlp = latent_pipeline("textcat", encoder=encoder)
+    examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
+
+    def state(nlp):
+        (layer,) = latent_layers(nlp, "latent_encoder")
+        return layer.estimator.step.item(), layer.estimator.changed.item()
+
+    optimizer = nlp.initialize(lambda: examples)
+    before = state(nlp)
+    for _ in range(3):
+        nlp.update(examples, sgd=optimizer)
+    after = state(nlp)
+    assert before == (0.5, 1.0) and after[0] != 0.5 and after[1] != 1.0
+    nlp.to_disk(tmp_path)
+    for other in (
+        spacy.load(tmp_path),
+        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
+        pickle.loads(pickle.dumps(nlp)),
+    ):
+        assert state(other) == after
+    nlp.initialize(lambda: examples)
+    assert state(nlp) == before
 
 
 def test_batches_and_padding_change_nothing(nlp):
