@@ -17,7 +17,8 @@ class Draw:
     """K weighted structures per item: the one shape that layers and losses see.
 
     z: ``(K, B, *parts)``, hard 0/1 or soft; carries the gradient of L(E[z]) objectives.
-    weights: ``(K, B)``, summing to 1 over K.
+    weights: ``(K, B)``, summing to 1 over K; 0 where an item has fewer than K structures, whatever
+        z holds there.
     log_probs: ``(K, B)``, log p(z) under the scores, or None where no estimator needs it.
     """
 

@@ -16,10 +16,11 @@ class BinaryTreeLstm(Composer):
     """Each token gets the state of its leaf, plus the mean of the states of the spans of two and
     more tokens that contain it: the root's, and so the whole sentence's, among them.
 
-    States are made from the leaves up, all spans of one height of all sentences at once. Each
-    enters what is above it as a product with its z, so the gradient at z of a surrogate estimator
-    exists for the spans of the tree; it is 0 for other spans, which have no state. It makes no
-    difference whether z holds the spans of one token.
+    One batched step for each level of all trees, from the deepest, over the nodes of that level:
+    time and memory O(n·output_width) for a tree, whatever its depth. A state enters what is above
+    it as a product with its z, so the gradient at z of a surrogate estimator exists for the spans
+    of the tree; it is 0 for other spans, which have no state. It makes no difference whether z
+    holds the spans of one token.
     """
 
     parts = "spans"
@@ -35,27 +36,8 @@ class BinaryTreeLstm(Composer):
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
         batch, longest, _ = vectors.shape
         spans = read_spans(z, lengths)
-        i, o, u = self.leaf(vectors).chunk(3, -1)
-        cell = torch.sigmoid(i) * torch.tanh(u)
-        leaves = torch.sigmoid(o) * torch.tanh(cell)
-        # Nodes of an item: its leaves, then its spans, each in the place of its split.
-        blank = torch.zeros_like(leaves)
-        hidden = torch.cat([leaves, blank], 1).flatten(0, 1)
-        cell = torch.cat([cell, blank], 1).flatten(0, 1)
-        weight = z[spans.item, spans.first, spans.last].to(vectors.dtype).unsqueeze(-1)
-        for height in range(1, spans.levels + 1):
-            here = (spans.height == height).nonzero().squeeze(1)
-            left, right = spans.left[here], spans.right[here]
-            i, o, u, f, g = self.gates(torch.cat([hidden[left], hidden[right]], -1)).chunk(5, -1)
-            new_cell = (
-                torch.sigmoid(i) * torch.tanh(u)
-                + torch.sigmoid(f) * cell[left]
-                + torch.sigmoid(g) * cell[right]
-            )
-            new = torch.sigmoid(o) * torch.tanh(new_cell)
-            node = spans.node[here]
-            hidden = hidden.index_copy(0, node, (weight[here] * new).to(hidden.dtype))
-            cell = cell.index_copy(0, node, (weight[here] * new_cell).to(cell.dtype))
+        leaf_hidden, leaf_cell = self.leaves(vectors)
+        hidden = self._states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
         above = hidden.unflatten(0, (batch, 2 * longest))[:, longest:]
         token = torch.arange(longest, device=z.device)
         contains = vectors.new_zeros(batch * 2 * longest, longest)
@@ -63,7 +45,60 @@ class BinaryTreeLstm(Composer):
             (spans.first[:, None] <= token) & (token <= spans.last[:, None])
         ).to(contains.dtype)
         contains = contains.unflatten(0, (batch, 2 * longest))[:, longest:].transpose(1, 2)
-        return leaves + contains @ above / contains.sum(2, keepdim=True).clamp_min(1)
+        return leaf_hidden + contains @ above / contains.sum(2, keepdim=True).clamp_min(1)
+
+    def leaves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden state and cell of a leaf for each vector ``(..., width)``."""
+        i, o, u = self.leaf(vectors).chunk(3, -1)
+        cell = torch.sigmoid(i) * torch.tanh(u)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def merge(
+        self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden state and cell of a node from those of its halves, each ``(..., size)``."""
+        i, o, u, f, g = self.gates(torch.cat([left[0], right[0]], -1)).chunk(5, -1)
+        cell = (
+            torch.sigmoid(i) * torch.tanh(u)
+            + torch.sigmoid(f) * left[1]
+            + torch.sigmoid(g) * right[1]
+        )
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def _states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
+        """Hidden states ``(B · 2n, size)`` of all nodes, from those of the leaves ``(B · n, size)``
+        and their cells; zero where there is no node."""
+        longest = z.shape[-1]
+        weight = z[spans.item, spans.first, spans.last].to(hidden.dtype).unsqueeze(-1)
+        leaves = _by_level(spans.leaf_depth, 1 + spans.levels)
+        inner = _by_level(spans.depth, 1 + spans.levels)
+        place = torch.zeros(2 * len(hidden), dtype=torch.int64, device=z.device)
+        nodes: list[Tensor] = []
+        states: list[Tensor] = []
+        cells: list[Tensor] = []
+        for level in range(spans.levels, -1, -1):
+            # A level is its leaves, then its spans, whose halves are all on the level below.
+            leaf, span = leaves[level], inner[level]
+            row = spans.leaf_item[leaf] * longest + spans.leaf_token[leaf]
+            state, memory = hidden[row], cell[row]
+            if len(span):
+                left, right = place[spans.left[span]], place[spans.right[span]]
+                below, kept = states[-1], cells[-1]
+                made = self.merge((below[left], kept[left]), (below[right], kept[right]))
+                state = torch.cat([state, (weight[span] * made[0]).to(state.dtype)])
+                memory = torch.cat([memory, (weight[span] * made[1]).to(memory.dtype)])
+            node = torch.cat([row + spans.leaf_item[leaf] * longest, spans.node[span]])
+            place[node] = torch.arange(len(node), device=z.device)
+            nodes.append(node)
+            states.append(state)
+            cells.append(memory)
+        blank = hidden.new_zeros(2 * len(hidden), hidden.shape[1])
+        return blank.index_copy(0, torch.cat(nodes), torch.cat(states))
+
+
+def _by_level(depth: Tensor, levels: int) -> list[Tensor]:
+    """Indices of the entries of each depth."""
+    return list(depth.argsort().split(torch.bincount(depth, minlength=levels).tolist()))
 
 
 @dataclass
@@ -71,7 +106,8 @@ class Spans:
     """The S spans of two and more tokens of a batch of trees; tensors ``(S,)`` int64.
 
     item, first, last: where z has them. node, left, right: places of the span and of its halves in
-    ``(B, 2n)`` nodes, flattened. height: 1 where both halves are leaves. levels: the greatest.
+    ``(B, 2n)`` nodes, flattened. depth: number of spans around it. leaf_item, leaf_token,
+    leaf_depth: the same of the tokens. levels: the greatest depth of a token.
     """
 
     item: Tensor
@@ -80,7 +116,10 @@ class Spans:
     node: Tensor
     left: Tensor
     right: Tensor
-    height: Tensor
+    depth: Tensor
+    leaf_item: Tensor
+    leaf_token: Tensor
+    leaf_depth: Tensor
     levels: int
 
 
@@ -120,14 +159,28 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
         return base + torch.where(begin == end, begin, inner)
 
     node, left, right = base + longest + split, place(first, split), place(split + 1, last)
-    height = torch.zeros(len(z) * 2 * longest, dtype=torch.int64, device=z.device)
-    levels = 0
+    depth = torch.zeros(len(z) * 2 * longest, dtype=torch.int64, device=z.device)
     while True:
-        higher = 1 + torch.maximum(height[left], height[right])
-        if not len(node) or torch.equal(higher, height[node]):
-            return Spans(item, first, last, node, left, right, height[node], levels)
-        height[node] = higher
-        levels += 1
+        below = depth[node] + 1
+        if torch.equal(depth[left], below):
+            break
+        depth[left] = below
+        depth[right] = below
+    leaf_item, leaf_token = (token < size[:, None]).nonzero(as_tuple=True)
+    leaf_depth = depth[leaf_item * 2 * longest + leaf_token]
+    return Spans(
+        item,
+        first,
+        last,
+        node,
+        left,
+        right,
+        depth[node],
+        leaf_item,
+        leaf_token,
+        leaf_depth,
+        int(leaf_depth.max()) if len(leaf_depth) else 0,
+    )
 
 
 def build_binary_tree_lstm_v1(output_width: int | None = None) -> ComposerBuilder:

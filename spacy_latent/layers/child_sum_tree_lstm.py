@@ -12,10 +12,12 @@ from spacy_latent.layers.recursive_message_passing import most_probable_heads
 
 
 class ChildSumTreeLstm(Composer):
-    """Their equations 2 to 8, level by level from the deepest, all sentences at once.
+    """Their equations 2 to 8, one batched step for each level, from the deepest, of all trees.
 
-    Sums over children are products with z, so the gradient of a surrogate estimator at z exists.
-    Memory is O(n·output_width) for each level.
+    Where z has no gradient (atoms of SparseMAP, samples, prediction), a step is over the tokens of
+    its level: time and memory O(n·output_width) for a tree, whatever its depth. Where it has one,
+    sums over children are products with z, so that the gradient of a surrogate estimator exists for
+    all arcs: O(n²·output_width) time and O(n·output_width) memory for each level.
     """
 
     requires_hard = True
@@ -30,6 +32,11 @@ class ChildSumTreeLstm(Composer):
         self.forget_from_child = nn.Linear(size, size, bias=False)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        if z.requires_grad:
+            return self._over_arcs(vectors, z)
+        return self._over_tokens(vectors, z)
+
+    def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
         arcs = z[:, 1:, 1:].to(vectors.dtype)
         level = levels(z)
         gates = self.gates(vectors)
@@ -45,6 +52,39 @@ class ChildSumTreeLstm(Composer):
             cell = torch.where(here, new_cell, cell)
             hidden = torch.where(here, torch.sigmoid(o) * torch.tanh(new_cell), hidden)
         return hidden
+
+    def _over_tokens(self, vectors: Tensor, z: Tensor) -> Tensor:
+        batch, longest, _ = vectors.shape
+        level = levels(z).flatten()
+        # Tokens level by level, the root's first: all children of a level are on the next.
+        order = level.argsort(stable=True)[int((level < 0).sum()) :]
+        sizes = torch.bincount(level[order]).tolist()
+        place = torch.zeros_like(level)
+        place[order] = torch.cat([torch.arange(size, device=z.device) for size in [*sizes, 0]])
+        shift = longest * torch.arange(batch, device=z.device)[:, None] - 1
+        heads = (most_probable_heads(z)[:, 1:] + shift).flatten()
+        parents = place[heads[order].clamp_min(0)].split(sizes)
+        flat = vectors.flatten(0, 1)[order]
+        gates, forget = self.gates(flat).split(sizes), self.forget(flat).split(sizes)
+        hidden: list[Tensor] = []
+        cell = flat.new_zeros(0, self.output_width)
+        for current in range(len(sizes) - 1, -1, -1):
+            sums, kept = gates[current], None
+            if hidden:
+                parent, below = parents[current + 1], hidden[-1]
+                summed = below.new_zeros(sizes[current], self.output_width)
+                sums = sums + self.from_children(summed.index_add(0, parent, below))
+                open_gate = torch.sigmoid(forget[current][parent] + self.forget_from_child(below))
+                passed = open_gate * cell
+                kept = passed.new_zeros(summed.shape).index_add(0, parent, passed)
+            i, o, u = sums.chunk(3, -1)
+            cell = torch.sigmoid(i) * torch.tanh(u)
+            if kept is not None:
+                cell = cell + kept
+            hidden.append(torch.sigmoid(o) * torch.tanh(cell))
+        result = torch.cat([*hidden[::-1], cell.new_zeros(0, self.output_width)])
+        blank = result.new_zeros(batch * longest, self.output_width)
+        return blank.index_copy(0, order, result).view(batch, longest, self.output_width)
 
 
 def levels(z: Tensor) -> Tensor:

@@ -57,17 +57,21 @@ class LatentLayer(nn.Module):
                 scores = scores.float()
             scores = scores / self.temperature
             draw = self.estimator(self.structure, scores, lengths, self.training)
-        z, weights = draw.z, draw.weights
-        count, batch = weights.shape
-        if count == 1:
-            return LatentOutput(self.composer(vectors, z[0], lengths), draw, scores)
-        composed = self.composer(
-            vectors.repeat(count, 1, 1),
-            z.reshape(count * batch, *z.shape[2:]),
-            lengths.repeat(count),
-        )
-        composed = composed.view(count, batch, *composed.shape[1:])
-        return LatentOutput((weights[:, :, None, None] * composed).sum(0), draw, scores)
+        return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
+
+    def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
+        """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
+
+        All structures of all items go through the composer together, but for those of weight 0:
+        an item's support may be far smaller than the largest in the batch.
+        """
+        if draw.weights.shape[0] == 1:
+            return self.composer(vectors, draw.z[0], lengths)
+        k, item = draw.weights.nonzero(as_tuple=True)
+        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        weighted = draw.weights[k, item][:, None, None] * composed
+        total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
+        return total.index_add(0, item, weighted)
 
 
 def check_kind(argument: str, given: object, expected: type) -> None:

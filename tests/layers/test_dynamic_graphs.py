@@ -1,0 +1,180 @@
+"""Tree-LSTMs over each tree of a support or of a sample set, against one tree at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from spacy.util import registry
+
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.perturb_and_map import PerturbAndMap
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+LENGTHS = torch.tensor([5, 2, 4, 1])
+PAIRS = {
+    "child-sum": (SpanningTree, "BiaffineScorer", "ChildSumTreeLstm"),
+    "child-sum, projective": (ProjectiveTree, "BiaffineScorer", "ChildSumTreeLstm"),
+    "binary": (ConstituencyTree, "SpanScorer", "BinaryTreeLstm"),
+}
+SPARSEMAP = SparseMAP(marginalize=True, tolerance=1e-12)
+
+
+def layer_of(pair, estimator, temperature=10.0):
+    torch.manual_seed(0)
+    structure, scorer, composer = PAIRS[pair]
+    modules = [registry.get("misc", f"spacy-latent.{name}.v1")() for name in (scorer, composer)]
+    return LatentLayer(
+        modules[0](6), structure(), estimator, modules[1](6), temperature=temperature
+    ).double()
+
+
+def child_sum(lstm, vectors, z):
+    """State of each token of one sentence, by the recursion."""
+    heads = z.argmax(0)[1:].tolist()
+
+    def visit(token):
+        children = [visit(m) for m, head in enumerate(heads) if head == token + 1]
+        x = vectors[token]
+        summed = sum((h for h, _ in children), torch.zeros_like(x))
+        i, o, u = (lstm.gates(x) + lstm.from_children(summed)).chunk(3)
+        cell = torch.sigmoid(i) * torch.tanh(u)
+        for h, c in children:
+            cell = cell + torch.sigmoid(lstm.forget(x) + lstm.forget_from_child(h)) * c
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    return torch.stack([visit(token)[0] for token in range(len(heads))])
+
+
+def binary(lstm, vectors, z):
+    n = len(vectors)
+    states = {}
+
+    def visit(i, j):
+        if i == j:
+            a, o, u = lstm.leaf(vectors[i]).chunk(3)
+            cell = torch.sigmoid(a) * torch.tanh(u)
+        else:
+            (k,) = [
+                k
+                for k in range(i, j)
+                if (k == i or z[i, k] == 1) and (k + 1 == j or z[k + 1, j] == 1)
+            ]
+            (left, c), (right, d) = visit(i, k), visit(k + 1, j)
+            a, o, u, f, g = lstm.gates(torch.cat([left, right])).chunk(5)
+            cell = torch.sigmoid(a) * torch.tanh(u) + torch.sigmoid(f) * c + torch.sigmoid(g) * d
+        states[i, j] = torch.sigmoid(o) * torch.tanh(cell)
+        return states[i, j], cell
+
+    visit(0, n - 1)
+    rows = []
+    for t in range(n):
+        above = [state for (i, j), state in states.items() if i <= t <= j and i < j]
+        rows.append(states[t, t] + (sum(above) / len(above) if above else 0.0))
+    return torch.stack(rows)
+
+
+def one_at_a_time(layer, pair, vectors):
+    """Each tree of each sentence alone."""
+    recursion = binary if pair == "binary" else child_sum
+    rows = []
+    for item, n in zip(vectors, LENGTHS.tolist()):
+        scores = layer.scorer(item[None, :n], torch.tensor([n])) / layer.temperature
+        draw = layer.estimator(layer.structure, scores, torch.tensor([n]), True)
+        total = torch.zeros(n, 6, dtype=torch.float64)
+        for z, weight in zip(draw.z[:, 0], draw.weights[:, 0]):
+            total = total + weight * recursion(layer.composer, item[:n], z)
+        rows.append(total)
+    return rows
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_mean_over_a_support_and_its_gradients(pair):
+    layer = layer_of(pair, SPARSEMAP)
+    vectors = torch.randn(4, 5, 6, dtype=torch.float64, requires_grad=True)
+    readout = torch.randn(6, dtype=torch.float64)
+    weights = [vectors, *layer.parameters()]
+    output = layer(vectors, LENGTHS)
+    assert output.draw.weights.shape[0] > 2 and (output.draw.weights == 0).any()
+    rows = [output.vectors[b, :n] for b, n in enumerate(LENGTHS.tolist())]
+    expected = one_at_a_time(layer, pair, vectors)
+    for row, other in zip(rows, expected):
+        torch.testing.assert_close(row, other, atol=1e-7, rtol=1e-6)
+    found, wanted = (
+        torch.autograd.grad(torch.tanh(torch.cat(each) @ readout).sum(), weights)
+        for each in (rows, expected)
+    )
+    assert all(gradient.any() for gradient in wanted[: len(list(layer.scorer.parameters()))])
+    for gradient, other in zip(found, wanted):
+        torch.testing.assert_close(gradient, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_only_trees_of_the_support_are_composed(pair):
+    layer = layer_of(pair, SPARSEMAP)
+    seen = []
+    layer.composer.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[1])))
+    draw = layer(torch.randn(4, 5, 6, dtype=torch.float64), LENGTHS).draw
+    assert seen == [int((draw.weights > 0).sum())] and seen[0] < draw.weights.numel()
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_mean_over_samples(pair):
+    layer = layer_of(pair, PerturbAndMap(num_samples=3))
+    vectors = torch.randn(4, 5, 6, dtype=torch.float64)
+    output = layer(vectors, LENGTHS)
+    assert not torch.equal(output.draw.z[0], output.draw.z[1])
+    alone = [layer.composer(vectors, z, LENGTHS) for z in output.draw.z]
+    torch.testing.assert_close(output.vectors, sum(alone) / 3)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_one_step_for_each_level_of_all_trees(pair):
+    layer = layer_of(pair, SPARSEMAP)
+    composer, steps = layer.composer, []
+    step = composer.gates if pair == "binary" else composer.from_children
+    step.register_forward_hook(lambda *_: steps.append(1))
+    with torch.no_grad():
+        draw = layer(torch.randn(4, 5, 6, dtype=torch.float64), LENGTHS).draw
+    deepest = 0
+    for k, item in (draw.weights > 0).nonzero().tolist():
+        z, n = draw.z[k, item], int(LENGTHS[item])
+        if pair == "binary":
+            inner = torch.triu(z[:n, :n], 1).nonzero().tolist()
+            depth = [sum(i <= t <= j for i, j in inner) for t in range(n)]
+        else:
+            heads = z.argmax(0).tolist()
+            depth = []
+            for node in range(1, n + 1):
+                depth.append(-1)
+                while node:
+                    node = heads[node]
+                    depth[-1] += 1
+        deepest = max(deepest, *depth)
+    assert len(steps) == deepest > 1
+
+
+def test_both_ways_through_a_child_sum_tree_lstm_agree():
+    layer = layer_of("child-sum", SPARSEMAP)
+    vectors = torch.randn(4, 5, 6, dtype=torch.float64)
+    scores = torch.randn(4, 6, 6, dtype=torch.float64)
+    for structure in (SpanningTree(), SpanningTree(single_root=False)):
+        z = structure.map(scores, LENGTHS)
+        products = layer.composer(vectors, z.clone().requires_grad_(), LENGTHS)
+        torch.testing.assert_close(layer.composer(vectors, z, LENGTHS), products)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_nothing_to_compose(pair):
+    layer = layer_of(pair, SPARSEMAP)
+    for batch, longest in [(0, 0), (0, 3), (2, 0), (2, 3)]:
+        vectors = torch.randn(batch, longest, 6, dtype=torch.float64)
+        size = longest if pair == "binary" else longest + 1
+        draw = Draw(
+            torch.zeros(2, batch, size, size, dtype=torch.float64), torch.full((2, batch), 0.5)
+        )
+        result = layer.compose(vectors, draw, torch.zeros(batch, dtype=torch.int64))
+        assert result.shape == (batch, longest, 6) and result.isfinite().all()
