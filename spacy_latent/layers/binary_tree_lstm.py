@@ -38,14 +38,14 @@ class BinaryTreeLstm(Composer):
         spans = read_spans(z, lengths)
         leaf_hidden, leaf_cell = self.leaves(vectors)
         hidden = self._states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
-        above = hidden.unflatten(0, (batch, 2 * longest))[:, longest:]
         token = torch.arange(longest, device=z.device)
         contains = vectors.new_zeros(batch * 2 * longest, longest)
         contains[spans.node] = (
             (spans.first[:, None] <= token) & (token <= spans.last[:, None])
         ).to(contains.dtype)
-        contains = contains.unflatten(0, (batch, 2 * longest))[:, longest:].transpose(1, 2)
-        return leaf_hidden + contains @ above / contains.sum(2, keepdim=True).clamp_min(1)
+        nodes = (batch, 2 * longest)
+        above = hidden.unflatten(0, nodes)[:, longest:]
+        return add_constituents(leaf_hidden, above, contains.unflatten(0, nodes)[:, longest:])
 
     def leaves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden state and cell of a leaf for each vector ``(..., width)``."""
@@ -94,6 +94,14 @@ class BinaryTreeLstm(Composer):
             cells.append(memory)
         blank = hidden.new_zeros(2 * len(hidden), hidden.shape[1])
         return blank.index_copy(0, torch.cat(nodes), torch.cat(states))
+
+
+def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:
+    """States of the leaves ``(B, n, d)``, each with the mean of those of the spans around it.
+
+    above: ``(B, m, d)``, states of spans. contains: ``(B, m, n)``, 1 where the span has the token.
+    """
+    return leaves + contains.transpose(1, 2) @ above / contains.sum(1).clamp_min(1).unsqueeze(2)
 
 
 def _by_level(depth: Tensor, levels: int) -> list[Tensor]:

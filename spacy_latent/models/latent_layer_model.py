@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -179,6 +179,13 @@ def build_module(
     # An estimator with a state of its own starts again with the weights.
     estimator = copy.deepcopy(estimator)
     latent = LatentLayer(scorer(input_width), structure, estimator, composer(input_width))
+    return span_module(latent, input_width, width, residual, entropy_weight)
+
+
+def span_module(
+    latent: Any, input_width: int, width: int | None, residual: bool, entropy_weight: float = 0.0
+) -> SpanModule:
+    """The module over rows around a latent layer, or what stands in the place of one."""
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(
@@ -216,10 +223,6 @@ def build_latent_layer_model(
         raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
     if not -math.inf < entropy_weight < math.inf:
         raise LatentError(f"entropy_weight is {entropy_weight}; expected a finite number.")
-    if scorer_learn_rate < 0:
-        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
     build = partial(
         build_module,
         width=width,
@@ -230,6 +233,32 @@ def build_latent_layer_model(
         composer=composer,
         entropy_weight=entropy_weight,
     )
+    return layer_model(
+        build,
+        input_width=input_width,
+        width=width,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+
+
+def layer_model(
+    build: Callable[[int], SpanModule],
+    *,
+    input_width: int | None,
+    width: int | None,
+    scorer_learn_rate: float,
+    temperature: Temperature,
+    dropout: float | None,
+    mixed_precision: bool,
+) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
+    """The model around a module that ``build`` makes for the width of the input."""
+    if scorer_learn_rate < 0:
+        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
     shim = LatentShim(
         build,
         learn_rates={"latent.scorer.": scorer_learn_rate},

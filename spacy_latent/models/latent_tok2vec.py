@@ -62,9 +62,7 @@ def build_latent_tok2vec_v1(
     mixed_precision: half precision in training on a GPU for scorer and composer; inference on the
         structure stays in float32. Without a GPU it has no effect.
     """
-    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
-    if width is not None and width < 1:
-        raise LatentError(f"width is {width}; expected a number >= 1, or null.")
+    known = check_widths(tok2vec, width)
     latent = build_latent_layer_model(
         input_width=known,
         width=width,
@@ -79,6 +77,20 @@ def build_latent_tok2vec_v1(
         dropout=dropout,
         mixed_precision=mixed_precision,
     )
+    return over_embedder(tok2vec, latent, span_getter)
+
+
+def check_widths(tok2vec: Model, width: int | None) -> int | None:
+    """The embedder's width, None if it is not known yet."""
+    if width is not None and width < 1:
+        raise LatentError(f"width is {width}; expected a number >= 1, or null.")
+    return tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+
+
+def over_embedder(
+    tok2vec: Model[list[Doc], list[Floats2d]], latent: Model, span_getter: SpanGetter | None
+) -> Model[list[Doc], list[Floats2d]]:
+    """The model from docs to vectors, from its two halves."""
     model: Model = Model(
         NAME,
         forward,

@@ -1,0 +1,171 @@
+"""Gumbel Tree-LSTM (Choi et al. 2018): merge the best pair of neighbours until one is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.noise import draw_noise
+from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
+from spacy_latent.layers.base import check_output_width
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, add_constituents
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
+from spacy_latent.layers.latent_layer import LatentOutput
+from spacy_latent.structures.parser_tree import ParserTree
+
+Output = Literal["constituents", "root"]
+ParserBuilder = Callable[[int], nn.Module]
+
+State = tuple[Tensor, Tensor]
+
+
+class GumbelTreeLstm(nn.Module):
+    """In each of n − 1 steps every pair of neighbours is composed by a binary Tree-LSTM and scored
+    by a query vector; one pair is replaced by what it composes to (their equations 8 to 14). Hard
+    forward; backward the choice is the softmax of the noisy scores at ``temperature``, and each
+    place of the next row the mixture that it makes. At prediction the best pair, without noise.
+
+    Stands in the place of a :class:`LatentLayer` for vectors ``(B, n, width)``. A step is for all
+    docs at once. Time and memory in training are O(n²·output_width), since the gradient needs every
+    pair of every step; at prediction O(n·output_width), as only two pairs are new in a step.
+
+    output: "constituents" gives each token the state of its leaf plus the mean of those of the
+        spans that contain it, as :class:`BinaryTreeLstm`; "root" gives it that of the whole
+        sentence, which is then all that a text classifier sees, with any reduction.
+    noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        output_width: int | None,
+        encoder: EncoderBuilder | None,
+        noise: bool,
+        output: Output,
+    ) -> None:
+        super().__init__()
+        self.encoder = None if encoder is None else encoder(width)
+        inner = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
+        self.composer = BinaryTreeLstm(inner, output_width or width)
+        self.scorer = nn.Linear(self.composer.output_width, 1, bias=False)
+        self.noise = noise
+        self.output: Output = output
+        self.temperature = 1.0
+        self.structure = ParserTree()
+        self.estimator = StraightThrough()
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
+        batch, longest, _ = vectors.shape
+        if self.encoder is not None:
+            vectors = self.encoder(vectors, lengths)
+        token = torch.arange(longest, device=vectors.device)
+        inside = token < lengths[:, None]
+        state = self.composer.leaves(vectors)
+        leaves = state[0]
+        first = last = token.expand(batch, longest)
+        z = torch.diag_embed(inside.to(vectors.dtype))
+        merged, contains = [], []
+        pairs = scores = chosen = None
+        for step in range(longest - 1):
+            if pairs is None or scores is None or chosen is None or torch.is_grad_enabled():
+                pairs = self.composer.merge(_slice(state, 0, -1), _slice(state, 1, None))
+                scores = self.scorer(pairs[0]).squeeze(-1)
+            else:
+                pairs, scores = self._renew(pairs, scores, state, chosen)
+            active = step < lengths - 1
+            allowed = token[: longest - 1 - step] < (lengths - 1 - step)[:, None]
+            choice = self._choose(scores, allowed)
+            chosen = choice.detach().argmax(1)
+            begin = first.gather(1, chosen[:, None]).squeeze(1)
+            end = last.gather(1, chosen[:, None] + 1).squeeze(1)
+            z[active, begin[active], end[active]] = 1.0
+            merged.append((choice.unsqueeze(-1) * pairs[0]).sum(1))
+            contains.append(
+                (begin[:, None] <= token) & (token <= end[:, None]) & active[:, None] & inside
+            )
+            # A doc that is done chooses nothing, and its first place stays what it is.
+            upto = choice.cumsum(1)
+            state = tuple(
+                choice.unsqueeze(-1) * pair
+                + (1 - upto).unsqueeze(-1) * old[:, :-1]
+                + (upto - choice).unsqueeze(-1) * old[:, 1:]
+                for pair, old in zip(pairs, state)
+            )  # type: ignore[assignment]
+            behind = (token[: longest - 1 - step] > chosen[:, None]) & active[:, None]
+            first = torch.where(behind, first[:, 1:], first[:, :-1])
+            ends = torch.where(behind, last[:, 1:], last[:, :-1])
+            at = (token[: longest - 1 - step] == chosen[:, None]) & active[:, None]
+            last = torch.where(at, end[:, None], ends)
+        if self.output == "root" and longest:
+            rows = state[0].expand(batch, longest, -1)
+        else:
+            above = torch.stack(merged, 1) if merged else leaves[:, :0]
+            around = torch.stack(contains, 1) if contains else z[:, :0]
+            rows = add_constituents(leaves, above, around.to(leaves.dtype))
+        weights = vectors.new_ones((1, batch))
+        return LatentOutput(rows, Draw(z[None], weights), z)
+
+    def _choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        """One pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a softmax."""
+        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        if self.training and self.noise:
+            scores = scores + draw_noise("gumbel", scores, 1.0)
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        best = torch.zeros_like(scores).scatter(1, scores.argmax(1, keepdim=True), 1.0) * allowed
+        if not scores.requires_grad:
+            return best
+        return GradientOf.apply((scores / self.temperature).softmax(1) * allowed, best)
+
+    def _renew(
+        self, pairs: State, scores: Tensor, state: State, chosen: Tensor
+    ) -> tuple[State, Tensor]:
+        """The pairs of this step: those of the last, but for the two next to what was merged."""
+        size = state[0].shape[1] - 1
+        place = torch.arange(size, device=scores.device)
+        kept = place + (place >= chosen[:, None])
+        scores = scores.gather(1, kept)
+        row = torch.arange(len(chosen), device=scores.device)
+        pairs = (pairs[0][row[:, None], kept], pairs[1][row[:, None], kept])
+        for new in ((chosen - 1).clamp(0, size - 1), chosen.clamp(0, size - 1)):
+            left, right = (
+                (state[0][row, new], state[1][row, new]),
+                (
+                    state[0][row, new + 1],
+                    state[1][row, new + 1],
+                ),
+            )
+            made = self.composer.merge(left, right)
+            for array, value in zip(pairs, made):
+                array[row, new] = value
+            scores[row, new] = self.scorer(made[0]).squeeze(-1)
+        return pairs, scores
+
+
+def _slice(state: State, begin: int, end: int | None) -> State:
+    return state[0][:, begin:end], state[1][:, begin:end]
+
+
+def build_gumbel_tree_lstm_v1(
+    output_width: int | None = None,
+    encoder: EncoderBuilder | None = None,
+    noise: bool = True,
+    output: Output = "constituents",
+) -> ParserBuilder:
+    """output_width: None keeps the input's width. encoder: gives the leaves the context of each
+    token, such as BiLSTM. noise, output: see :class:`GumbelTreeLstm`."""
+    check_output_width("GumbelTreeLstm", output_width)
+    check_output("GumbelTreeLstm", output)
+    return partial(
+        GumbelTreeLstm, output_width=output_width, encoder=encoder, noise=noise, output=output
+    )
+
+
+def check_output(name: str, output: str) -> None:
+    if output not in ("constituents", "root"):
+        raise LatentError(f"{name}: output is {output!r}; expected 'constituents' or 'root'.")

@@ -1,0 +1,55 @@
+"""A tok2vec with a parser on top that composes while it parses."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tree_lstm_v1
+from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
+from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
+from spacy_latent.models.span_getters import SpanGetter
+from spacy_latent.models.temperature import Temperature
+
+
+def build_parser_tok2vec_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    parser: ParserBuilder | None = None,
+    width: int | None = None,
+    span_getter: SpanGetter | None = None,
+    residual: bool | None = None,
+    scorer_learn_rate: float = 1.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Model from docs to one vector per token, through a binary tree that is learned without a
+    chart. It stands wherever ``spacy-latent.LatentTok2Vec.v1`` does.
+
+    parser: scores, decides and composes, one decision after another; None for GumbelTreeLstm.
+    temperature: of the softmax of its decisions; as for ``build_latent_tok2vec_v1``, as are the
+        other arguments.
+    """
+    latent = layer_model(
+        partial(
+            build_module,
+            parser=parser or build_gumbel_tree_lstm_v1(),
+            width=width,
+            residual=width is None if residual is None else residual,
+        ),
+        input_width=check_widths(tok2vec, width),
+        width=width,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+    return over_embedder(tok2vec, latent, span_getter)
+
+
+def build_module(
+    input_width: int, *, parser: ParserBuilder, width: int | None, residual: bool
+) -> SpanModule:
+    return span_module(parser(input_width), input_width, width, residual)
