@@ -17,14 +17,16 @@ class Draw:
     """K weighted structures per item: the one shape that layers and losses see.
 
     z: ``(K, B, *parts)``, hard 0/1 or soft; carries the gradient of L(E[z]) objectives.
-    weights: ``(K, B)``, summing to 1 over K; 0 where an item has fewer than K structures, whatever
-        z holds there.
+    weights: ``(K, B)``, summing to 1 over K.
     log_probs: ``(K, B)``, log p(z) under the scores, or None where no estimator needs it.
+    padding: ``(K, B)`` bool, where an item has fewer than K structures: what z holds there has
+        weight 0 and is not composed. None where every item has K.
     """
 
     z: Tensor
     weights: Tensor
     log_probs: Tensor | None = None
+    padding: Tensor | None = None
 
     def mean(self) -> Tensor:
         """Σ_k weight_k · z_k, ``(B, *parts)``."""
@@ -38,11 +40,14 @@ class Estimator(ABC):
     """Turns scores into a :class:`Draw`. Stateless unless it says so.
 
     requires: operations that must be in ``structure.tractable``.
+    linear_only: whether it needs a structure whose ``map`` maximises z·s (Structure.linear); False
+        if it asks for no more than what ``needed`` names, ``map``, ``top_k`` and ``log_potential``.
     hard: whether ``Draw.z`` is 0/1 in training.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset()
+    linear_only: ClassVar[bool] = True
     hard: ClassVar[bool]
 
     @property
@@ -59,6 +64,13 @@ class Estimator(ABC):
 
     def check(self, structure: Structure) -> None:
         """Raise IncompatiblePair if this estimator cannot work on ``structure``."""
+        if self.linear_only and not structure.linear:
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                "it takes scores for those of parts, and these are of decisions",
+                "BestStraightThrough",
+            )
         missing = sorted(self.needed() - structure.tractable)
         if missing:
             raise IncompatiblePair(

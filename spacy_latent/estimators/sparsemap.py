@@ -61,8 +61,9 @@ class SparseMAP(Estimator):
             return Draw(z[None], scores.new_ones((1, scores.shape[0])))
         solution = structure.sparsemap(scores, lengths, self.max_iter, self.tolerance)
         if self.marginalize:
-            # Composers that walk trees get a tree in the padding, too; its weight is zero.
+            # Composers that walk trees get a tree in the padding, too.
             atoms, weights = solution.atoms, solution.weights
-            unused = (weights == 0).view(*weights.shape, *[1] * structure.part_axes)
-            return Draw(torch.where(unused, atoms[:1], atoms), weights)
+            padding = weights.detach() == 0
+            unused = padding.view(*padding.shape, *[1] * structure.part_axes)
+            return Draw(torch.where(unused, atoms[:1], atoms), weights, padding=padding)
         return Draw(solution.mean[None], scores.new_ones((1, scores.shape[0])))

@@ -62,12 +62,13 @@ class LatentLayer(nn.Module):
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
 
-        All structures of all items go through the composer together, but for those of weight 0:
-        an item's support may be far smaller than the largest in the batch.
+        All structures of all items go through the composer together, without padding: an item's
+        support may be far smaller than the largest in the batch.
         """
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)
-        k, item = draw.weights.nonzero(as_tuple=True)
+        there = torch.ones_like(draw.weights) if draw.padding is None else ~draw.padding
+        k, item = there.nonzero(as_tuple=True)
         composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])

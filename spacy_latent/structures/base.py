@@ -79,6 +79,8 @@ class Structure(ABC):
     exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
         for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
         modifiers have one head each. Empty where there are no such axes.
+    linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
+        decisions that lead to z.
     annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
         one tag per position, or "parts".
     """
@@ -87,6 +89,7 @@ class Structure(ABC):
     parts: ClassVar[str] = ""
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     tractable: ClassVar[frozenset[str]] = frozenset()
+    linear: ClassVar[bool] = True
     annotation: ClassVar[str] = "parts"
 
     @property
@@ -179,6 +182,10 @@ class Structure(ABC):
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``."""
         return self._total(z, scores, lengths) - self.log_partition(scores, lengths)
+
+    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """log p(z) but for a constant of the item, z·s; shapes as for :meth:`log_prob`."""
+        return self._total(z, scores, lengths)
 
     def sample(
         self,

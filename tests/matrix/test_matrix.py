@@ -78,7 +78,7 @@ def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: st
     missing = gradient.needed() - chosen.tractable
     walks = COMPOSERS[composer]()(WIDTH)
     needs_hard = walks.requires_hard and not (gradient.hard and gradient.hard_at_prediction)
-    if missing:
+    if missing or (gradient.linear_only and not chosen.linear):
         both = (gradient.name, chosen.name)
     elif PARTS[scorer] != chosen.parts:
         both = (type(SCORERS[scorer]()(WIDTH)).__name__, chosen.name)

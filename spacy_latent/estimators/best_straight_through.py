@@ -1,0 +1,46 @@
+"""Straight-through over the best few structures, or over a beam (Maillard and Clark 2018)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.structures.base import Structure
+
+
+class BestStraightThrough(Estimator):
+    """The best structure forward; backward the softmax over the k best, each of them composed. The
+    gradient of the scores is that of Σ_k softmax(log p)_k · composer(z_k) at the weights 1, 0, ….
+
+    On ShiftReduce the k best are those of a beam of k, which is the method of Maillard and Clark
+    (2018, section 3.2); elsewhere the exact ones.
+
+    k: how many.
+    """
+
+    hard = True
+    linear_only = False
+
+    def __init__(self, k: int = 4) -> None:
+        if k < 2:
+            raise LatentError(f"{self.name}: k is {k}; expected at least 2, the best and another.")
+        self.k = k
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        best = structure.top_k(scores.detach(), lengths, self.k)
+        if not is_train:
+            return Draw(best.z[:1], scores.new_ones((1, scores.shape[0])))
+        padding = best.scores.isneginf()
+        z = torch.where(
+            padding.view(*padding.shape, *[1] * structure.part_axes), best.z[:1], best.z
+        )
+        potential = structure.log_potential(z, scores, lengths)
+        soft = potential.masked_fill(padding, -torch.inf).softmax(0)
+        first = torch.zeros_like(soft)
+        first[0] = 1.0
+        return Draw(z, GradientOf.apply(soft, first), padding=padding)

@@ -1,0 +1,295 @@
+"""Transitions of a shift-reduce parser: binary trees whose probability is that of decisions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from spacy_latent.errors import InvalidScores, LatentError, NotTractable
+from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+
+ADVICE = (
+    "sample and log_prob, which are exact, estimate_entropy, or ConstituencyTree, whose trees are "
+    "the same and whose scores are of spans, not of decisions"
+)
+
+
+class ShiftReduce(ConstituencyTree):
+    """Binary bracketings of n words, built from left to right: a word is shifted on the stack, or
+    the two topmost spans are reduced to one. Each tree has one sequence of transitions.
+
+    Scores ``(B, N, N)`` are the log-odds of reducing, against shifting the next word, when it would
+    give the span [first word, last word]. There is a choice only where there are a next word and
+    two spans on the stack; so scores of single words and of spans that end with the last word are
+    not read. log p(z) is the sum over the decisions (ancestral, or locally normalised); −inf
+    forbids a reduction.
+
+    ``map`` and ``top_k`` are the best of a beam search, not of all trees.
+
+    beam_size: of ``map``; 1 decides greedily.
+    """
+
+    tractable = frozenset({"sample", "log_prob"})
+    linear = False
+
+    def __init__(self, beam_size: int = 1) -> None:
+        if beam_size < 1:
+            raise LatentError(f"{self.name}: beam_size is {beam_size}; expected at least 1.")
+        self.beam_size = beam_size
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        super().prepare(scores, lengths)
+        return Structure.prepare(self, scores, lengths)
+
+    def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        prepared, lengths = self.prepare(scores, lengths)
+        several = z if z.dim() == 4 else z[None]
+        count, batch = several.shape[:2]
+        decisions = Decisions(several.flatten(0, 1), lengths.repeat(count))
+        item = decisions.row % batch
+        logits = prepared[item, decisions.second, decisions.last]
+        result = decisions.log_prob(logits, count * batch).view(count, batch).to(scores.dtype)
+        return result if z.dim() == 4 else result[0]
+
+    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self.log_prob(z, scores, lengths)
+
+    def estimate_entropy(
+        self,
+        scores: Tensor,
+        lengths: Tensor,
+        num_samples: int = 16,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Estimate of the entropy of p(z) in nats, ``(B,)``: the mean over samples of the sum of
+        the entropies of their decisions. Unbiased; its gradient leaves out how the scores change
+        which decisions are met."""
+        prepared, lengths = self.prepare(scores, lengths)
+        z = self.sample(scores, lengths, num_samples, generator)
+        batch = len(lengths)
+        decisions = Decisions(z.flatten(0, 1), lengths.repeat(num_samples))
+        logits = prepared[decisions.row % batch, decisions.second, decisions.last]
+        certain = logits.isneginf()
+        known = logits.masked_fill(certain, 0.0)
+        nats = -logsigmoid(-known) - torch.sigmoid(known) * known
+        nats = nats.masked_fill(certain, 0.0)
+        total = nats.new_zeros(num_samples * batch).index_add(0, decisions.row, nats)
+        return total.view(num_samples, batch).mean(0).to(scores.dtype)
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        longest = scores.shape[1]
+        if self.beam_size > 1:
+            return beam_search(SpanScores(scores), lengths, longest, self.beam_size)[0][0]
+        return parse(SpanScores(scores), lengths, longest, greedy).to(scores.dtype)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        repeated = lengths.repeat(num_samples)
+        policy = SpanScores(scores, num_samples)
+        z = parse(policy, repeated, scores.shape[1], at_random(generator))
+        return z.view(num_samples, *scores.shape)
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The best of a beam of k, with their log-probabilities as scores."""
+        if k < 1:
+            raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
+        prepared, lengths = self.prepare(scores, lengths)
+        with torch.no_grad():
+            z, total = beam_search(SpanScores(prepared.detach()), lengths, scores.shape[1], k)
+        return TopK(z.to(scores.dtype), total.to(scores.dtype))
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "log_partition", ADVICE)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "marginals", ADVICE)
+
+    def sparsemap(self, *arguments: Any, **options: Any) -> SparseSolution:
+        raise NotTractable(self.name, "sparsemap", ADVICE)
+
+
+class Decisions:
+    """The D decisions between shift and reduce that lead to R given trees ``(R, n, n)``; tensors
+    ``(D,)`` int64.
+
+    row: of the tree. second, top, last: first word of the two topmost spans, and last word of the
+    top one; the next word is last + 1. reduces: which way the tree went, bool.
+    """
+
+    def __init__(self, z: Tensor, lengths: Tensor) -> None:
+        longest = z.shape[-1]
+        token = torch.arange(longest, device=z.device)
+        inner = (token < lengths.to(z.device)[:, None] - 1)[:, None]
+        spans = (z.detach() > 0.5) & (token[:, None] < token) & inner
+        # [i, j]: the end of the longest span from i that ends at j or before; i if it is a word.
+        ends = torch.where(spans, token, token[:, None].expand_as(spans))
+        ends = ends.cummax(2).values if longest else ends
+        row, first, last = spans.nonzero(as_tuple=True)
+        split = ends[row, first, last - 1]
+        # When the next word is shifted, the top of the stack is the longest span that ends here.
+        begin = (spans | torch.diag_embed(inner[:, 0].expand(len(z), -1))).int().argmax(1)
+        at_shift, at = ((begin > 0) & inner[:, 0]).nonzero(as_tuple=True)
+        top = begin[at_shift, at]
+        self.row = torch.cat([row, at_shift])
+        self.second = torch.cat([first, begin[at_shift, top - 1]])
+        self.top = torch.cat([split + 1, top])
+        self.last = torch.cat([last, at])
+        self.reduces = torch.arange(len(self.row), device=z.device) < len(row)
+
+    def log_prob(self, logits: Tensor, rows: int) -> Tensor:
+        """log p of each tree, ``(rows,)``, from the log-odds of reducing at each decision."""
+        terms = logsigmoid(torch.where(self.reduces, logits, -logits))
+        return terms.new_zeros(rows).index_add(0, self.row, terms)
+
+
+class Stacks:
+    """The stacks of R parsers.
+
+    starts: ``(R, n + 1)``, the first word of each span on the stack. size: ``(R,)``, how many there
+    are. shifted: ``(R,)``, how many words are on the stack or in it.
+    """
+
+    def __init__(self, lengths: Tensor, longest: int) -> None:
+        self.lengths = lengths
+        self.starts = lengths.new_zeros(len(lengths), longest + 1)
+        self.size = torch.zeros_like(lengths)
+        self.shifted = torch.zeros_like(lengths)
+
+    @property
+    def free(self) -> Tensor:
+        """Which parsers have a choice, ``(R,)`` bool."""
+        return (self.size > 1) & (self.shifted < self.lengths)
+
+    @property
+    def span(self) -> tuple[Tensor, Tensor]:
+        """First and last word of what a reduction would give, ``(R,)`` each."""
+        second = self.starts.gather(1, (self.size - 2).clamp_min(0)[:, None])
+        return second.squeeze(1), (self.shifted - 1).clamp_min(0)
+
+    def moves(self, reduce: Tensor) -> tuple[Tensor, Tensor]:
+        """Which parsers shift and which reduce, given what those with a choice want."""
+        more = self.shifted < self.lengths
+        reduces = (self.size > 1) & (reduce | ~more)
+        return more & ~reduces, reduces
+
+    def move(self, shifts: Tensor, reduces: Tensor) -> None:
+        kept = self.starts.gather(1, self.size[:, None])
+        new = torch.where(shifts[:, None], self.shifted[:, None], kept)
+        self.starts.scatter_(1, self.size[:, None], new)
+        self.size = self.size + shifts.long() - reduces.long()
+        self.shifted = self.shifted + shifts.long()
+
+    def select(self, rows: Tensor) -> None:
+        self.lengths, self.starts = self.lengths[rows], self.starts[rows]
+        self.size, self.shifted = self.size[rows], self.shifted[rows]
+
+
+class Policy(ABC):
+    """What R parsers decide by. Rows are those of the stacks."""
+
+    @abstractmethod
+    def logits(self, stacks: Stacks) -> Tensor:
+        """Log-odds of reducing, ``(R,)``; anything where there is no choice."""
+
+    @abstractmethod
+    def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
+        """Take note of the moves; called before the stacks make them."""
+
+    @abstractmethod
+    def repeat(self, count: int) -> None:
+        """Make ``count`` rows of each, next to each other."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> None:
+        """Take these rows, in place of those there are."""
+
+
+class SpanScores(Policy):
+    """Scores that are known beforehand, ``(B, n, n)``, for ``copies`` batches of B rows."""
+
+    def __init__(self, scores: Tensor, copies: int = 1) -> None:
+        self.scores = scores
+        self.item = torch.arange(len(scores), device=scores.device).repeat(copies)
+
+    def logits(self, stacks: Stacks) -> Tensor:
+        first, last = stacks.span
+        return self.scores[self.item, first, last]
+
+    def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
+        pass
+
+    def repeat(self, count: int) -> None:
+        self.item = self.item.repeat_interleave(count)
+
+    def select(self, rows: Tensor) -> None:
+        self.item = self.item[rows]
+
+
+Choice = Callable[[Tensor], Tensor]
+
+
+def greedy(logits: Tensor) -> Tensor:
+    return logits > 0
+
+
+def at_random(generator: torch.Generator | None) -> Choice:
+    """Reduces with the probability that the log-odds give."""
+
+    def choose(logits: Tensor) -> Tensor:
+        uniform = torch.rand(logits.shape, generator=generator, dtype=torch.float64)
+        return uniform.to(logits.device) < torch.sigmoid(logits.double())
+
+    return choose
+
+
+def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tensor:
+    """One tree for each row, ``(R, n, n)`` float 0/1 with the single words; 2n − 1 steps."""
+    stacks, z = Stacks(lengths, longest), words(lengths, longest)
+    for _ in range(2 * longest - 1):
+        logits = policy.logits(stacks)
+        _step(policy, stacks, z, choose(logits))
+    return z
+
+
+def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tuple[Tensor, Tensor]:
+    """Trees ``(size, B, n, n)`` and their log-probabilities ``(size, B)``, best first; −inf where
+    there are not so many trees. After each step the ``size`` most probable prefixes are kept."""
+    batch = len(lengths)
+    policy.repeat(size)
+    stacks = Stacks(lengths.repeat_interleave(size), longest)
+    z = words(stacks.lengths, longest)
+    total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
+    total[:, 0] = 0.0
+    base = size * torch.arange(batch, device=lengths.device)[:, None]
+    for _ in range(2 * longest - 1):
+        logits, free = policy.logits(stacks).double(), stacks.free
+        shift = torch.where(free, logsigmoid(-logits), 0.0).view(batch, size)
+        reduce = torch.where(free, logsigmoid(logits), -torch.inf).view(batch, size)
+        total, best = torch.cat([total + shift, total + reduce], 1).topk(size)
+        rows = (base + best % size).flatten()
+        stacks.select(rows)
+        policy.select(rows)
+        z = z[rows]
+        _step(policy, stacks, z, (best >= size).flatten())
+    return z.view(batch, size, longest, longest).transpose(0, 1), total.t()
+
+
+def _step(policy: Policy, stacks: Stacks, z: Tensor, reduce: Tensor) -> None:
+    shifts, reduces = stacks.moves(reduce)
+    policy.follow(stacks, shifts, reduces)
+    first, last = stacks.span
+    z[reduces, first[reduces], last[reduces]] = 1.0
+    stacks.move(shifts, reduces)
+
+
+def words(lengths: Tensor, longest: int) -> Tensor:
+    """The single words of R sentences, ``(R, n, n)``."""
+    token = torch.arange(longest, device=lengths.device)
+    return torch.diag_embed((token < lengths[:, None]).float())
