@@ -14,6 +14,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+from spacy_latent.structures.base import Structure
 
 
 class PartScorer(nn.Module):
@@ -23,12 +24,21 @@ class PartScorer(nn.Module):
     Values at padding may be anything.
 
     parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
+    decides: whether it scores decisions while they are taken, so that the scores are empty and
+        :meth:`bind` is what matters; for structures that are not ``linear``.
     """
 
     parts: ClassVar[str] = "arcs"
+    decides: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def bind(
+        self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
+    ) -> Structure:
+        """The structure that estimators get with the scores of these vectors."""
+        return structure
 
 
 class Composer(nn.Module):

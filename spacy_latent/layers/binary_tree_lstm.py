@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,16 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 
+Output = Literal["constituents", "root"]
+
 
 class BinaryTreeLstm(Composer):
-    """Each token gets the state of its leaf, plus the mean of the states of the spans of two and
-    more tokens that contain it: the root's, and so the whole sentence's, among them.
+    """Binary trees composed from the leaves up; what each token gets of it depends on ``output``.
+
+    output: "constituents" for the state of the token's leaf, plus the mean of the states of the
+        spans of two and more tokens that contain it: the root's, and so the whole sentence's, among
+        them. "root" for that of the whole sentence, which is then all that a text classifier sees,
+        with any reduction.
 
     One batched step for each level of all trees, from the deepest, over the nodes of that level:
     time and memory O(n·output_width) for a tree, whatever its depth. A state enters what is above
@@ -26,8 +33,11 @@ class BinaryTreeLstm(Composer):
     parts = "spans"
     requires_hard = True
 
-    def __init__(self, width: int, output_width: int | None) -> None:
+    def __init__(
+        self, width: int, output_width: int | None, output: Output = "constituents"
+    ) -> None:
         super().__init__()
+        self.output: Output = output
         self.output_width = output_width or width
         size = self.output_width
         self.leaf = nn.Linear(width, 3 * size)
@@ -37,8 +47,15 @@ class BinaryTreeLstm(Composer):
         batch, longest, _ = vectors.shape
         spans = read_spans(z, lengths)
         leaf_hidden, leaf_cell = self.leaves(vectors)
-        hidden = self._states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
+        hidden = self.states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
         token = torch.arange(longest, device=z.device)
+        if self.output == "root" and longest:
+            row = torch.arange(batch, device=z.device)
+            root = 2 * longest * row
+            whole = spans.first + spans.last == lengths.to(z.device)[spans.item] - 1
+            whole &= spans.first == 0
+            root[spans.item[whole]] = spans.node[whole]
+            return hidden[root][:, None].expand(-1, longest, -1)
         contains = vectors.new_zeros(batch * 2 * longest, longest)
         contains[spans.node] = (
             (spans.first[:, None] <= token) & (token <= spans.last[:, None])
@@ -65,7 +82,7 @@ class BinaryTreeLstm(Composer):
         )
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
-    def _states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
+    def states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         """Hidden states ``(B · 2n, size)`` of all nodes, from those of the leaves ``(B · n, size)``
         and their cells; zero where there is no node."""
         longest = z.shape[-1]
@@ -191,7 +208,15 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     )
 
 
-def build_binary_tree_lstm_v1(output_width: int | None = None) -> ComposerBuilder:
-    """output_width: None keeps the input's width."""
+def build_binary_tree_lstm_v1(
+    output_width: int | None = None, output: Output = "constituents"
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. output: see :class:`BinaryTreeLstm`."""
     check_output_width("BinaryTreeLstm", output_width)
-    return partial(BinaryTreeLstm, output_width=output_width)
+    check_output("BinaryTreeLstm", output)
+    return partial(BinaryTreeLstm, output_width=output_width, output=output)
+
+
+def check_output(name: str, output: str) -> None:
+    if output not in ("constituents", "root"):
+        raise LatentError(f"{name}: output is {output!r}; expected 'constituents' or 'root'.")

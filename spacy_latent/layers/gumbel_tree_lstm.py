@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
 from spacy_latent.layers.base import check_output_width
-from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, add_constituents
+from spacy_latent.layers.binary_tree_lstm import (
+    BinaryTreeLstm,
+    Output,
+    add_constituents,
+    check_output,
+)
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 from spacy_latent.layers.latent_layer import LatentOutput
 from spacy_latent.structures.parser_tree import ParserTree
 
-Output = Literal["constituents", "root"]
 ParserBuilder = Callable[[int], nn.Module]
 
 State = tuple[Tensor, Tensor]
@@ -35,9 +37,7 @@ class GumbelTreeLstm(nn.Module):
     docs at once. Time and memory in training are O(n²·output_width), since the gradient needs every
     pair of every step; at prediction O(n·output_width), as only two pairs are new in a step.
 
-    output: "constituents" gives each token the state of its leaf plus the mean of those of the
-        spans that contain it, as :class:`BinaryTreeLstm`; "root" gives it that of the whole
-        sentence, which is then all that a text classifier sees, with any reduction.
+    output: as of :class:`BinaryTreeLstm`.
     noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
     """
 
@@ -52,7 +52,7 @@ class GumbelTreeLstm(nn.Module):
         super().__init__()
         self.encoder = None if encoder is None else encoder(width)
         inner = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
-        self.composer = BinaryTreeLstm(inner, output_width or width)
+        self.composer = BinaryTreeLstm(inner, output_width or width, output)
         self.scorer = nn.Linear(self.composer.output_width, 1, bias=False)
         self.noise = noise
         self.output: Output = output
@@ -164,8 +164,3 @@ def build_gumbel_tree_lstm_v1(
     return partial(
         GumbelTreeLstm, output_width=output_width, encoder=encoder, noise=noise, output=output
     )
-
-
-def check_output(name: str, output: str) -> None:
-    if output not in ("constituents", "root"):
-        raise LatentError(f"{name}: output is {output!r}; expected 'constituents' or 'root'.")

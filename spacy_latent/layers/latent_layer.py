@@ -56,7 +56,8 @@ class LatentLayer(nn.Module):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
             scores = scores / self.temperature
-            draw = self.estimator(self.structure, scores, lengths, self.training)
+            structure = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
+            draw = self.estimator(structure, scores, lengths, self.training)
         return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -107,6 +108,14 @@ def check_parts(
                 f"this {argument} is for {parts} and the structure is made of {structure.parts}",
                 f"{_fitting(structure.parts)}, or a structure of {parts}",
             )
+    kind = _kind(scorer)
+    if getattr(kind, "decides", False) and structure.linear:
+        raise IncompatiblePair(
+            kind.__name__,
+            structure.name,
+            "this scorer scores the decisions of a parser, and the structure has none",
+            f"{_fitting(structure.parts)}, or the structure ShiftReduce",
+        )
     kind = _kind(composer)
     if getattr(kind, "requires_hard", False) and not (
         estimator.hard and estimator.hard_at_prediction
@@ -131,7 +140,8 @@ def _fitting(parts: str) -> str:
     """What there is for parts of this kind, as advice."""
     advice = []
     for argument, base in (("scorer", PartScorer), ("composer", Composer)):
-        names = [name for name, kind in _registered(base) if kind.parts == parts]
+        found = [(name, kind) for name, kind in _registered(base) if kind.parts == parts]
+        names = [name for name, kind in found if not getattr(kind, "decides", False)]
         advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
     return ", ".join(advice)
 

@@ -121,7 +121,7 @@ def _alternatives(
 ) -> tuple[Tensor, Tensor]:
     draw, structure, scores = output.draw, layer.structure, output.scores
     lengths = lengths.to(scores.device)
-    if draw.z.shape[0] > 1:
+    if draw.z.shape[0] > 1 or not structure.linear:
         return draw.z, draw.weights
     if layer.estimator.name == "SparseMAP" or "log_partition" not in structure.tractable:
         solution = structure.sparsemap(scores, lengths)

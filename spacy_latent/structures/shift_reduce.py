@@ -30,7 +30,8 @@ class ShiftReduce(ConstituencyTree):
     not read. log p(z) is the sum over the decisions (ancestral, or locally normalised); −inf
     forbids a reduction.
 
-    ``map`` and ``top_k`` are the best of a beam search, not of all trees.
+    ``map`` and ``top_k`` are the best of a beam search, not of all trees. With a scorer such as
+    StackScorer the log-odds depend on the whole state of the parser.
 
     beam_size: of ``map``; 1 decides greedily.
     """
@@ -47,14 +48,23 @@ class ShiftReduce(ConstituencyTree):
         super().prepare(scores, lengths)
         return Structure.prepare(self, scores, lengths)
 
+    def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> Policy:
+        """What ``copies`` batches of parsers decide by, one batch after another."""
+        return SpanScores(scores, copies)
+
+    def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Decisions, Tensor]:
+        """The decisions that lead to trees ``(R, n, n)`` and the log-odds of reducing at each; R is
+        a multiple of the number of items B, and lengths ``(B,)``."""
+        decisions = Decisions(z, lengths.repeat(len(z) // max(1, len(lengths))))
+        item = decisions.row % max(1, len(lengths))
+        return decisions, scores[item, decisions.second, decisions.last]
+
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self.prepare(scores, lengths)
         several = z if z.dim() == 4 else z[None]
-        count, batch = several.shape[:2]
-        decisions = Decisions(several.flatten(0, 1), lengths.repeat(count))
-        item = decisions.row % batch
-        logits = prepared[item, decisions.second, decisions.last]
-        result = decisions.log_prob(logits, count * batch).view(count, batch).to(scores.dtype)
+        decisions, logits = self.decided(several.flatten(0, 1), prepared, lengths)
+        rows = several.shape[0] * several.shape[1]
+        result = decisions.log_prob(logits, rows).view(several.shape[:2]).to(scores.dtype)
         return result if z.dim() == 4 else result[0]
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -72,28 +82,25 @@ class ShiftReduce(ConstituencyTree):
         which decisions are met."""
         prepared, lengths = self.prepare(scores, lengths)
         z = self.sample(scores, lengths, num_samples, generator)
-        batch = len(lengths)
-        decisions = Decisions(z.flatten(0, 1), lengths.repeat(num_samples))
-        logits = prepared[decisions.row % batch, decisions.second, decisions.last]
+        decisions, logits = self.decided(z.flatten(0, 1), prepared, lengths)
         certain = logits.isneginf()
         known = logits.masked_fill(certain, 0.0)
         nats = -logsigmoid(-known) - torch.sigmoid(known) * known
         nats = nats.masked_fill(certain, 0.0)
-        total = nats.new_zeros(num_samples * batch).index_add(0, decisions.row, nats)
-        return total.view(num_samples, batch).mean(0).to(scores.dtype)
+        total = nats.new_zeros(z.shape[:2].numel()).index_add(0, decisions.row, nats)
+        return total.view(z.shape[:2]).mean(0).to(scores.dtype)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        longest = scores.shape[1]
+        policy, longest = self.policy(scores, lengths), scores.shape[1]
         if self.beam_size > 1:
-            return beam_search(SpanScores(scores), lengths, longest, self.beam_size)[0][0]
-        return parse(SpanScores(scores), lengths, longest, greedy).to(scores.dtype)
+            return beam_search(policy, lengths, longest, self.beam_size)[0][0]
+        return parse(policy, lengths, longest, greedy)
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        repeated = lengths.repeat(num_samples)
-        policy = SpanScores(scores, num_samples)
-        z = parse(policy, repeated, scores.shape[1], at_random(generator))
+        policy = self.policy(scores, lengths, num_samples)
+        z = parse(policy, lengths.repeat(num_samples), scores.shape[1], at_random(generator))
         return z.view(num_samples, *scores.shape)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
@@ -102,7 +109,8 @@ class ShiftReduce(ConstituencyTree):
             raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
         prepared, lengths = self.prepare(scores, lengths)
         with torch.no_grad():
-            z, total = beam_search(SpanScores(prepared.detach()), lengths, scores.shape[1], k)
+            policy = self.policy(prepared.detach(), lengths)
+            z, total = beam_search(policy, lengths, scores.shape[1], k)
         return TopK(z.to(scores.dtype), total.to(scores.dtype))
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -115,9 +115,10 @@ def test_training_is_the_definition(output, noisy, monkeypatch):
         torch.testing.assert_close(gradient, other)
 
 
+@pytest.mark.parametrize("output", ["constituents", "root"])
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=3)])
-def test_prediction_is_a_tree_lstm_over_the_greedy_tree(encoder):
-    layer, vectors = make(encoder=encoder).eval(), sentences()
+def test_prediction_is_a_tree_lstm_over_the_greedy_tree(encoder, output):
+    layer, vectors = make(encoder=encoder, output=output).eval(), sentences()
     kept = layer(vectors, LENGTHS)
     with torch.no_grad():
         result = layer(vectors, LENGTHS)

@@ -270,6 +270,7 @@ def test_spans_that_are_no_tree_are_refused():
         ("SegmentAttention", {"output_width": 0}, "SegmentAttention: output_width is 0"),
         ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
         ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
+        ("BinaryTreeLstm", {"output": "leaf"}, "BinaryTreeLstm: output is 'leaf'"),
     ],
 )
 def test_bad_options_are_refused(name, options, said):

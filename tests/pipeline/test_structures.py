@@ -27,6 +27,8 @@ LAYERS = [
     ("SemiMarkov", "SegmentScorer", "PerturbAndMap", "SegmentAttention"),
     ("ConstituencyTree", "SpanScorer", "Marginals", "SpanAttention"),
     ("ConstituencyTree", "SpanScorer", "StraightThrough", "BinaryTreeLstm"),
+    ("ShiftReduce", "SpanScorer", "BestStraightThrough", "BinaryTreeLstm"),
+    ("ShiftReduce", "StackScorer", "BestStraightThrough", "BinaryTreeLstm"),
 ]
 
 

@@ -1,0 +1,157 @@
+"""Decisions of a shift-reduce parser from what it has composed (Yogatama et al. 2017)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from spacy_latent.layers.base import ScorerBuilder, check_output_width
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, read_spans
+from spacy_latent.layers.encoded_scorer import (
+    EncodedScorer,
+    EncoderBuilder,
+    check_hidden_width,
+    perceptron,
+)
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.shift_reduce import Decisions, Policy, ShiftReduce, Stacks
+
+
+class StackScorer(EncodedScorer):
+    """Log-odds of reducing against shifting by one hidden layer over the states of the two topmost
+    spans of the stack and of the next word.
+
+    The states are those of a binary Tree-LSTM of its own, as in Havrylov et al. (2019), so that the
+    parser learns from rewards alone and the composer from the loss alone. Sampling takes 2n − 1
+    steps for all parsers of a batch at once; log-probabilities of given trees, and their gradient,
+    one step for each level of the trees.
+    """
+
+    parts = "spans"
+    decides = True
+
+    def __init__(
+        self,
+        width: int,
+        state_width: int | None,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+    ) -> None:
+        super().__init__(width, encoder)
+        self.lstm = BinaryTreeLstm(self.width, state_width)
+        self.output = perceptron(3 * self.lstm.output_width, hidden_width, 1)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Zeros: the scores are in the structure that :meth:`bind` gives."""
+        return vectors.new_zeros(vectors.shape[0], vectors.shape[1], vectors.shape[1])
+
+    def bind(
+        self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
+    ) -> Structure:
+        assert isinstance(structure, ShiftReduce)
+        leaves = self.lstm.leaves(self.encode(vectors, lengths))
+        return BoundShiftReduce(structure.beam_size, self, leaves, temperature)
+
+    def decide(self, left: Tensor, right: Tensor, following: Tensor) -> Tensor:
+        """Log-odds ``(D,)`` from states ``(D, state_width)``."""
+        return self.output(torch.cat([left, right, following], -1)).squeeze(-1)
+
+
+class BoundShiftReduce(ShiftReduce):
+    """ShiftReduce over sentences whose words have these states, ``(B, n, state_width)`` hidden and
+    cell. What is given as scores is not read."""
+
+    def __init__(
+        self,
+        beam_size: int,
+        scorer: StackScorer,
+        leaves: tuple[Tensor, Tensor],
+        temperature: float,
+    ) -> None:
+        super().__init__(beam_size)
+        self.scorer = scorer
+        self.leaves = leaves
+        self.temperature = temperature
+
+    def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> Policy:
+        hidden, cell = self.leaves
+        return StackStates(self.scorer, (hidden.detach(), cell.detach()), self.temperature, copies)
+
+    def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Decisions, Tensor]:
+        batch, longest = len(lengths), z.shape[-1]
+        copies = len(z) // max(1, batch)
+        lengths = lengths.repeat(copies)
+        decisions = Decisions(z, lengths)
+        hidden, cell = (state.repeat(copies, 1, 1).flatten(0, 1) for state in self.leaves)
+        spans = read_spans(z, lengths)
+        states = self.scorer.lstm.states(spans, z.detach(), hidden, cell)
+        base = 2 * longest * torch.arange(len(z), device=z.device)
+        token = torch.arange(longest, device=z.device)
+        node = torch.diag_embed(base[:, None] + token)
+        node[spans.item, spans.first, spans.last] = spans.node
+        row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
+        logits = self.scorer.decide(
+            states[node[row, second, top - 1]],
+            states[node[row, top, last]],
+            hidden[row * longest + last + 1],
+        )
+        return decisions, logits / self.temperature
+
+
+class StackStates(Policy):
+    """Stacks of states, for ``copies`` batches of parsers; without gradient."""
+
+    def __init__(
+        self,
+        scorer: StackScorer,
+        leaves: tuple[Tensor, Tensor],
+        temperature: float,
+        copies: int,
+    ) -> None:
+        hidden = leaves[0]
+        self.scorer = scorer
+        self.leaves = leaves
+        self.temperature = temperature
+        self.item = torch.arange(len(hidden), device=hidden.device).repeat(copies)
+        self.hidden = hidden.new_zeros(len(self.item), hidden.shape[1] + 1, hidden.shape[2])
+        self.cell = torch.zeros_like(self.hidden)
+
+    def logits(self, stacks: Stacks) -> Tensor:
+        row = stacks.free.nonzero().squeeze(1)
+        size, following = stacks.size[row], stacks.shifted[row]
+        logits = self.scorer.decide(
+            self.hidden[row, size - 2],
+            self.hidden[row, size - 1],
+            self.leaves[0][self.item[row], following],
+        )
+        return logits.new_zeros(len(self.item)).index_copy(0, row, logits / self.temperature)
+
+    def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
+        row = shifts.nonzero().squeeze(1)
+        to, word = stacks.size[row], stacks.shifted[row]
+        self.hidden[row, to] = self.leaves[0][self.item[row], word]
+        self.cell[row, to] = self.leaves[1][self.item[row], word]
+        row = reduces.nonzero().squeeze(1)
+        size = stacks.size[row]
+        left = self.hidden[row, size - 2], self.cell[row, size - 2]
+        right = self.hidden[row, size - 1], self.cell[row, size - 1]
+        self.hidden[row, size - 2], self.cell[row, size - 2] = self.scorer.lstm.merge(left, right)
+
+    def repeat(self, count: int) -> None:
+        self.select(torch.arange(len(self.item), device=self.item.device).repeat_interleave(count))
+
+    def select(self, rows: Tensor) -> None:
+        self.item = self.item[rows]
+        self.hidden, self.cell = self.hidden[rows], self.cell[rows]
+
+
+def build_stack_scorer_v1(
+    state_width: int | None = None, hidden_width: int = 64, encoder: EncoderBuilder | None = None
+) -> ScorerBuilder:
+    """state_width: of the Tree-LSTM, None for the input's. hidden_width: of the hidden layer.
+    encoder: gives the scorer, and only the scorer, the context of each token."""
+    check_output_width("StackScorer", state_width)
+    check_hidden_width("StackScorer", hidden_width)
+    return partial(StackScorer, state_width=state_width, hidden_width=hidden_width, encoder=encoder)
