@@ -83,6 +83,9 @@ class Bracket:
     label: int | None = None
 
 
+# What components may be asked to write; see LatentEncoder.
+LEVELS = ("none", "map", "probabilities")
+
 # How displaCy draws what; there is no entry where it draws nothing.
 DISPLACY_STYLES = {
     "heads": "dep",
@@ -355,6 +358,16 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
 
     def __repr__(self) -> str:
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
+
+
+def check_settings(name: str, annotate: str, threshold: float, alternatives: int) -> None:
+    """Refuse what a component of this name cannot write."""
+    if annotate not in LEVELS:
+        raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")
+    if not 0 <= threshold <= 1:
+        raise LatentError(f"{name}: threshold is {threshold}; expected a number in [0, 1].")
+    if alternatives < 0:
+        raise LatentError(f"{name}: alternatives is {alternatives}; expected a number >= 0.")
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
@@ -28,6 +30,13 @@ class Draw:
     log_probs: Tensor | None = None
     padding: Tensor | None = None
 
+    @property
+    def present(self) -> Tensor:
+        """What is not padding, ``(K, B)`` bool."""
+        if self.padding is None:
+            return torch.ones_like(self.weights, dtype=torch.bool)
+        return ~self.padding
+
     def mean(self) -> Tensor:
         """Σ_k weight_k · z_k, ``(B, *parts)``."""
         if self.z.shape[0] == 1:
@@ -42,12 +51,18 @@ class Estimator(ABC):
     requires: operations that must be in ``structure.tractable``.
     linear_only: whether it needs a structure whose ``map`` maximises z·s (Structure.linear); False
         if it asks for no more than what ``needed`` names, ``map``, ``top_k`` and ``log_potential``.
+    needs_loss: whether its gradient needs the loss of each structure, which only a component that
+        owns its loss can give (:meth:`objective`); elsewhere it is refused.
+    inner_steps, clip: see ScoreFunction.
     hard: whether ``Draw.z`` is 0/1 in training.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset()
     linear_only: ClassVar[bool] = True
+    needs_loss: ClassVar[bool] = False
+    inner_steps: int = 1
+    clip: float = 0.0
     hard: ClassVar[bool]
 
     @property
@@ -80,6 +95,22 @@ class Estimator(ABC):
                 "SparseMAP, Spigot, PerturbAndMap or StraightThrough with backward='identity', "
                 "which need only the best structure",
             )
+
+    def for_width(self, width: int) -> Estimator:
+        """A copy with fresh state, for input vectors of ``width`` features."""
+        return copy.deepcopy(self)
+
+    def objective(
+        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+    ) -> Tensor:
+        """What to minimise for a batch of D texts, ``(D,)``, where the loss of each structure is
+        known. The default is the weighted mean of the losses.
+
+        losses: ``(K, D)``. weights, log_probs: ``(K, D)`` as in the Draw, log_probs 0 where it has
+        none; all three with gradient. features: ``(D, width)``, the mean input vector of each text,
+        without gradient.
+        """
+        return (weights * losses).sum(0)
 
     @abstractmethod
     def __call__(

@@ -50,6 +50,11 @@ class LatentLayer(nn.Module):
         self.temperature = temperature
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
+        draw, scores = self.read(vectors, lengths)
+        return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
+
+    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
+        """The structures, and the scores after division by temperature."""
         # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
@@ -57,8 +62,7 @@ class LatentLayer(nn.Module):
                 scores = scores.float()
             scores = scores / self.temperature
             structure = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
-            draw = self.estimator(structure, scores, lengths, self.training)
-        return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
+            return self.estimator(structure, scores, lengths, self.training), scores
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
@@ -68,12 +72,21 @@ class LatentLayer(nn.Module):
         """
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)
-        there = torch.ones_like(draw.weights) if draw.padding is None else ~draw.padding
-        k, item = there.nonzero(as_tuple=True)
+        k, item = draw.present.nonzero(as_tuple=True)
         composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
         return total.index_add(0, item, weighted)
+
+    def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
+        """composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding: for losses of each
+        structure."""
+        if draw.weights.shape[0] == 1:
+            return self.composer(vectors, draw.z[0], lengths)[None]
+        k, item = draw.present.nonzero(as_tuple=True)
+        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
+        return result.index_put((k, item), composed)
 
 
 def check_kind(argument: str, given: object, expected: type) -> None:

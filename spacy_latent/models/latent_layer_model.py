@@ -1,6 +1,5 @@
 """The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
@@ -132,37 +131,80 @@ class SpanModule(nn.Module):
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
-        entropy = None
         for group in groups:
             lengths = group.lengths.to(rows.device)
             output = self.latent(padded[group.rows.to(rows.device)], lengths)
-            composed.append(output.vectors.flatten(0, 1))
+            composed.append(output.vectors)
             outputs.append(output)
-            if self.training and self.entropy_weight:
-                nats = self.latent.structure.entropy(output.scores, lengths).sum()
-                entropy = nats if entropy is None else entropy + nats
-        result = self._in_order(composed, groups, rows)
+        width = self.latent.composer.output_width
+        result = in_order([part[None] for part in composed], groups, rows, width)[0]
         result = self.dropout(result)
         if self.projection is not None:
             result = self.projection(result)
         if self.gain is not None:
             result = self.gain * result + rows
-        penalty = None
-        if entropy is not None:
-            penalty = self.entropy_weight * entropy / sum(int(g.lengths.sum()) for g in groups)
-        return result.float(), penalty, outputs
+        return result.float(), self.penalty(groups, outputs), outputs
 
-    def _in_order(self, composed: list[Tensor], groups: list[Group], rows: Tensor) -> Tensor:
-        """Rows of padded groups, ``(cells, w)`` each, in the order of the batch; zero where a row
-        is in no span."""
-        total = rows.shape[0]
-        if sum(int(group.lengths.sum()) for group in groups) < total:
-            composed = [*composed, rows.new_zeros(1, self.latent.composer.output_width)]
-        cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
-        place = torch.full((total + 1,), len(cells))
-        place[cells] = torch.arange(len(cells))
-        flat = composed[0] if len(composed) == 1 else torch.cat(composed)
-        return flat[place[:total].to(rows.device)]
+    def penalty(self, groups: list[Group], outputs: list[LatentOutput]) -> Tensor | None:
+        if not self.training:
+            return None
+        return entropy_penalty(self.latent, groups, outputs, self.entropy_weight)
+
+
+def entropy_penalty(
+    latent: LatentLayer, groups: list[Group], outputs: list[LatentOutput], weight: float
+) -> Tensor | None:
+    """``weight`` times the entropy of the structures, in nats per token."""
+    if not weight or not groups:
+        return None
+    tokens = sum(int(group.lengths.sum()) for group in groups)
+    total: Tensor | None = None
+    for group, output in zip(groups, outputs):
+        lengths = group.lengths.to(output.scores.device)
+        nats = latent.structure.entropy(output.scores, lengths).sum()
+        total = nats if total is None else total + nats
+    return None if total is None else weight * total / tokens
+
+
+def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
+    """Padded groups, each ``(K, B, n, width)``, as ``(K, N, width)`` in the order of the N rows;
+    zero where a row is in no span."""
+    total = rows.shape[0]
+    flat = [part.flatten(1, 2) for part in composed]
+    if sum(int(group.lengths.sum()) for group in groups) < total:
+        count = len(flat[0]) if flat else 1
+        flat.append(rows.new_zeros(count, 1, width))
+    cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
+    place = torch.full((total + 1,), len(cells))
+    place[cells] = torch.arange(len(cells))
+    together = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+    return together[:, place[:total].to(rows.device)]
+
+
+def build_latent_layer(
+    input_width: int,
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+) -> LatentLayer:
+    # An estimator with a state of its own starts again with the weights.
+    own = estimator.for_width(input_width)
+    return LatentLayer(scorer(input_width), structure, own, composer(input_width))
+
+
+def check_entropy_weight(structure: Structure, weight: float) -> None:
+    if weight and "entropy" not in structure.tractable:
+        raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
+    if not -math.inf < weight < math.inf:
+        raise LatentError(f"entropy_weight is {weight}; expected a finite number.")
+
+
+def check_rates(scorer_learn_rate: float, dropout: float | None) -> None:
+    if scorer_learn_rate < 0:
+        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
 
 
 def build_module(
@@ -176,9 +218,7 @@ def build_module(
     composer: ComposerBuilder,
     entropy_weight: float,
 ) -> SpanModule:
-    # An estimator with a state of its own starts again with the weights.
-    estimator = copy.deepcopy(estimator)
-    latent = LatentLayer(scorer(input_width), structure, estimator, composer(input_width))
+    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
     return span_module(latent, input_width, width, residual, entropy_weight)
 
 
@@ -219,10 +259,16 @@ def build_latent_layer_model(
     see ``build_latent_tok2vec_v1``.
     """
     check_parts(structure, estimator, scorer, composer)
-    if entropy_weight and "entropy" not in structure.tractable:
-        raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
-    if not -math.inf < entropy_weight < math.inf:
-        raise LatentError(f"entropy_weight is {entropy_weight}; expected a finite number.")
+    if estimator.needs_loss:
+        raise IncompatiblePair(
+            estimator.name,
+            "LatentTok2Vec",
+            "it needs the loss of each structure, and components that read token vectors give back "
+            "only a gradient",
+            "the component latent_textcat or latent_textcat_multilabel with this estimator, or an "
+            "estimator that needs no loss, such as Marginals, SparseMAP or ImplicitMLE",
+        )
+    check_entropy_weight(structure, entropy_weight)
     build = partial(
         build_module,
         width=width,
@@ -255,10 +301,7 @@ def layer_model(
     mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
     """The model around a module that ``build`` makes for the width of the input."""
-    if scorer_learn_rate < 0:
-        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
+    check_rates(scorer_learn_rate, dropout)
     shim = LatentShim(
         build,
         learn_rates={"latent.scorer.": scorer_learn_rate},
@@ -310,7 +353,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     groups = group_spans(lengths, spans)
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays if len(array)])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
-    _prepare(model)
+    prepare(model)
     backprop_rows = None
     if is_train:
         (result, _, outputs), backprop_rows = shim.begin_update((rows, groups))
@@ -330,7 +373,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
         ops.unflatten(ops.asarray2f(vectors), lengths),
         spans,
         groups,
-        [_detached(output) for output in outputs],
+        [detached(output) for output in outputs],
     )
 
     def backprop(gradients: list[Floats2d]) -> list[Floats2d]:
@@ -343,7 +386,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     return batch, backprop
 
 
-def _prepare(model: Model) -> None:
+def prepare(model: Model) -> None:
     """Bring the temperature and dropout to the module."""
     shim: Any = model.shims[0]
     module = shim.module
@@ -354,8 +397,8 @@ def _prepare(model: Model) -> None:
             child.p = rate
 
 
-def _detached(output: LatentOutput) -> LatentOutput:
+def detached(output: LatentOutput) -> LatentOutput:
     draw = output.draw
     log_probs = None if draw.log_probs is None else draw.log_probs.detach()
-    detached = type(draw)(draw.z.detach(), draw.weights.detach(), log_probs)
-    return LatentOutput(output.vectors.detach(), detached, output.scores.detach())
+    apart = type(draw)(draw.z.detach(), draw.weights.detach(), log_probs, draw.padding)
+    return LatentOutput(output.vectors.detach(), apart, output.scores.detach())

@@ -136,6 +136,14 @@ class LatentShim(PyTorchShim):
 
         return (rows, penalty, details), backprop
 
+    def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
+        """Add the gradient of ``objective`` of the module, without dropout, to its weights'.
+
+        like: an input of the size that the objective reads.
+        """
+        with _threads_for(like), torch.enable_grad():
+            objective(self.module).backward()
+
     def finish_update(self, optimizer: Optimizer) -> None:
         if not self.is_built:
             return

@@ -4,13 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
-
-LEVELS = ("none", "map", "probabilities")
 
 
 def read_structures(

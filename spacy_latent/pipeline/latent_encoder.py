@@ -159,16 +159,7 @@ class LatentEncoder(TrainablePipe):
         set_heads: bool = False,
         scorer: Callable | None = None,
     ) -> None:
-        from spacy_latent.models.structure_reader import LEVELS
-
-        if annotate not in LEVELS:
-            raise LatentError(
-                f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}."
-            )
-        if not 0 <= threshold <= 1:
-            raise LatentError(f"{name}: threshold is {threshold}; expected a number in [0, 1].")
-        if alternatives < 0:
-            raise LatentError(f"{name}: alternatives is {alternatives}; expected a number >= 0.")
+        annotations.check_settings(name, annotate, threshold, alternatives)
         if not model.has_ref("latent"):
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no latent structure. Use "

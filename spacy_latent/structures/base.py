@@ -276,7 +276,7 @@ class Structure(ABC):
         return scores, lengths.to(torch.int64)
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """z·s over parts, where 0·(−inf) counts as 0."""
+        """z·s of each item, where 0·(−inf) counts as 0; ``z`` as in :meth:`log_prob`."""
         axes = tuple(range(-self.part_axes, 0))
         taken = torch.where(z != 0, scores, scores.new_zeros(()))
         return (z * taken).sum(axes)

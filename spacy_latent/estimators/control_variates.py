@@ -1,0 +1,140 @@
+"""Control variates: what a score-function estimator subtracts from the loss of a sample.
+
+None of them depends on the sample whose loss it is subtracted from, so the gradient stays unbiased.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+
+
+class ControlVariate(nn.Module, ABC):
+    """greedy: whether it needs the loss of the best structure. min_samples: how many samples of
+    each text it needs."""
+
+    greedy: ClassVar[bool] = False
+    min_samples: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        # Configs are checked against this signature; torch's takes anything.
+        super().__init__()
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def for_width(self, width: int) -> ControlVariate:
+        """A copy with fresh state, for features of this width."""
+        return copy.deepcopy(self)
+
+    @abstractmethod
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        """What to subtract, of a shape that broadcasts to ``losses``, without gradient.
+
+        losses: ``(K, D)``, of the samples, without gradient. greedy: ``(D,)``, of the best
+        structures, if asked for. features: ``(D, width)``, the mean input vector of each text.
+        """
+
+    def fit(self, losses: Tensor, features: Tensor) -> Tensor | None:
+        """A term for the objective ``(D,)`` that trains this control variate's weights."""
+        return None
+
+
+class MovingAverage(ControlVariate):
+    """The running mean of all earlier losses.
+
+    decay: weight of the past, in [0, 1). The mean is a buffer, stored with the weights.
+    """
+
+    average: Tensor
+    total: Tensor
+
+    def __init__(self, decay: float = 0.95) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise LatentError(f"MovingAverage: decay is {decay}; expected a number in [0, 1).")
+        self.decay = decay
+        self.register_buffer("average", torch.zeros((), dtype=torch.float64))
+        # Of the weights so far: without it the first means would be drawn to zero.
+        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        before = (self.average / self.total.clamp_min(1e-12)).to(losses)
+        if losses.numel():
+            new = losses.double().mean().to(self.average.device)
+            self.average.mul_(self.decay).add_((1 - self.decay) * new)
+            self.total.mul_(self.decay).add_(1 - self.decay)
+        return before
+
+
+class LearnedConstant(ControlVariate):
+    """One trained number, by squared error to the losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(()))
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        return self.value.detach().to(losses.dtype)
+
+    def fit(self, losses: Tensor, features: Tensor) -> Tensor:
+        return 0.5 * (self.value - losses).square().mean(0)
+
+
+class NetworkBaseline(ControlVariate):
+    """b(x), a perceptron on the mean input vector of the text, by squared error to the losses. Its
+    gradient does not reach the embedder.
+
+    hidden_width: of its one hidden layer.
+    """
+
+    def __init__(self, hidden_width: int = 64) -> None:
+        super().__init__()
+        if hidden_width < 1:
+            raise LatentError(f"NetworkBaseline: hidden_width is {hidden_width}, must be >= 1.")
+        self.hidden_width = hidden_width
+        self.network: nn.Module | None = None
+
+    def for_width(self, width: int) -> ControlVariate:
+        made = NetworkBaseline(self.hidden_width)
+        made.network = nn.Sequential(
+            nn.Linear(width, self.hidden_width), nn.Tanh(), nn.Linear(self.hidden_width, 1)
+        )
+        return made
+
+    def _value(self, features: Tensor) -> Tensor:
+        if self.network is None:
+            raise LatentError("NetworkBaseline has no weights yet: call for_width(width) first.")
+        return self.network(features.detach()).squeeze(-1)
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        return self._value(features).detach().to(losses.dtype)
+
+    def fit(self, losses: Tensor, features: Tensor) -> Tensor:
+        return 0.5 * (self._value(features) - losses).square().mean(0)
+
+
+class SelfCritical(ControlVariate):
+    """The loss of the best structure of the same text (Rennie et al. 2017)."""
+
+    greedy = True
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        assert greedy is not None
+        return greedy
+
+
+class LeaveOneOut(ControlVariate):
+    """The mean loss of the other samples of the same text (Kool et al. 2019)."""
+
+    min_samples = 2
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        return (losses.sum(0) - losses) / (losses.shape[0] - 1)

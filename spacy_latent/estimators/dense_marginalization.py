@@ -1,0 +1,69 @@
+"""The sum of the loss over all structures, where there are few."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+
+Prediction = Literal["map", "marginal"]
+
+
+class DenseMarginalization(Estimator):
+    """Σ_z p(z)·L(z) over every structure, differentiated as it stands: exact.
+
+    max_structures: how many there may be. An item with more is refused with an error.
+    prediction ("map" or "marginal"): whether the best structure is used when not training, or all
+        with their probabilities.
+    """
+
+    requires = frozenset({"log_partition"})
+    needs_loss = True
+    hard = True
+
+    def __init__(self, max_structures: int = 64, prediction: Prediction = "map") -> None:
+        check_marginalization(self.name, "max_structures", max_structures, prediction)
+        self.max_structures = max_structures
+        self.prediction: Prediction = prediction
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if not is_train and self.prediction == "map":
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        count = structure.log_count(scores, lengths)
+        many = count > torch.tensor(self.max_structures + 0.5).log()
+        if bool(many.any()):
+            item = int(many.nonzero()[0])
+            raise LatentError(
+                f"DenseMarginalization: item {item} has about {float(count[item].exp()):.3g} "
+                f"structures and max_structures is {self.max_structures}. Use SparseMAP with "
+                "marginalize=true, TopKSparsemax or SumAndSample, or raise max_structures."
+            )
+        z, known = best_structures(structure, scores, lengths, self.max_structures)
+        weights = structure.log_prob(z, scores, lengths).exp()
+        return Draw(z, torch.where(known, weights, 0.0), padding=~known)
+
+
+def best_structures(
+    structure: Structure, scores: Tensor, lengths: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """The k best structures ``(K, B, *parts)``, K ≤ k as large as any item needs, and which of them
+    there are, ``(K, B)``."""
+    best = structure.top_k(scores.detach(), lengths, k)
+    known = ~best.scores.isneginf()
+    count = max(1, int(known.sum(0).amax())) if known.numel() else 1
+    return best.z[:count], known[:count]
+
+
+def check_marginalization(name: str, argument: str, count: int, prediction: str) -> None:
+    if count < 1:
+        raise LatentError(f"{name}: {argument} is {count}; expected at least 1.")
+    if prediction not in ("map", "marginal"):
+        raise LatentError(f"{name}: prediction is {prediction!r}; expected 'map' or 'marginal'.")

@@ -1,0 +1,108 @@
+"""The score-function estimator, REINFORCE (Williams 1992), with control variates and PPO."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.structures.base import Structure
+
+
+class ScoreFunction(Estimator, nn.Module):
+    """The gradient of E[L(z)] for the scores, (L(z) − b)·∇log p(z) averaged over exact samples;
+    unbiased. At prediction the best structure.
+
+    num_samples: structures drawn for each text.
+    control_variate: gives b; None for 0.
+    normalize_advantage: divide L(z) − b by its standard deviation over the batch, which takes the
+        scale of the loss out of the step but not its direction; the gradient is then scaled, and
+        no more unbiased for one fixed scale.
+    inner_steps: how often the scorer learns from the same samples; above 1 by PPO (Schulman et al.
+        2017): after the update of all weights, further ones of the scorer alone in which the ratio
+        of new and old probability is clipped to 1 ± clip. Use it with dropout = 0.
+    """
+
+    requires = frozenset({"sample", "log_prob"})
+    linear_only = False
+    needs_loss = True
+    hard = True
+
+    def __init__(
+        self,
+        num_samples: int = 1,
+        control_variate: ControlVariate | None = None,
+        normalize_advantage: bool = False,
+        inner_steps: int = 1,
+        clip: float = 0.2,
+    ) -> None:
+        nn.Module.__init__(self)
+        if num_samples < 1 or inner_steps < 1 or not clip > 0:
+            raise LatentError(
+                f"{self.name}: num_samples is {num_samples}, inner_steps {inner_steps} and clip "
+                f"{clip}; expected num_samples >= 1, inner_steps >= 1 and clip > 0."
+            )
+        check_control_variate(self.name, control_variate, num_samples)
+        self.num_samples = num_samples
+        self.control_variate = control_variate
+        self.normalize_advantage = normalize_advantage
+        self.inner_steps = inner_steps
+        self.clip = clip
+
+    def for_width(self, width: int) -> ScoreFunction:
+        variate = self.control_variate
+        return type(self)(
+            self.num_samples,
+            None if variate is None else variate.for_width(width),
+            self.normalize_advantage,
+            self.inner_steps,
+            self.clip,
+        )
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch = scores.shape[0]
+        if not is_train:
+            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+        count = self.num_samples
+        z = structure.sample(scores.detach(), lengths, count)
+        log_probs = structure.log_prob(z, scores, lengths)
+        weights = scores.new_full((count, batch), 1.0 / count)
+        if self.control_variate is not None and self.control_variate.greedy:
+            z = torch.cat([z, structure.map(scores, lengths)[None]])
+            nothing = scores.new_zeros((1, batch))
+            log_probs, weights = torch.cat([log_probs, nothing]), torch.cat([weights, nothing])
+        return Draw(z, weights, log_probs)
+
+    def objective(
+        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+    ) -> Tensor:
+        sampled, known = losses[: self.num_samples], losses.detach()
+        own = known[: self.num_samples]
+        advantage, objective = own, sampled.mean(0)
+        variate = self.control_variate
+        if variate is not None:
+            advantage = own - variate(own, known[-1] if variate.greedy else None, features)
+            fit = variate.fit(own, features)
+            objective = objective if fit is None else objective + fit
+        if self.normalize_advantage and advantage.numel() > 1:
+            advantage = advantage / advantage.std().clamp_min(1e-6)
+        return objective + (advantage * log_probs[: self.num_samples]).mean(0)
+
+
+def check_control_variate(name: str, variate: ControlVariate | None, num_samples: int) -> None:
+    if variate is None:
+        return
+    if not isinstance(variate, ControlVariate):
+        raise LatentError(
+            f"{name}: control_variate is of type {type(variate).__name__}; expected a control "
+            "variate, such as spacy-latent.SelfCritical.v1, or null."
+        )
+    if num_samples < variate.min_samples:
+        raise LatentError(
+            f"{name}: num_samples is {num_samples}, and {variate.name} needs at least "
+            f"{variate.min_samples}."
+        )

@@ -1,0 +1,101 @@
+"""An exact sum over the likeliest structures, and one sample of the others (Liu et al. 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.estimators.dense_marginalization import best_structures
+from spacy_latent.estimators.score_function import check_control_variate
+from spacy_latent.structures.base import Structure
+
+# What is less probable than this, all together, is left out: rejection would take too many draws.
+NEGLIGIBLE = 1e-3
+# Draws at once, and how often: scores so large that the rest is rounding must not hang it.
+DRAWS, ROUNDS = 16, 500
+
+
+class SumAndSample(Estimator, nn.Module):
+    """Σ over the k best structures of p(z)·L(z), plus (1 − Σ p)·L(z)·∇log p of one sample z from
+    the rest; its variance is below that of one plain sample. Unbiased, but for rests of a
+    probability below 0.001, which are left out. At prediction the best structure.
+
+    k: how many are summed.
+    control_variate: subtracted from all losses where they meet the gradient of a probability; None
+        for 0. SelfCritical is that of the best structure, which the sum contains.
+    """
+
+    requires = frozenset({"sample", "log_prob"})
+    needs_loss = True
+    hard = True
+
+    def __init__(self, k: int = 4, control_variate: ControlVariate | None = None) -> None:
+        nn.Module.__init__(self)
+        if k < 1:
+            raise LatentError(f"SumAndSample: k is {k}; expected at least 1.")
+        check_control_variate(self.name, control_variate, 1)
+        self.k = k
+        self.control_variate = control_variate
+
+    def for_width(self, width: int) -> SumAndSample:
+        variate = self.control_variate
+        return SumAndSample(self.k, None if variate is None else variate.for_width(width))
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if not is_train:
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        z, known = best_structures(structure, scores, lengths, self.k)
+        log_probs = structure.log_prob(z, scores, lengths)
+        weights = torch.where(known, log_probs.exp(), 0.0)
+        rest = (1 - weights.detach().sum(0)).clamp_min(0.0)
+        other, found = _sample_outside(structure, scores.detach(), lengths, z, rest)
+        z = torch.cat([z, other[None]])
+        last = torch.where(found, rest, 0.0)
+        of_other = structure.log_prob(other, scores, lengths)
+        # The sum is differentiated through its weights, the sample through its log-probability.
+        log_probs = torch.cat([torch.zeros_like(log_probs), of_other[None]])
+        present = torch.cat([known, found[None]])
+        return Draw(z, torch.cat([weights, last[None]]), log_probs, padding=~present)
+
+    def objective(
+        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+    ) -> Tensor:
+        fixed, known = weights.detach(), losses.detach()
+        objective = (fixed * losses).sum(0)
+        own = (fixed * known).sum(0, keepdim=True)
+        baseline: Tensor | float = 0.0
+        variate = self.control_variate
+        if variate is not None:
+            baseline = variate(own, known[0], features)
+            fit = variate.fit(own, features)
+            objective = objective if fit is None else objective + fit
+        advantage = known - baseline
+        objective = objective + (advantage * (weights - fixed))[:-1].sum(0)
+        return objective + fixed[-1] * advantage[-1] * log_probs[-1]
+
+
+def _sample_outside(
+    structure: Structure, scores: Tensor, lengths: Tensor, z: Tensor, rest: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A sample of each item that is none of its structures ``z`` ``(K, B, *parts)``, by rejection;
+    and for which items, ``(B,)``, there is one. Their probability is ``rest`` ``(B,)``."""
+    result = z[0].clone()
+    wanted = rest > NEGLIGIBLE
+    found = torch.zeros_like(wanted)
+    for _ in range(ROUNDS):
+        items = (wanted & ~found).nonzero().flatten()
+        if not len(items):
+            break
+        drawn = structure.sample(scores[items], lengths[items.to(lengths.device)], DRAWS)
+        same = (drawn[:, None] == z[None, :, items]).flatten(3).all(3).any(1)
+        some = (~same).any(0)
+        first = (~same).to(torch.int8).argmax(0)
+        result[items[some]] = drawn[first[some], some.nonzero().flatten()]
+        found[items[some]] = True
+    return result, found

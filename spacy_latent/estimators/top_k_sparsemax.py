@@ -1,0 +1,47 @@
+"""Sparse marginalization over the k best structures (Correia et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.dense_marginalization import (
+    Prediction,
+    best_structures,
+    check_marginalization,
+)
+from spacy_latent.structures.base import Structure
+
+
+class TopKSparsemax(Estimator):
+    """Σ p(z)·L(z) where p is the sparsemax of the structures' total scores, over the k best of them
+    (Correia et al. 2020, section 4). It is the sparsemax over all structures wherever fewer than k
+    get a share; else what the others would get is lost to it.
+
+    k: bound on the number of structures.
+    prediction ("map" or "marginal"): whether the best structure is used when not training, or all k
+        with their weights.
+    """
+
+    needs_loss = True
+    hard = True
+
+    def __init__(self, k: int = 10, prediction: Prediction = "map") -> None:
+        check_marginalization(self.name, "k", k, prediction)
+        self.k = k
+        self.prediction: Prediction = prediction
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        from spacy_latent.kernels.simplex import sparsemax
+
+        if not is_train and self.prediction == "map":
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        z, known = best_structures(structure, scores, lengths, self.k)
+        totals = torch.where(known, structure.log_potential(z, scores, lengths), -torch.inf)
+        sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64)
+        weights = sparsemax(totals.t().contiguous(), sizes, self.name).t()
+        return Draw(z, weights, padding=weights.detach() == 0)

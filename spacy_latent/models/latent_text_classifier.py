@@ -1,0 +1,224 @@
+"""A text classifier over K latent structures per text: embedder, structure, composer, linear layer.
+
+The embedder runs once, whatever K is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from spacy.tokens import Doc
+from thinc.api import Linear, Model, torch2xp, xp2torch, zero_init
+from thinc.layers.resizable import resize_linear_weighted
+from thinc.types import Floats2d
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.span_getters import DocSpans, SpanGetter
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_layer_model import (
+    Kept,
+    TextVectors,
+    build_text_layer_model,
+    inner_step,
+    keep,
+)
+from spacy_latent.structures.base import Structure
+
+NAME = "latent_text_classifier"
+
+
+@dataclass
+class TextPredictions:
+    """logits: ``(K, D, labels)``, of each structure. scores: ``(D, labels)``, the weighted mean of
+    their probabilities. made: weights, log-probabilities and structures."""
+
+    logits: Tensor
+    scores: Floats2d
+    made: TextVectors
+
+
+def build_latent_text_classifier_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    composer: ComposerBuilder | None = None,
+    span_getter: SpanGetter | None = None,
+    use_reduce_first: bool = False,
+    use_reduce_last: bool = False,
+    use_reduce_max: bool = False,
+    use_reduce_mean: bool = True,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
+    train it by the loss of each structure.
+
+    tok2vec: the embedder, of any width.
+    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+    structure: None for SpanningTree.
+    scorer: None for BiaffineScorer.
+    estimator: None for ScoreFunction with SelfCritical. Any estimator will do: with one that needs
+        no loss, the objective is the weighted mean of the losses of its structures.
+    composer: None for GraphConvolution.
+    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
+    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
+        tokens make one of the doc, as in ``spacy.TextCatReduce.v1``.
+    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``. entropy_weight below 0 is also the weight of
+        KL(p ‖ uniform), which is the entropy's complement to a constant.
+    nO: number of labels; set by the component.
+    """
+    from spacy_latent.estimators.control_variates import SelfCritical
+    from spacy_latent.estimators.score_function import ScoreFunction
+    from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+    from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+    from spacy_latent.structures.spanning_tree import SpanningTree
+
+    used = {
+        "first": use_reduce_first,
+        "last": use_reduce_last,
+        "max": use_reduce_max,
+        "mean": use_reduce_mean,
+    }
+    pooling = tuple(kind for kind, on in used.items() if on)
+    if not pooling:
+        raise LatentError(
+            "LatentTextClassifier: no reduction is used. Set at least one of use_reduce_first, "
+            "use_reduce_last, use_reduce_max and use_reduce_mean to true."
+        )
+    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    texts = build_text_layer_model(
+        input_width=known,
+        pooling=pooling,
+        structure=structure or SpanningTree(),
+        estimator=estimator or ScoreFunction(control_variate=SelfCritical()),
+        scorer=scorer or build_biaffine_scorer_v1(),
+        composer=composer or build_graph_convolution_v1(),
+        scorer_learn_rate=scorer_learn_rate,
+        entropy_weight=entropy_weight,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+    output: Model = Linear(nO, texts.maybe_get_dim("nO"), init_W=zero_init)
+    model: Model = Model(
+        NAME,
+        forward,
+        init=init,
+        layers=[tok2vec, texts, output],
+        dims={"nO": nO},
+        attrs={
+            "span_getter": span_getter or DocSpans(max_length=512),
+            "multi_label": not exclusive_classes,
+            "resize_output": resize_output,
+            "replace_listener": set_refs,
+        },
+    )
+    return set_refs(model)
+
+
+def set_refs(model: Model) -> Model:
+    """Name the parts. ``Model.copy`` drops the names, so ``nlp.replace_listeners`` calls this."""
+    tok2vec, texts, output = model.layers
+    model.set_ref("tok2vec", tok2vec)
+    model.set_ref("latent", texts)
+    model.set_ref("output_layer", output)
+    return model
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    tok2vec, texts, output = model.layers
+    tok2vec.initialize(X=X)
+    width = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    docs = [doc for doc in X or [] if len(doc)]
+    if width is None and docs:
+        width = tok2vec.predict(docs[:1])[0].shape[1]
+    sample: Any = None if width is None else ([model.ops.alloc2f(0, width)], [[]])
+    texts.initialize(X=sample)
+    if texts.has_dim("nO"):
+        output.set_dim("nI", texts.get_dim("nO"), force=True)
+    if Y is not None:
+        model.set_dim("nO", Y.shape[1], force=True)
+        output.set_dim("nO", Y.shape[1], force=True)
+    if output.has_dim("nO") and output.has_dim("nI"):
+        output.initialize()
+    return model
+
+
+def resize_output(model: Model, labels: int) -> Model:
+    """Make room for more labels; what is known of the others stays."""
+    output = model.layers[2]
+    model.layers[2] = resize_linear_weighted(output, labels)
+    model.set_dim("nO", labels, force=True)
+    return set_refs(model)
+
+
+def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Scores ``(D, labels)``. Its backprop takes the gradient of the scores before the softmax or
+    sigmoid, as those of spaCy's text classifiers do, and leaves the weights of the structures
+    alone; :func:`run` is what a component trains with."""
+    found, backprop = run(model, docs, is_train)
+    weights = found.made.weights
+
+    def backprop_scores(d_scores: Floats2d) -> Any:
+        gradient = weights[:, :, None] * xp2torch(d_scores).to(weights)
+        nothing = torch.zeros_like(weights)
+        return backprop((gradient, nothing, nothing))
+
+    return found.scores, backprop_scores
+
+
+def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredictions, Any]:
+    """The forward pass with the prediction of each structure. Its backprop takes the gradients of
+    logits, weights and log-probabilities."""
+    found, backprop, _ = run_and_keep(model, docs, is_train)
+    return found, backprop
+
+
+def run_and_keep(
+    model: Model, docs: Sequence[Doc], is_train: bool
+) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
+    """As :func:`run`, and a function that gives what :func:`inner_step` needs."""
+    tok2vec, texts, output = model.layers
+    docs = list(docs)
+    spans = model.attrs["span_getter"](docs)
+    arrays, backprop_tok2vec = tok2vec(docs, is_train)
+    made, backprop_texts = texts((arrays, spans), is_train)
+    rows, backprop_output = output(made.vectors, is_train)
+    count = made.weights.shape[0]
+    logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)
+    probabilities = logits.sigmoid() if model.attrs["multi_label"] else logits.softmax(-1)
+    mean = (made.weights[:, :, None] * probabilities).sum(0)
+    scores: Any = torch2xp(mean)
+    found = TextPredictions(logits, scores, made)
+
+    def backprop(gradients: tuple[Tensor, Tensor, Tensor]) -> Any:
+        d_logits = torch2xp(gradients[0].reshape(rows.shape).to(logits))
+        d_vectors = backprop_output(d_logits)
+        return backprop_tok2vec(backprop_texts((d_vectors, *gradients[1:])))
+
+    return found, backprop, lambda: keep(texts, arrays, made)
+
+
+def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
+    """See :func:`spacy_latent.models.text_layer_model.inner_step`."""
+    inner_step(model.layers[1], kept, advantage, before, clip)
+
+
+def latent_layer(model: Model) -> LatentLayer:
+    """The torch module with the structure."""
+    shim: Any = model.layers[1].shims[0]
+    return shim.module.latent

@@ -1,0 +1,346 @@
+"""The latent layer for losses of whole structures: each of K structures gives a vector per text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from thinc.api import Model, torch2xp, xp2torch
+from thinc.types import Floats2d
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
+from spacy_latent.models.latent_layer_model import (
+    Group,
+    LatentBatch,
+    Spans,
+    build_latent_layer,
+    check_entropy_weight,
+    check_rates,
+    detached,
+    entropy_penalty,
+    group_spans,
+    in_order,
+    prepare,
+)
+from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.structures.base import Structure
+
+POOLINGS = ("first", "last", "max", "mean")
+
+
+@dataclass
+class TextVectors:
+    """What the layer makes of D texts.
+
+    vectors: ``(K·D, width)``, those of the first structure of all texts before the second's.
+    weights, log_probs: ``(K, D)``; log_probs are 0 where the estimator has none.
+    features: ``(D, d)``, the mean input vectors, without gradient.
+    batch: the structures; its vectors are empty.
+    """
+
+    vectors: Floats2d
+    weights: Tensor
+    log_probs: Tensor
+    features: Tensor
+    batch: LatentBatch
+
+
+@dataclass
+class Kept:
+    """The structures of an update, for further steps on them."""
+
+    rows: Tensor
+    groups: list[Group]
+    sizes: list[int]
+    drawn: list[Tensor]
+
+
+class TextModule(nn.Module):
+    """Rows ``(N, d)`` to one vector per text and structure.
+
+    pooling: which of POOLINGS make a text's vector, one after another, out of those of its tokens.
+    entropy_weight: see ``build_latent_text_classifier_v1``.
+    """
+
+    def __init__(self, latent: LatentLayer, pooling: tuple[str, ...], entropy_weight: float):
+        super().__init__()
+        self.latent = latent
+        self.dropout = nn.Dropout(0.0)
+        self.pooling = pooling
+        self.entropy_weight = entropy_weight
+
+    @property
+    def output_width(self) -> int:
+        return self.latent.composer.output_width * len(self.pooling)
+
+    def forward(
+        self, rows: Tensor, groups: list[Group], sizes: list[int]
+    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], int, Tensor]]:
+        """sizes: how many rows each text has.
+
+        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` in one row, so
+        that there is one gradient; a penalty or None; structures, K, and the texts' features.
+        """
+        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+        composed, outputs = [], []
+        for group in groups:
+            lengths = group.lengths.to(rows.device)
+            vectors = padded[group.rows.to(rows.device)]
+            draw, scores = self.latent.read(vectors, lengths)
+            composed.append(self.latent.compose_each(vectors, draw, lengths))
+            outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores))
+        count = max((len(part) for part in composed), default=1)
+        composed = [_up_to(part, count) for part in composed]
+        width = self.latent.composer.output_width
+        tokens = in_order(composed, groups, rows, width)
+        pooled = self.dropout(self._pool(tokens, sizes))
+        weights = self._of_texts(groups, [output.draw for output in outputs], count, len(sizes))
+        log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(sizes))
+        flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
+        penalty = None
+        if self.training:
+            penalty = entropy_penalty(self.latent, groups, outputs, self.entropy_weight)
+        (means,) = _padded(rows.detach()[None], sizes)[0].sum(2)
+        lengths = torch.tensor(sizes, device=rows.device).clamp_min(1)
+        return flat, penalty, (outputs, count, means / lengths[:, None])
+
+    def _pool(self, tokens: Tensor, sizes: list[int]) -> Tensor:
+        """Vectors ``(K, N, width)`` of tokens as ``(K, D, output_width)``; 0 for an empty text."""
+        padded, inside = _padded(tokens, sizes)
+        lengths = torch.tensor(sizes, device=tokens.device)
+        pooled = []
+        for kind in self.pooling:
+            if kind == "mean":
+                pooled.append(padded.sum(2) / lengths.clamp_min(1)[:, None])
+            elif kind == "max":
+                low = padded.masked_fill(~inside[..., None], -torch.inf)
+                found = low.amax(2) if padded.shape[2] else padded.sum(2)
+                pooled.append(torch.where(lengths[:, None] > 0, found, 0.0))
+            elif not padded.shape[2]:
+                pooled.append(padded.sum(2))
+            elif kind == "first":
+                pooled.append(padded[:, :, 0])
+            else:
+                text = torch.arange(len(sizes), device=tokens.device)
+                pooled.append(padded[:, text, (lengths - 1).clamp_min(0)])
+        return torch.cat(pooled, -1)
+
+    def _of_texts(self, groups: list[Group], draws: list[Draw], count: int, texts: int) -> Tensor:
+        """Weights ``(K, D)``. The structures of a text's spans are taken together by their place
+        among the K."""
+        result = torch.zeros(count, texts)
+        result[0] = 1.0
+        if not draws:
+            return result
+        result = result.to(draws[0].weights)
+        weights = torch.cat([_up_to(draw.weights, count) for draw in draws], 1)
+        text = torch.tensor([d for group in groups for d, _ in group.members], device=result.device)
+        first = torch.full((texts,), len(text), device=result.device)
+        first = first.scatter_reduce(0, text, torch.arange(len(text)).to(text), "amin")
+        has = first < len(text)
+        result = torch.where(has, weights[:, first.clamp_max(len(text) - 1)], result)
+        if bool((weights.detach() - result.detach()[:, text]).abs().gt(1e-4).any()):
+            raise LatentError(
+                f"A text has several spans, each with weighted structures of its own, and "
+                f"{self.latent.estimator.name} needs one structure for a whole text. Use "
+                "spacy-latent.DocSpans.v1 with a larger max_length as the span_getter."
+            )
+        return result
+
+    def log_probs(self, groups: list[Group], draws: list[Draw], count: int, texts: int) -> Tensor:
+        """``(K, D)``, summed over the spans of each text."""
+        total: Tensor = torch.zeros(count, texts)
+        for group, draw in zip(groups, draws):
+            if draw.log_probs is None:
+                continue
+            text = torch.tensor([d for d, _ in group.members], device=draw.log_probs.device)
+            own = _up_to(draw.log_probs, count)
+            total = total.to(own).index_add(1, text, own)
+        return total if not draws else total.to(draws[0].weights)
+
+    def again(self, kept: Kept) -> Tensor:
+        """Log-probabilities ``(K, D)`` of structures drawn earlier, under the present scorer."""
+        padded = torch.cat([kept.rows, kept.rows.new_zeros(1, kept.rows.shape[1])])
+        draws, latent = [], self.latent
+        for group, z in zip(kept.groups, kept.drawn):
+            lengths = group.lengths.to(kept.rows.device)
+            vectors = padded[group.rows.to(kept.rows.device)]
+            scores = latent.scorer(vectors, lengths) / latent.temperature
+            structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
+            log_probs = structure.log_prob(z, scores, lengths)
+            draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
+        return self.log_probs(kept.groups, draws, len(kept.drawn[0]), len(kept.sizes))
+
+
+def _up_to(part: Tensor, count: int) -> Tensor:
+    """``(K, ...)`` with zeros up to ``count``."""
+    if len(part) == count:
+        return part
+    return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
+
+
+def _padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    """Rows ``(K, N, width)`` as ``(K, D, longest, width)`` with zeros, and what is inside."""
+    lengths = torch.tensor(sizes, dtype=torch.int64)
+    column = torch.arange(int(lengths.max()) if sizes else 0)
+    inside = column < lengths[:, None]
+    place = torch.where(inside, (lengths.cumsum(0) - lengths)[:, None] + column, rows.shape[1])
+    zero = rows.new_zeros(len(rows), 1, rows.shape[2])
+    return torch.cat([rows, zero], 1)[:, place.to(rows.device)], inside.to(rows.device)
+
+
+def build_text_module(
+    input_width: int,
+    *,
+    pooling: tuple[str, ...],
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+    entropy_weight: float,
+) -> TextModule:
+    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
+    return TextModule(latent, pooling, entropy_weight)
+
+
+def build_text_layer_model(
+    *,
+    input_width: int | None,
+    pooling: tuple[str, ...],
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+    scorer_learn_rate: float,
+    entropy_weight: float,
+    temperature: Temperature,
+    dropout: float | None,
+    mixed_precision: bool,
+) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
+    """Model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
+
+    Its backprop takes the gradients of vectors, weights and log_probs and returns those of the
+    rows. For the arguments see ``build_latent_text_classifier_v1``.
+    """
+    check_parts(structure, estimator, scorer, composer)
+    check_entropy_weight(structure, entropy_weight)
+    check_rates(scorer_learn_rate, dropout)
+    build = partial(
+        build_text_module,
+        pooling=pooling,
+        structure=structure,
+        estimator=estimator,
+        scorer=scorer,
+        composer=composer,
+        entropy_weight=entropy_weight,
+    )
+    shim = LatentShim(
+        build,
+        learn_rates={"latent.scorer.": scorer_learn_rate},
+        temperature=temperature,
+        mixed_precision=mixed_precision,
+    )
+    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
+    model: Model = Model(
+        "latent_text",
+        forward,
+        init=init,
+        dims={"nI": None, "nO": None},
+        attrs=attrs,
+        shims=[shim],
+    )
+    if input_width is not None:
+        set_input_width(model, input_width)
+    return model
+
+
+def set_input_width(model: Model, width: int) -> None:
+    """Build the module for an input of ``width`` features, with fresh weights."""
+    model.set_dim("nI", width)
+    shim: Any = model.shims[0]
+    shim.build(width)
+    model.set_dim("nO", shim.module.output_width)
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    width = model.maybe_get_dim("nI")
+    if X is not None and len(X[0]):
+        width = X[0][0].shape[1]
+    if width is not None:
+        set_input_width(model, width)
+    return model
+
+
+def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
+    arrays, spans = inputs
+    shim: Any = model.shims[0]
+    ops: Any = model.ops
+    sizes = [len(array) for array in arrays]
+    groups = group_spans(sizes, spans)
+    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
+    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
+    prepare(model)
+    backprop_rows = None
+    if is_train:
+        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(
+            (rows, groups, sizes)
+        )
+    else:
+        result, _, (outputs, count, features) = shim.predict((rows, groups, sizes))
+        if not torch.isfinite(result).all():
+            raise LatentError(
+                "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
+                "embedder's vectors, are not finite: train again with a lower learning rate or "
+                "with training.optimizer.grad_clip."
+            )
+    pairs = count * len(sizes)
+    size = result.numel() - 2 * pairs
+    held = result.detach()
+    vectors: Any = torch2xp(held[:size].view(pairs, -1).clone())
+    batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
+    weights = held[size : size + pairs].view(count, -1)
+    log_probs = held[size + pairs :].view(count, -1)
+    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, features.detach(), batch)
+
+    def backprop(gradients: tuple[Floats2d, Tensor, Tensor]) -> list[Floats2d]:
+        if backprop_rows is None:
+            raise LatentError("The latent layer cannot backpropagate from a prediction.")
+        d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)
+        parts = [d_vectors, *(part.to(d_vectors) for part in gradients[1:])]
+        gradient = torch.cat([part.flatten() for part in parts])
+        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), sizes)
+
+    return made, backprop
+
+
+def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
+    """What :func:`inner_step` needs of an update."""
+    shim: Any = model.shims[0]
+    ops: Any = model.ops
+    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
+    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device).clone()
+    drawn = [output.draw.z for output in made.batch.outputs]
+    return Kept(rows, made.batch.groups, [len(array) for array in arrays], drawn)
+
+
+def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
+    """Leave in the scorer the gradient of PPO's clipped objective (Schulman et al. 2017, eq. 7).
+
+    advantage: ``(K, D)``, the gradient of the objective for log_probs at the draw. before: those
+    log_probs.
+    """
+    shim: Any = model.shims[0]
+
+    def objective(module: TextModule) -> Tensor:
+        ratio = (module.again(kept) - before).exp()
+        clipped = ratio.clamp(1 - clip, 1 + clip)
+        return torch.maximum(ratio * advantage, clipped * advantage).sum()
+
+    shim.accumulate(objective, kept.rows)

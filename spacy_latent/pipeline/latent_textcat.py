@@ -1,0 +1,449 @@
+"""The components ``latent_textcat`` and ``latent_textcat_multilabel``: text classifiers that own
+the loss of each latent structure.
+
+Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from spacy.errors import Errors
+from spacy.language import Language
+from spacy.pipeline.textcat import TextCategorizer
+from spacy.tokens import Doc
+from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.util import minibatch
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.types import Floats2d
+
+from spacy_latent import annotations
+from spacy_latent.errors import LatentError
+
+DEFAULT_CONFIG = """
+[latent_textcat]
+threshold = 0.0
+annotate = "map"
+probability_threshold = 0.01
+alternatives = 0
+scorer = {"@scorers": "spacy.textcat_scorer.v2"}
+
+[latent_textcat.model]
+@architectures = "spacy-latent.LatentTextClassifier.v1"
+exclusive_classes = true
+use_reduce_mean = true
+
+[latent_textcat.model.tok2vec]
+@architectures = "spacy.HashEmbedCNN.v2"
+pretrained_vectors = null
+width = 96
+depth = 4
+embed_size = 2000
+window_size = 1
+maxout_pieces = 3
+subword_features = true
+
+[latent_textcat.model.structure]
+@misc = "spacy-latent.SpanningTree.v1"
+
+[latent_textcat.model.scorer]
+@misc = "spacy-latent.BiaffineScorer.v1"
+
+[latent_textcat.model.estimator]
+@misc = "spacy-latent.ScoreFunction.v1"
+num_samples = 1
+
+[latent_textcat.model.estimator.control_variate]
+@misc = "spacy-latent.SelfCritical.v1"
+
+[latent_textcat.model.composer]
+@misc = "spacy-latent.GraphConvolution.v1"
+
+[latent_textcat.model.span_getter]
+@misc = "spacy-latent.DocSpans.v1"
+max_length = 512
+"""
+
+
+def _default_config(multilabel: bool) -> dict[str, Any]:
+    config = Config().from_str(DEFAULT_CONFIG)["latent_textcat"]
+    if multilabel:
+        config["threshold"] = 0.5
+        config["scorer"] = {"@scorers": "spacy.textcat_multilabel_scorer.v2"}
+        config["model"]["exclusive_classes"] = False
+        config["score_range"] = None
+    return config
+
+
+@Language.factory(
+    "latent_textcat",
+    assigns=["doc.cats", "doc._.latent"],
+    default_config=_default_config(multilabel=False),
+    default_score_weights={
+        "cats_score": 1.0,
+        "cats_score_desc": None,
+        "cats_micro_p": None,
+        "cats_micro_r": None,
+        "cats_micro_f": None,
+        "cats_macro_p": None,
+        "cats_macro_r": None,
+        "cats_macro_f": None,
+        "cats_macro_auc": None,
+        "cats_f_per_type": None,
+    },
+)
+def make_latent_textcat(
+    nlp: Language,
+    name: str,
+    model: Model[list[Doc], Floats2d],
+    threshold: float,
+    annotate: str,
+    probability_threshold: float,
+    alternatives: int,
+    scorer: Callable | None,
+) -> "LatentTextCategorizer":
+    return LatentTextCategorizer(
+        nlp.vocab,
+        model,
+        name,
+        threshold=threshold,
+        annotate=annotate,
+        probability_threshold=probability_threshold,
+        alternatives=alternatives,
+        scorer=scorer,
+    )
+
+
+@Language.factory(
+    "latent_textcat_multilabel",
+    assigns=["doc.cats", "doc._.latent"],
+    default_config=_default_config(multilabel=True),
+    default_score_weights={
+        "cats_score": 1.0,
+        "cats_score_desc": None,
+        "cats_micro_p": None,
+        "cats_micro_r": None,
+        "cats_micro_f": None,
+        "cats_macro_p": None,
+        "cats_macro_r": None,
+        "cats_macro_f": None,
+        "cats_macro_auc": None,
+        "cats_f_per_type": None,
+    },
+)
+def make_latent_textcat_multilabel(
+    nlp: Language,
+    name: str,
+    model: Model[list[Doc], Floats2d],
+    threshold: float,
+    annotate: str,
+    probability_threshold: float,
+    alternatives: int,
+    score_range: list[float] | None,
+    scorer: Callable | None,
+) -> "MultiLabelLatentTextCategorizer":
+    return MultiLabelLatentTextCategorizer(
+        nlp.vocab,
+        model,
+        name,
+        threshold=threshold,
+        annotate=annotate,
+        probability_threshold=probability_threshold,
+        alternatives=alternatives,
+        score_range=score_range,
+        scorer=scorer,
+    )
+
+
+class LatentTextCategorizer(TextCategorizer):
+    """spaCy's ``textcat``, one label per doc, over latent structures: same labels, ``doc.cats``,
+    threshold and scores. The loss of each structure trains it, so that every estimator works.
+
+    annotate: "map" writes the best structure to ``doc._.latent``, "probabilities" those of its
+        parts as well, "none" nothing.
+    probability_threshold: parts less probable than this are not stored.
+    alternatives: how many alternative structures to store for each span.
+    """
+
+    multi_label = False
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model[list[Doc], Floats2d],
+        name: str = "latent_textcat",
+        *,
+        threshold: float,
+        annotate: str = "map",
+        probability_threshold: float = 0.01,
+        alternatives: int = 0,
+        scorer: Callable | None = None,
+    ) -> None:
+        if "multi_label" not in model.attrs or not model.has_ref("latent"):
+            raise LatentError(
+                f"{name}: its model is {model.name!r}, which has no latent structures. Use "
+                'model.@architectures = "spacy-latent.LatentTextClassifier.v1".'
+            )
+        if model.attrs["multi_label"] != self.multi_label:
+            wanted = str(not self.multi_label).lower()
+            raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
+        annotations.check_settings(name, annotate, probability_threshold, alternatives)
+        super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
+        self.cfg["annotate"] = annotate
+        self.cfg["probability_threshold"] = probability_threshold
+        self.cfg["alternatives"] = alternatives
+        self._further: list[Callable[[], None]] = []
+
+    # ---------------------------------------------------------------- prediction
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
+        others of its batch go on."""
+        for docs in minibatch(stream, size=batch_size):
+            docs = list(docs)
+            try:
+                self.set_annotations(docs, self.predict(docs))
+            except Exception:
+                docs = [doc for doc in docs if self._try(doc)]
+            yield from docs
+
+    def _try(self, doc: Doc) -> bool:
+        try:
+            self.set_annotations([doc], self.predict([doc]))
+        except Exception as error:
+            self.get_error_handler()(self.name, self, [doc], error)
+            return False
+        return True
+
+    def predict(self, docs: Iterable[Doc]) -> Any:
+        """RETURNS: scores ``(D, labels)``, and for each doc its structures."""
+        from spacy_latent.models.latent_text_classifier import latent_layer, run
+        from spacy_latent.models.structure_reader import read_structures
+
+        docs = list(docs)
+        if not any(len(doc) for doc in docs):
+            return self.model.ops.xp.zeros((len(docs), len(self.labels))), [[] for _ in docs]
+        found, _ = run(self.model, docs, is_train=False)
+        level = self.cfg["annotate"]
+        structures: list[Any] = [[] for _ in docs]
+        if level != "none":
+            structures = read_structures(
+                found.made.batch,
+                latent_layer(self.model),
+                level,
+                self.cfg["probability_threshold"],
+                self.cfg["alternatives"],
+            )
+        scores = self.scores_of(found.scores)
+        # As for a batch of empty docs: whatever else is in the batch.
+        scores[[not len(doc) for doc in docs]] = 0.0
+        return scores, structures
+
+    def scores_of(self, probabilities: Floats2d) -> Floats2d:
+        """What ``doc.cats`` holds."""
+        return probabilities
+
+    def set_annotations(self, docs: Iterable[Doc], predictions: Any) -> None:
+        docs = list(docs)
+        scores, structures = predictions
+        super().set_annotations(docs, scores)
+        if self.cfg["annotate"] != "none":
+            for doc, spans in zip(docs, structures):
+                annotations.write(doc, self.name, spans)
+
+    # ---------------------------------------------------------------- training
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Learn from a batch. RETURNS: the losses; this component's is the mean over the docs of
+        the expected loss, in nats (or half a squared error, for regression)."""
+        from spacy_latent.models.latent_text_classifier import (
+            further_step,
+            latent_layer,
+            run_and_keep,
+        )
+
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, "LatentTextCategorizer.update")
+        self._validate_categories(examples)
+        if not any(len(example.predicted) for example in examples):
+            return losses
+        set_dropout_rate(self.model, drop)
+        docs = [example.predicted for example in examples]
+        found, backprop, keep = run_and_keep(self.model, docs, is_train=True)
+        loss, gradients = self.get_loss(examples, found)
+        backprop(gradients)
+        estimator = latent_layer(self.model).estimator
+        if estimator.inner_steps > 1:
+            kept, advantage, before = keep(), gradients[2], found.made.log_probs
+            for _ in range(estimator.inner_steps - 1):
+                self._further.append(
+                    lambda: further_step(self.model, kept, advantage, before, estimator.clip)
+                )
+        if sgd is not None:
+            self.finish_update(sgd)
+        losses[self.name] += loss
+        return losses
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        self.model.finish_update(sgd)
+        further, self._further = self._further, []
+        for step in further:
+            step()
+            # Not the whole model: without gradients the others would move by momentum alone.
+            self.model.get_ref("latent").shims[0].finish_update(sgd)
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+        """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
+        each structure, summed over docs as in spaCy's textcat."""
+        import torch
+        from thinc.api import xp2torch
+
+        from spacy_latent.models.latent_text_classifier import latent_layer
+
+        examples = list(examples)
+        made, logits = scores.made, scores.logits
+        given: Any = self._examples_to_truth(examples)
+        truths = xp2torch(self.targets_of(given[0]), device=logits.device)
+        known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
+        leaves = [part.detach().requires_grad_() for part in (logits, made.weights, made.log_probs)]
+        with torch.enable_grad():
+            each = self.loss_of(leaves[0], truths, known)
+            estimator = latent_layer(self.model).estimator
+            objective = estimator.objective(each, leaves[1], leaves[2], made.features)
+            objective.sum().backward()
+        gradients = tuple(
+            torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
+        )
+        expected = (made.weights * each.detach()).sum(0)
+        return float(expected.mean()), gradients
+
+    def loss_of(self, logits: Any, truths: Any, known: Any) -> Any:
+        """Losses ``(K, D)``, see models.text_losses."""
+        from spacy_latent.models.text_losses import exclusive_loss
+
+        return exclusive_loss(logits, truths, known)
+
+    def targets_of(self, truths: Floats2d) -> Floats2d:
+        """Labels as the loss wants them."""
+        return truths
+
+    def rehearse(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        losses = super().rehearse(examples, drop=drop, sgd=None, losses=losses)
+        if sgd is not None:
+            self.finish_update(sgd)
+        return losses
+
+
+class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
+    """spaCy's ``textcat_multilabel``, any number of labels per doc, over latent structures.
+
+    score_range: None, or the lowest and the highest score for regression: ``doc.cats`` then holds
+        numbers in this range, and the loss is half the squared error of the share of the range.
+    """
+
+    multi_label = True
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model[list[Doc], Floats2d],
+        name: str = "latent_textcat_multilabel",
+        *,
+        threshold: float,
+        annotate: str = "map",
+        probability_threshold: float = 0.01,
+        alternatives: int = 0,
+        score_range: list[float] | None = None,
+        scorer: Callable | None = None,
+    ) -> None:
+        if score_range is not None and (
+            len(score_range) != 2 or not -np.inf < score_range[0] < score_range[1] < np.inf
+        ):
+            raise LatentError(
+                f"{name}: score_range is {score_range}; expected the lowest and the highest score, "
+                "such as [0.0, 5.0], or null for labels."
+            )
+        super().__init__(
+            vocab,
+            model,
+            name,
+            threshold=threshold,
+            annotate=annotate,
+            probability_threshold=probability_threshold,
+            alternatives=alternatives,
+            scorer=scorer,
+        )
+        self.cfg["score_range"] = score_range
+
+    @property
+    def support_missing_values(self) -> bool:
+        return True
+
+    def scores_of(self, probabilities: Floats2d) -> Floats2d:
+        if self.cfg["score_range"] is None:
+            return probabilities
+        low, high = self.cfg["score_range"]
+        return low + (high - low) * probabilities
+
+    def targets_of(self, truths: Floats2d) -> Floats2d:
+        if self.cfg["score_range"] is None:
+            return truths
+        low, high = self.cfg["score_range"]
+        return (truths - low) / (high - low)
+
+    def loss_of(self, logits: Any, truths: Any, known: Any) -> Any:
+        from spacy_latent.models.text_losses import multilabel_loss, regression_loss
+
+        loss = multilabel_loss if self.cfg["score_range"] is None else regression_loss
+        return loss(logits, truths, known)
+
+    def initialize(  # type: ignore[override]
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        labels: Iterable[str] | None = None,
+    ) -> None:
+        """As of ``textcat_multilabel``: one label is enough."""
+        validate_get_examples(get_examples, "MultiLabelLatentTextCategorizer.initialize")
+        self._validate_categories(get_examples())
+        found = labels
+        if found is None:
+            found = [label for example in get_examples() for label in example.y.cats]
+        for label in found:
+            self.add_label(label)
+        self._require_labels()
+        sample = [example for example, _ in zip(get_examples(), range(10))]
+        if not sample:
+            raise ValueError(Errors.E923.format(name=self.name))
+        truths, _ = self._examples_to_truth(sample)
+        self.model.initialize(X=[example.reference for example in sample], Y=truths)
+
+    def _validate_categories(self, examples: Iterable[Example]) -> None:
+        low, high = self.cfg["score_range"] or (0.0, 1.0)
+        for example in examples:
+            for label, value in example.reference.cats.items():
+                if self.cfg["score_range"] is None and value not in (0.0, 1.0):
+                    raise ValueError(Errors.E851.format(val=value))
+                if not low <= value <= high:
+                    raise LatentError(
+                        f"{self.name}: a doc's score for {label!r} is {value}, outside of "
+                        f"score_range [{low}, {high}]."
+                    )

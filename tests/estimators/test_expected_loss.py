@@ -1,0 +1,224 @@
+"""Estimators of E[L(z)] against the gradient from enumeration: bias, variance, and formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.control_variates import (
+    ControlVariate,
+    LearnedConstant,
+    LeaveOneOut,
+    MovingAverage,
+    NetworkBaseline,
+    SelfCritical,
+)
+from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.sum_and_sample import SumAndSample
+from spacy_latent.estimators.top_k_sparsemax import TopKSparsemax
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+FEATURES = 3
+SIZES = {"SpanningTree": (4, 4), "OneOfN": (5,), "KOfN": (5,)}
+STRUCTURES = [SpanningTree(), OneOfN(), KOfN(k=2)]
+
+
+def problem(structure: Structure) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores of one item, its length, and a table for the loss, which is not linear in z."""
+    generator = torch.Generator().manual_seed(3)
+    shape = SIZES[structure.name]
+    scores = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
+    length = torch.tensor([shape[0] - (structure.part_axes - 1)])
+    return scores, length, torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def loss_of(
+    z: torch.Tensor, table: torch.Tensor, shift: torch.Tensor | float = 0.0
+) -> torch.Tensor:
+    """``(K, B)``: far from zero, so that control variates have something to take away."""
+    axes = tuple(range(2, z.dim()))
+    return 5.0 + (z * table).sum(axes).tanh() + 0.3 * (z * table.flip(0)).sum(axes) ** 2 + shift
+
+
+def exact_gradient(structure: Structure) -> torch.Tensor:
+    scores, length, table = problem(structure)
+    scores.requires_grad_()
+    every = structure.top_k(scores, length, 200)
+    z = every.z[~every.scores.isneginf()[:, 0]]
+    loss = structure.log_prob(z, scores, length).exp() * loss_of(z, table)
+    return torch.autograd.grad(loss.sum(), scores)[0]
+
+
+def gradients(estimator: Estimator, structure: Structure, items: int, shift: float = 0.0):
+    """Of each of ``items`` copies of the problem, ``(items, *parts)``."""
+    scores, length, table = problem(structure)
+    copies = scores.repeat(items, *[1] * (scores.dim() - 1)).requires_grad_()
+    lengths = length.repeat(items)
+    draw = estimator(structure, copies, lengths, True)
+    losses = loss_of(draw.z, table, shift)
+    log_probs = torch.zeros_like(losses) if draw.log_probs is None else draw.log_probs
+    features = torch.zeros(items, FEATURES, dtype=torch.float64)
+    objective = estimator.objective(losses, draw.weights, log_probs, features)
+    return torch.autograd.grad(objective.sum(), copies, allow_unused=True)[0]
+
+
+def network() -> ControlVariate:
+    torch.manual_seed(0)
+    return NetworkBaseline(4).for_width(FEATURES).double()
+
+
+UNBIASED = {
+    "plain": lambda: ScoreFunction(),
+    "three samples": lambda: ScoreFunction(3),
+    "moving average": lambda: warm(ScoreFunction(control_variate=MovingAverage())),
+    "constant": lambda: ScoreFunction(control_variate=LearnedConstant()),
+    "network": lambda: ScoreFunction(control_variate=network()),
+    "self-critical": lambda: ScoreFunction(control_variate=SelfCritical()),
+    "leave one out": lambda: ScoreFunction(3, LeaveOneOut()),
+    "sum and sample": lambda: SumAndSample(2),
+    "sum and sample, self-critical": lambda: SumAndSample(2, SelfCritical()),
+}
+
+
+def warm(estimator: ScoreFunction) -> ScoreFunction:
+    """With a past to average."""
+    torch.manual_seed(1)
+    for _ in range(3):
+        gradients(estimator, OneOfN(), 100)
+    return estimator
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_mean_gradient_is_the_exact_one(name: str, structure: Structure) -> None:
+    torch.manual_seed(0)
+    found = gradients(UNBIASED[name](), structure, 40_000)
+    error = found.std(0) / 40_000**0.5
+    # Four standard errors, over at most 20 entries.
+    assert ((found.mean(0) - exact_gradient(structure)[0]).abs() <= 4 * error + 1e-12).all()
+    assert found.mean(0).abs().max() > 10 * error.max()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_control_variates_lower_the_variance(structure: Structure) -> None:
+    torch.manual_seed(0)
+    constant = LearnedConstant()
+    with torch.no_grad():
+        constant.value.fill_(5.0)
+    of_plain = gradients(ScoreFunction(), structure, 4000).var(0).sum()
+    for estimator in (
+        warm(ScoreFunction(control_variate=MovingAverage())),
+        ScoreFunction(control_variate=constant),
+        ScoreFunction(control_variate=SelfCritical()),
+        SumAndSample(2),
+    ):
+        assert gradients(estimator, structure, 4000).var(0).sum() < 0.8 * of_plain
+    # Per sample, for what the others are needed.
+    of_three = gradients(ScoreFunction(3), structure, 4000).var(0).sum()
+    assert gradients(ScoreFunction(3, LeaveOneOut()), structure, 4000).var(0).sum() < 0.8 * of_three
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_the_expected_score_is_zero(structure: Structure) -> None:
+    scores, length, _ = problem(structure)
+    scores.requires_grad_()
+    every = structure.top_k(scores, length, 200)
+    z = every.z[~every.scores.isneginf()[:, 0]]
+    log_probs = structure.log_prob(z, scores, length)
+    weighted = (log_probs.detach().exp() * log_probs).sum()
+    (gradient,) = torch.autograd.grad(weighted, scores)
+    assert gradient.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_dense_marginalization_is_the_exact_gradient(structure: Structure) -> None:
+    found = gradients(DenseMarginalization(200), structure, 1)
+    torch.testing.assert_close(found, exact_gradient(structure))
+
+
+def test_dense_marginalization_refuses_more_structures_than_it_may_sum() -> None:
+    with pytest.raises(LatentError, match="16 structures and max_structures is 10"):
+        gradients(DenseMarginalization(10), SpanningTree(), 2)
+
+
+def test_top_k_sparsemax_is_sparsemax_where_few_get_a_share() -> None:
+    scores, length, _ = problem(OneOfN())
+    full = gradients(TopKSparsemax(5), OneOfN(), 1)
+    sparse = gradients(SparseMAP(marginalize=True), OneOfN(), 1)
+    torch.testing.assert_close(full, sparse)
+    draw = TopKSparsemax(2)(OneOfN(), scores, length, True)
+    assert draw.z.shape[0] == 2 and float(draw.weights.sum()) == pytest.approx(1.0)
+    assert torch.autograd.gradcheck(
+        lambda s: TopKSparsemax(3)(SpanningTree(), s, torch.tensor([3]), True).weights,
+        0.3 * torch.randn(1, 4, 4, dtype=torch.float64).requires_grad_(),
+    )
+
+
+def test_the_moving_average_does_not_see_its_own_batch() -> None:
+    average = MovingAverage(decay=0.5)
+    first = average(torch.full((1, 4), 2.0), None, torch.zeros(4, 1))
+    second = average(torch.full((1, 4), 6.0), None, torch.zeros(4, 1))
+    third = average(torch.full((1, 4), 0.0), None, torch.zeros(4, 1))
+    assert (float(first), float(second)) == (0.0, 2.0)
+    assert float(third) == pytest.approx((0.5 * 2 + 6) / 1.5)
+
+
+@pytest.mark.parametrize("variate", [LearnedConstant(), network()], ids=lambda v: v.name)
+def test_trained_baselines_approach_the_mean_loss(variate: ControlVariate) -> None:
+    losses, features = torch.full((2, 8), 3.0).double(), torch.zeros(8, FEATURES).double()
+    optimizer = torch.optim.SGD(variate.parameters(), lr=0.02)
+    for _ in range(300):
+        optimizer.zero_grad()
+        variate.fit(losses, features).sum().backward()
+        optimizer.step()
+    value = variate(losses, None, features)
+    assert not value.requires_grad
+    torch.testing.assert_close(value.expand(8), torch.full((8,), 3.0).to(value), atol=0.01, rtol=0)
+
+
+def test_normalized_advantages_do_not_depend_on_the_scale_of_the_loss() -> None:
+    found = []
+    for scale in (1.0, 100.0):
+        torch.manual_seed(5)
+        estimator = ScoreFunction(2, LeaveOneOut(), normalize_advantage=True)
+        scores = torch.zeros(4, 5).requires_grad_()
+        draw = estimator(OneOfN(), scores, torch.full((4,), 5), True)
+        losses = scale * (draw.z * torch.arange(5.0)).sum(2)
+        objective = estimator.objective(losses, draw.weights, draw.log_probs, torch.zeros(4, 1))
+        found.append(torch.autograd.grad(objective.sum(), scores)[0])
+    assert found[0].any()
+    torch.testing.assert_close(*found)
+
+
+def test_sum_and_sample_draws_nothing_twice_and_ends_where_there_is_no_rest() -> None:
+    scores, lengths = torch.randn(6, 4, 4), torch.tensor([3, 3, 2, 1, 0, 3])
+    draw = SumAndSample(2)(SpanningTree(), scores, lengths, True)
+    again = (draw.z[-1] == draw.z[:-1]).flatten(2).all(2)
+    assert not (again & (draw.weights[:-1] > 0) & (draw.weights[-1] > 0)).any()
+    torch.testing.assert_close(draw.weights.sum(0), torch.ones(6), atol=2e-3, rtol=0)
+    assert (draw.weights[-1, 3:5] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ScoreFunction(0), "num_samples is 0"),
+        (lambda: ScoreFunction(1, LeaveOneOut()), "LeaveOneOut needs at least 2"),
+        (lambda: SumAndSample(1, LeaveOneOut()), "LeaveOneOut needs at least 2"),
+        (lambda: ScoreFunction(control_variate=ScoreFunction()), "expected a control"),
+        (lambda: MovingAverage(1.0), "decay is 1.0"),
+        (lambda: NetworkBaseline(0), "hidden_width is 0"),
+        (lambda: TopKSparsemax(0), "k is 0"),
+        (lambda: DenseMarginalization(5, "best"), "prediction is 'best'"),
+    ],
+)
+def test_bad_settings_are_refused(make, message: str) -> None:
+    with pytest.raises(LatentError, match=message):
+        make()

@@ -1,0 +1,274 @@
+"""latent_textcat and latent_textcat_multilabel: spaCy's text classifiers over latent structures."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import fix_random_seed
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
+from tests.pipeline.small_pipelines import REDUCE, TOK2VEC
+
+DATA = [
+    ("this is good stuff", "A"),
+    ("this is bad stuff", "B"),
+    ("good good film of it", "A"),
+    ("bad", "B"),
+]
+SCORE_FUNCTION = {
+    "@misc": "spacy-latent.ScoreFunction.v1",
+    "control_variate": {"@misc": "spacy-latent.SelfCritical.v1"},
+}
+
+
+def pipeline(
+    name: str = "latent_textcat", estimator=SCORE_FUNCTION, config=None, **model
+) -> Language:
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    multi = name == "latent_textcat_multilabel"
+    settings = {"exclusive_classes": not multi, "tok2vec": TOK2VEC, "estimator": estimator}
+    nlp.add_pipe(name, config={"model": {**settings, **model}, **(config or {})})
+    return nlp
+
+
+def examples(nlp: Language) -> list[Example]:
+    return [
+        Example.from_dict(nlp.make_doc(text), {"cats": {"A": label == "A", "B": label == "B"}})
+        for text, label in DATA
+    ]
+
+
+def trained(nlp: Language, steps: int = 40, **options) -> Language:
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    for _ in range(steps):
+        nlp.update(made, sgd=optimizer, **options)
+    return nlp
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_it_learns_and_scores_as_stock_components(name: str) -> None:
+    nlp = trained(pipeline(name))
+    for text, label in DATA:
+        doc = nlp(text)
+        assert max(doc.cats, key=doc.cats.get) == label
+        assert len(doc._.latent[name].heads) == len(doc)
+    found = nlp.evaluate(examples(nlp))
+    assert found["cats_score"] == 1.0 and set(found) >= {"cats_macro_f", "cats_f_per_type"}
+    if name == "latent_textcat":
+        assert sum(nlp("this is good").cats.values()) == pytest.approx(1.0)
+
+
+def test_the_loss_falls_from_that_of_a_guess() -> None:
+    nlp = pipeline()
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    first = nlp.update(made, sgd=optimizer)["latent_textcat"]
+    for _ in range(40):
+        last = nlp.update(made, sgd=optimizer)["latent_textcat"]
+    assert first == pytest.approx(np.log(2), abs=1e-5) and last < 0.6 * first
+
+
+def test_bytes_disk_and_pickle_give_the_same_predictions(tmp_path) -> None:
+    nlp = trained(pipeline(), steps=3)
+    nlp.to_disk(tmp_path)
+    expected = nlp("this is good stuff")
+    for other in (
+        spacy.load(tmp_path),
+        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
+        pickle.loads(pickle.dumps(nlp)),
+    ):
+        doc = other("this is good stuff")
+        assert doc.cats == expected.cats
+        heads = [one._.latent["latent_textcat"].heads for one in (doc, expected)]
+        np.testing.assert_array_equal(*heads)
+
+
+def test_batches_and_padding_change_nothing() -> None:
+    nlp = trained(pipeline(), steps=3)
+    texts = ["good", "", "this is bad", " ", "this is good stuff and more of it is here", "bad"]
+    alone = [nlp(text).cats for text in texts]
+    for size in (1, 3, 6):
+        for doc, expected in zip(nlp.pipe(texts, batch_size=size), alone):
+            assert doc.cats == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_embedder_runs_once_for_any_number_of_structures() -> None:
+    many = {**SCORE_FUNCTION, "num_samples": 7}
+    nlp = pipeline(estimator=many)
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    model = nlp.get_pipe("latent_textcat").model
+    embedder, calls = model.get_ref("tok2vec"), []
+    original = embedder._func
+    embedder._func = lambda *given, **named: calls.append(1) or original(*given, **named)
+    nlp.update(made)
+    assert len(calls) == 1
+
+
+def test_an_added_label_keeps_what_is_known() -> None:
+    nlp = trained(pipeline("latent_textcat_multilabel"), steps=5)
+    before = nlp("this is good").cats
+    nlp.get_pipe("latent_textcat_multilabel").add_label("C")
+    after = nlp("this is good").cats
+    assert {label: after[label] for label in before} == pytest.approx(before)
+    assert after["C"] == pytest.approx(0.5)
+    nlp.update(examples(nlp), sgd=nlp.resume_training())
+
+
+def test_missing_labels_of_the_multilabel_component_have_no_loss() -> None:
+    nlp = pipeline("latent_textcat_multilabel")
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    pipe = nlp.get_pipe("latent_textcat_multilabel")
+    partial = [Example.from_dict(nlp.make_doc("good"), {"cats": {"A": 1.0}})]
+    found, _ = run(pipe.model, [partial[0].predicted], is_train=True)
+    loss, (d_logits, _, _) = pipe.get_loss(partial, found)
+    assert loss == pytest.approx(np.log(2)) and d_logits.shape == (2, 1, 2)
+    # Of the sample's loss; the greedy structure's is in the control variate alone.
+    assert d_logits[0, 0, 0] == -0.5 and d_logits[0, 0, 1] == 0 and not d_logits[1].any()
+
+
+def test_regression_gives_scores_in_its_range() -> None:
+    nlp = pipeline(
+        "latent_textcat_multilabel",
+        estimator={"@misc": "spacy-latent.Marginals.v1"},
+        config={"score_range": [-1.0, 3.0]},
+    )
+    made = [
+        Example.from_dict(nlp.make_doc(text), {"cats": {"stars": score}})
+        for text, score in [("good stuff", 2.5), ("bad stuff", -0.5), ("so so stuff", 1.0)]
+    ]
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.02
+    for _ in range(80):
+        nlp.update(made, sgd=optimizer)
+    for example in made:
+        doc = nlp(example.text)
+        assert doc.cats["stars"] == pytest.approx(example.reference.cats["stars"], abs=0.3)
+    beyond = Example.from_dict(nlp.make_doc("good"), {"cats": {"stars": 4.0}})
+    with pytest.raises(LatentError, match=r"4\.0, outside of score_range"):
+        nlp.update([beyond])
+
+
+def test_structures_of_several_spans_of_a_doc_are_taken_together() -> None:
+    spans = {"@misc": "spacy-latent.DocSpans.v1", "max_length": 2}
+    nlp = pipeline(estimator={**SCORE_FUNCTION, "num_samples": 3}, span_getter=spans)
+    trained(nlp, steps=3)
+    doc = nlp("this is good stuff")
+    assert len(doc._.latent["latent_textcat"].spans) == 2
+    weighted = pipeline(
+        estimator={"@misc": "spacy-latent.DenseMarginalization.v1"}, span_getter=spans
+    )
+    with pytest.raises(LatentError, match="one structure for a whole text"):
+        trained(weighted, steps=1)
+
+
+def test_inner_steps_move_the_scorer_alone() -> None:
+    after = {}
+    for steps in (1, 4):
+        settings = {"num_samples": 4, "clip": 10.0}
+        nlp = trained(pipeline(estimator={**SCORE_FUNCTION, **settings}, temperature=5.0), 1)
+        # The first update gave the output layer weights; before, all structures cost the same.
+        fix_random_seed(1)
+        model = nlp.get_pipe("latent_textcat").model
+        latent = model.layers[1].shims[0].module.latent
+        latent.estimator.inner_steps = steps
+        nlp.update(examples(nlp), sgd=nlp.resume_training())
+        after[steps] = (
+            torch.cat([p.detach().flatten() for p in latent.scorer.parameters()]),
+            torch.cat([p.detach().flatten() for p in latent.composer.parameters()]),
+            torch.from_numpy(model.get_ref("output_layer").get_param("W").copy()),
+        )
+    assert not torch.equal(after[1][0], after[4][0])
+    torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("clip, moves", [(10.0, True), (1e-6, False)])
+def test_clipping_stops_an_inner_step(clip: float, moves: bool) -> None:
+    nlp = pipeline(estimator={**SCORE_FUNCTION, "num_samples": 4})
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    model = nlp.get_pipe("latent_textcat").model
+    found, _, keep = run_and_keep(model, [example.predicted for example in made], is_train=True)
+    kept, before = keep(), found.made.log_probs
+    torch.testing.assert_close(before[:-1], again(model, kept)[:-1], atol=1e-4, rtol=1e-4)
+    # As if the probability of what is good had risen already, and that of what is bad fallen.
+    advantage = torch.randn_like(before)
+    further_step(model, kept, advantage, before + 0.1 * advantage.sign(), clip)
+    scorer = model.layers[1].shims[0].module.latent.scorer
+    gradient = sum(float(p.grad.abs().sum()) for p in scorer.parameters() if p.grad is not None)
+    assert (gradient > 0) == moves
+
+
+def again(model, kept):
+    with torch.no_grad():
+        return model.layers[1].shims[0].module.again(kept)
+
+
+def test_estimators_that_need_the_loss_are_refused_elsewhere() -> None:
+    nlp = spacy.blank("en")
+    model = {"tok2vec": TOK2VEC, "estimator": SCORE_FUNCTION}
+    with pytest.raises(IncompatiblePair, match=r"ScoreFunction.*LatentTok2Vec.*latent_textcat"):
+        nlp.add_pipe("latent_encoder", config={"model": model})
+
+
+def test_bad_settings_say_what_to_do() -> None:
+    with pytest.raises(LatentError, match="exclusive_classes = true"):
+        nlp = spacy.blank("en")
+        model = {"exclusive_classes": False, "tok2vec": TOK2VEC}
+        nlp.add_pipe("latent_textcat", config={"model": model})
+    with pytest.raises(LatentError, match="no reduction is used"):
+        pipeline(use_reduce_mean=False)
+    with pytest.raises(LatentError, match="score_range is"):
+        pipeline("latent_textcat_multilabel", config={"score_range": [1.0, 0.0]})
+    with pytest.raises(LatentError, match="has no latent structures"):
+        stock = {**REDUCE, "tok2vec": TOK2VEC}
+        spacy.blank("en").add_pipe("latent_textcat", config={"model": stock})
+
+
+def test_a_doc_that_fails_goes_alone_to_the_error_handler() -> None:
+    nlp = trained(pipeline(), steps=2)
+    pipe, failed = nlp.get_pipe("latent_textcat"), []
+    predict = pipe.predict
+
+    def refuse(docs: list[Doc]):
+        if any("bad" in doc.text for doc in docs):
+            raise ValueError("no")
+        return predict(docs)
+
+    pipe.predict = refuse
+    pipe.set_error_handler(lambda name, proc, docs, error: failed.extend(docs))
+    docs = list(nlp.pipe(["good", "bad", "stuff"]))
+    assert [doc.text for doc in docs] == ["good", "stuff"] and [d.text for d in failed] == ["bad"]
+
+
+def test_no_docs_no_tokens_and_rehearsal() -> None:
+    nlp = trained(pipeline(), steps=2)
+    assert list(nlp.pipe([])) == [] and nlp("").cats == {"A": 0.0, "B": 0.0}
+    empty = [Example.from_dict(nlp.make_doc(""), {"cats": {"A": 1.0, "B": 0.0}})]
+    assert nlp.update(empty, sgd=nlp.resume_training())["latent_textcat"] == 0.0
+    losses: dict[str, float] = {}
+    nlp.rehearse(examples(nlp), sgd=nlp.resume_training(), losses=losses)
+    # Of samples, so not quite nothing.
+    assert 0.0 <= losses["latent_textcat"] < 0.1
+
+
+def test_predictions_of_several_structures_are_their_weighted_mean() -> None:
+    sparse = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
+    nlp = trained(pipeline(estimator=sparse, temperature=10.0), steps=2)
+    docs = [nlp.make_doc("this is good stuff")]
+    found, _ = run(nlp.get_pipe("latent_textcat").model, docs, is_train=False)
+    assert found.made.weights.shape[0] > 1
+    expected = (found.made.weights[:, :, None] * found.logits.softmax(-1)).sum(0)
+    np.testing.assert_allclose(found.scores, expected.numpy(), rtol=1e-5)
