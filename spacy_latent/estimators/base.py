@@ -48,7 +48,8 @@ class Draw:
 class Estimator(ABC):
     """Turns scores into a :class:`Draw`. Stateless unless it says so.
 
-    requires: operations that must be in ``structure.tractable``.
+    requires: operations that the structure must not lack: "map", the best structure, or names in
+        ``structure.tractable``.
     linear_only: whether it needs a structure whose ``map`` maximises z·s (Structure.linear); False
         if it asks for no more than what ``needed`` names, ``map``, ``top_k`` and ``log_potential``.
     needs_loss: whether its gradient needs the loss of each structure, which only a component that
@@ -58,7 +59,7 @@ class Estimator(ABC):
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
 
-    requires: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset({"map"})
     linear_only: ClassVar[bool] = True
     needs_loss: ClassVar[bool] = False
     inner_steps: int = 1
@@ -86,14 +87,18 @@ class Estimator(ABC):
                 "it takes scores for those of parts, and these are of decisions",
                 "BestStraightThrough",
             )
-        missing = sorted(self.needed() - structure.tractable)
+        missing = structure.lacks(self.needed())
         if missing:
             raise IncompatiblePair(
                 self.name,
                 structure.name,
                 f"it needs {', '.join(missing)}, which {structure.name} cannot compute exactly",
-                "SparseMAP, Spigot, PerturbAndMap or StraightThrough with backward='identity', "
-                "which need only the best structure",
+                (
+                    "SparseMAP, Spigot, PerturbAndMap or StraightThrough with backward='identity', "
+                    "which need only the best structure"
+                    if structure.has_map
+                    else "SparseMAP with marginalize=false and prediction='sparsemap'"
+                ),
             )
 
     def for_width(self, width: int) -> Estimator:

@@ -18,7 +18,6 @@ class Marginals(Estimator):
         prediction is computed from the single best structure alone.
     """
 
-    requires = frozenset({"marginals"})
     hard = False
 
     def __init__(self, prediction: Literal["marginals", "map"] = "marginals") -> None:
@@ -31,6 +30,9 @@ class Marginals(Estimator):
     @property
     def hard_at_prediction(self) -> bool:
         return self.prediction == "map"
+
+    def needed(self) -> frozenset[str]:
+        return frozenset({"marginals", "map"} if self.prediction == "map" else {"marginals"})
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -56,7 +56,8 @@ class RelaxedPerturbation(Estimator):
         return self.straight_through
 
     def needed(self) -> frozenset[str]:
-        return frozenset({"marginals"} if self.relaxation == "marginals" else ())
+        soft = {"marginals"} if self.relaxation == "marginals" else set()
+        return frozenset(soft | {"map"} if self.straight_through else soft)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

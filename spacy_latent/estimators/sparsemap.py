@@ -53,6 +53,10 @@ class SparseMAP(Estimator):
     def hard_at_prediction(self) -> bool:
         return self.prediction == "map" or self.marginalize
 
+    def needed(self) -> frozenset[str]:
+        hard = self.marginalize or self.prediction == "map"
+        return frozenset({"map"}) if hard else frozenset()
+
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:

@@ -20,7 +20,7 @@ def check_backward(name: str, backward: str) -> None:
 
 
 def needed_by_backward(backward: str) -> frozenset[str]:
-    return frozenset({"marginals"}) if backward == "marginals" else frozenset()
+    return frozenset({"map", "marginals"}) if backward == "marginals" else frozenset({"map"})
 
 
 class GradientOf(torch.autograd.Function):

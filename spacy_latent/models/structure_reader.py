@@ -24,7 +24,8 @@ def read_structures(
     threshold: parts less probable are left out.
     alternatives: at most so many further structures per span, with their weights: the structures
         that the estimator itself weighs where it has several, else the support of SparseMAP, else
-        the best ones with their probabilities.
+        the best ones with their probabilities; none for a structure that only a point of a
+        relaxation is found for.
     """
     if level not in LEVELS:
         raise LatentError(f"annotate is {level!r}; expected one of {', '.join(LEVELS)}.")
@@ -121,6 +122,8 @@ def _alternatives(
     lengths = lengths.to(scores.device)
     if draw.z.shape[0] > 1 or not structure.linear:
         return draw.z, draw.weights
+    if not structure.has_map:
+        return draw.z[:0], draw.weights[:0]
     if layer.estimator.name == "SparseMAP" or "log_partition" not in structure.tractable:
         solution = structure.sparsemap(scores, lengths)
         return solution.atoms, solution.weights

@@ -75,7 +75,9 @@ class Structure(ABC):
         [position, previous tag, tag], "tags" (n, k), "spans" (n, n) [first, last], or a name of
         one's own. Empty: not checked.
     tractable: names of the operations that have an exact polynomial algorithm, beyond those that
-        follow from ``map``. Estimators ask it when a config is loaded.
+        follow from ``map``. Estimators ask it when a config is loaded, by :meth:`lacks`.
+    has_map: whether ``map``, and what follows from it, has one; False for factor graphs, which
+        have only ``sparsemap``.
     exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
         for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
         modifiers have one head each. Empty where there are no such axes.
@@ -90,11 +92,16 @@ class Structure(ABC):
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     tractable: ClassVar[frozenset[str]] = frozenset()
     linear: ClassVar[bool] = True
+    has_map: ClassVar[bool] = True
     annotation: ClassVar[str] = "parts"
 
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    def lacks(self, operations: frozenset[str]) -> list[str]:
+        """Those of ``operations``, which may name "map", that are not tractable, sorted."""
+        return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items()))
