@@ -25,7 +25,7 @@ def row_room(room):
 
 
 @njit(cache=True, nogil=True)
-def _sum_rows(factors, inverse, count, result):
+def sum_rows(factors, inverse, count, result):
     """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
     for j in range(count):
         result[j] = 0.0
@@ -95,7 +95,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
     new = count
     for i in range(count):
         direction[i] = column[i] + 1.0
-    _sum_rows(direction, inverse, count, solved)
+    sum_rows(direction, inverse, count, solved)
     pivot = size + 1.0
     defect = 1.0
     for i in range(count):
@@ -139,6 +139,10 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
         gap *= 1.0 - step
         leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
         count -= 1
+        if count == 1:
+            # Its direction is zero, which rounding times a huge gap is not.
+            weights[0] = 1.0
+            return count
         if new == count:
             new = blocking
 

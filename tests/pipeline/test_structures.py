@@ -63,6 +63,22 @@ def test_it_trains_and_its_structures_are_stored(names: tuple[str, ...]) -> None
             assert span.parts is not None and len(span.parts) and len(span.alternatives) >= 1
 
 
+def test_a_relaxation_trains_and_the_best_tree_is_stored() -> None:
+    names = ("BudgetTree", "BiaffineScorer", "SparseMAP", "GraphConvolution")
+    config = encoder(names, annotate="probabilities", alternatives=2)
+    config["model"]["structure"]["max_modifiers"] = 1
+    nlp = latent_pipeline("textcat", encoder=config)
+    optimizer = initialized(nlp)
+    before = scorer_weights(nlp, "latent_encoder")
+    for _ in range(2):
+        losses = step(nlp, examples(nlp), optimizer)
+    assert np.isfinite(losses["textcat"])
+    assert not np.array_equal(before, scorer_weights(nlp, "latent_encoder"))
+    (span,) = nlp("I like London a lot")._.latent["latent_encoder"].spans
+    assert np.bincount(span.decoded, minlength=2)[1:].max() <= 1
+    assert len(span.probabilities) and not span.alternatives
+
+
 def test_heads_of_what_is_no_tree_are_refused_before_training() -> None:
     nlp = latent_pipeline("textcat", encoder=encoder(LAYERS[0], set_heads=True))
     with pytest.raises(LatentError, match="KOfN gives items"):

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 
 from spacy_latent.structures.base import Structure
@@ -61,3 +62,12 @@ def listed_subsets(smallest: int, largest: int) -> Listed:
         return np.stack(rows)
 
     return Listed(1, members)
+
+
+def nearest_in_hull(vertices: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """The nearest point to ``point`` of the convex hull of the rows of ``vertices``."""
+    # min ‖Vᵀw − p‖ with w ≥ 0; the heavy row keeps Σw at 1, and is exact after shifting by p.
+    heavy = 1e4
+    matrix = np.vstack([(vertices - point).T, np.full((1, len(vertices)), heavy)])
+    weights, _ = nnls(matrix, np.append(np.zeros(len(point)), heavy), maxiter=10_000)
+    return vertices.T @ (weights / weights.sum())

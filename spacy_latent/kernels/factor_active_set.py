@@ -1,0 +1,287 @@
+"""SparseMAP of many structures again and again, for points that change little: the active-set
+method, started from the support and the weights of the time before."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.active_set import enter, leave, row_room, sum_rows
+
+# Larger differences than this, relative to the points, between atoms of a support that is solved
+# come from an inverse that has seen too many updates.
+DRIFTED = 1e-11
+
+
+@njit(cache=True, nogil=True)
+def _invert(atoms, count, indicator, inverse, row_sums):
+    """Set the inverse of G + 11ᵀ, positive definite with whole numbers, and its product with 1."""
+    for i in range(count):
+        for part in atoms[i]:
+            if part < 0:
+                break
+            indicator[part] = 1
+        for j in range(count):
+            shared = 1.0
+            for part in atoms[j]:
+                if part < 0:
+                    break
+                shared += indicator[part]
+            inverse[i, j] = shared
+        for part in atoms[i]:
+            if part < 0:
+                break
+            indicator[part] = 0
+    for k in range(count):
+        pivot = 1.0 / inverse[k, k]
+        inverse[k, k] = 1.0
+        for j in range(count):
+            inverse[k, j] *= pivot
+        for i in range(count):
+            if i != k:
+                factor = inverse[i, k]
+                inverse[i, k] = 0.0
+                for j in range(count):
+                    inverse[i, j] -= factor * inverse[k, j]
+    for i in range(count):
+        row_sums[i] = 0.0
+        for j in range(count):
+            row_sums[i] += inverse[i, j]
+
+
+@njit(cache=True, nogil=True)
+def _solve(count, inverse, row_sums, upstream, result):
+    """The change of weights, summing to zero, for a change of what they should weigh."""
+    sum_rows(upstream, inverse, count, result)
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        total += result[i]
+        sums += row_sums[i]
+    for i in range(count):
+        result[i] -= total / sums * row_sums[i]
+
+
+@njit(cache=True, nogil=True)
+def _spread(atoms, count, gradient, residual):
+    """Set ``residual`` to what each atom has of the gradient, above the mean over atoms.
+    RETURNS: the largest, in absolute value."""
+    average = 0.0
+    for i in range(count):
+        residual[i] = 0.0
+        for part in atoms[i]:
+            if part < 0:
+                break
+            residual[i] += gradient[part]
+        average += residual[i] / count
+    largest = 0.0
+    for i in range(count):
+        residual[i] -= average
+        largest = max(largest, abs(residual[i]))
+    return largest
+
+
+@njit(cache=True, nogil=True)
+def _settle(
+    atoms,
+    count,
+    points,
+    gradient,
+    indicator,
+    inverse,
+    row_sums,
+    weights,
+    residual,
+    direction,
+):
+    """Move ``weights`` to the optimum over the support or a part of it, for new points.
+    RETURNS: the number of atoms left."""
+    kept = 0.0
+    for i in range(count):
+        kept += weights[i]
+    gradient[:] = points
+    scale = 1.0
+    for i in range(count):
+        weights[i] /= kept
+        for part in atoms[i]:
+            if part < 0:
+                break
+            gradient[part] -= weights[i]
+            scale = max(scale, abs(points[part]))
+    refreshed = False
+    _spread(atoms, count, gradient, residual)
+    while True:
+        _solve(count, inverse, row_sums, residual, direction)
+        step, blocking = 1.0, -1
+        for i in range(count):
+            if direction[i] < 0.0 and weights[i] + step * direction[i] < 0.0:
+                step, blocking = -weights[i] / direction[i], i
+        for i in range(count):
+            change = step * direction[i]
+            weights[i] = max(weights[i] + change, 0.0)
+            for part in atoms[i]:
+                if part < 0:
+                    break
+                gradient[part] -= change
+        if blocking >= 0:
+            leave(blocking, count, atoms, inverse, row_sums, weights, direction, residual)
+            count -= 1
+        left = _spread(atoms, count, gradient, residual)
+        if blocking < 0:
+            if refreshed or left <= DRIFTED * scale:
+                return count
+            _invert(atoms, count, indicator, inverse, row_sums)
+            refreshed = True
+
+
+@njit(cache=True, nogil=True)
+def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
+    """Take new points for the factors ``which``: the optimum over the old support.
+
+    starts: ``(F + 1,)``, the edges of each factor in ``points`` and ``gradients``.
+    atoms: ``(F, K, W)`` int32, edges of the factor counted from its first, padded with −1.
+    """
+    room = row_room(atoms.shape[1])
+    residual, direction = np.empty(room), np.empty(room)
+    longest = 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    indicator = np.zeros(longest, dtype=np.int32)
+    for f in which:
+        own = slice(starts[f], starts[f + 1])
+        counts[f] = _settle(
+            atoms[f],
+            counts[f],
+            points[own],
+            gradients[own],
+            indicator,
+            inverses[f],
+            row_sums[f],
+            weights[f],
+            residual,
+            direction,
+        )
+
+
+@njit(cache=True, nogil=True)
+def offer(
+    which,
+    candidates,
+    starts,
+    tolerances,
+    gaps,
+    gradients,
+    atoms,
+    counts,
+    inverses,
+    row_sums,
+    weights,
+):
+    """Let the best atom under the gradient into the support of each factor of ``which``.
+
+    candidates: ``(len(which), W)`` int32, as rows of ``atoms``, which have room for one more.
+    gaps: ``(F,)``, written: by how much the atom was better; 0 where solved.
+    RETURNS: ``(len(which),)`` bool: False where the atom is no better than the support, by more
+        than the factor's tolerance: that factor is solved.
+    """
+    room = row_room(atoms.shape[1])
+    column, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    changed = np.zeros(len(which), dtype=np.bool_)
+    longest = 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    indicator = np.zeros(longest, dtype=np.int32)
+    for place in range(len(which)):
+        f = which[place]
+        gradient = gradients[starts[f] : starts[f + 1]]
+        count, size = counts[f], 0
+        gap = 0.0
+        for part in candidates[place]:
+            if part < 0:
+                break
+            gap += gradient[part]
+            size += 1
+        if count:
+            for part in atoms[f, 0]:
+                if part < 0:
+                    break
+                gap -= gradient[part]
+        gaps[f] = 0.0
+        if count and gap <= tolerances[f]:
+            continue
+        atoms[f, count] = candidates[place]
+        if count == 0:
+            for part in candidates[place, :size]:
+                gradient[part] -= 1.0
+            weights[f, 0] = 1.0
+            inverses[f, 0, 0] = row_sums[f, 0] = 1.0 / (size + 1.0)
+            counts[f] = 1
+            gaps[f] = np.inf
+            changed[place] = True
+            continue
+        for part in candidates[place, :size]:
+            indicator[part] = 1
+        for i in range(count):
+            column[i] = 0.0
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                column[i] += indicator[part]
+        for part in candidates[place, :size]:
+            indicator[part] = 0
+        after = enter(
+            atoms[f],
+            count,
+            size,
+            gap,
+            column,
+            inverses[f],
+            row_sums[f],
+            weights[f],
+            gradient,
+            direction,
+            solved,
+        )
+        # An atom that depends on the support has no gap beyond rounding.
+        if after:
+            counts[f] = after
+            gaps[f] = gap
+            changed[place] = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def means(which, starts, atoms, counts, weights, result):
+    """The weighted sums of atoms, per edge."""
+    for f in which:
+        result[starts[f] : starts[f + 1]] = 0.0
+        for i in range(counts[f]):
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                result[starts[f] + part] += weights[f, i]
+
+
+@njit(cache=True, nogil=True)
+def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, result):
+    """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
+    room = row_room(atoms.shape[1])
+    upstream, change = np.empty(room), np.empty(room)
+    for f in range(len(counts)):
+        first = starts[f]
+        result[first : starts[f + 1]] = 0.0
+        average = 0.0
+        for i in range(counts[f]):
+            upstream[i] = 0.0
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                upstream[i] += directions[first + part]
+            average += upstream[i] / counts[f]
+        for i in range(counts[f]):
+            upstream[i] -= average
+        _solve(counts[f], inverses[f], row_sums[f], upstream, change)
+        for i in range(counts[f]):
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                result[first + part] += change[i]

@@ -1,0 +1,238 @@
+"""Projections on the convex hulls of logic factors, and products with their Jacobians.
+
+A factor is a run of edges, one per part in it. Three kinds are enough: the others are these with
+negated inputs (an or of n is at most n − 1 of the negations).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
+
+AT_MOST = 0
+EXACTLY = 1
+OR_OUT = 2
+
+# How the solution of a factor moves with its point: an edge does not move; moves freely; or moves
+# with its group, which keeps its signed sum (or, where tied, has one signed value in common).
+FIXED = 0
+FREE = 1
+IN_GROUP = 2
+IN_GROUP_NEGATED = 3
+
+
+# Nearer than this to 0 or 1 is rounding: vertices are met all the time, and must not seem to move.
+ROUNDING = 1e-12
+
+
+@njit(cache=True, nogil=True)
+def _clip(value):
+    if value < ROUNDING:
+        return 0.0
+    return 1.0 if value > 1.0 - ROUNDING else value
+
+
+@njit(cache=True, nogil=True)
+def _total(points, size, threshold):
+    total = 0.0
+    for i in range(size):
+        total += min(max(points[i] - threshold, 0.0), 1.0)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _threshold(points, size, goal, breakpoints):
+    """t such that Σ clip(w − t, 0, 1), which falls with t, is ``goal``, from 0 to ``size``."""
+    for i in range(size):
+        breakpoints[i] = points[i]
+        breakpoints[size + i] = points[i] - 1.0
+    ordered = np.sort(breakpoints[: 2 * size])
+    # It is linear between neighbouring breakpoints.
+    low, high = 0, 2 * size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _total(points, size, ordered[middle]) <= goal + ROUNDING:
+            high = middle
+        else:
+            low = middle + 1
+    if low == 0:
+        return ordered[0]
+    total, free = -goal, 0
+    for i in range(size):
+        if points[i] - 1.0 >= ordered[low]:
+            total += 1.0
+        elif points[i] > ordered[low - 1]:
+            total += points[i]
+            free += 1
+    return total / free if free else ordered[low]
+
+
+@njit(cache=True, nogil=True)
+def project_exactly(points, size, limit, result, breakpoints):
+    """Project on {0 ≤ y ≤ 1, Σy = limit}; ±inf fixes a coordinate to 1 or 0. O(n log n).
+
+    breakpoints: work, twice ``size``.
+    RETURNS: whether there is such a point.
+    """
+    ones, finite, reference = 0, 0, -np.inf
+    for i in range(size):
+        if points[i] == np.inf:
+            ones += 1
+        elif points[i] > -np.inf:
+            reference = max(reference, points[i])
+            finite += 1
+    if limit < ones or limit > ones + finite:
+        return False
+    threshold = 0.0
+    shifted = np.empty(finite)
+    for _ in range(2 if finite else 0):
+        # Relative to the largest, then to the point nearest to the threshold: the ties of huge
+        # points stay ties there.
+        filled = 0
+        for i in range(size):
+            if -np.inf < points[i] < np.inf:
+                shifted[filled] = points[i] - reference
+                filled += 1
+        threshold = _threshold(shifted, finite, limit - ones, breakpoints)
+        nearest = np.inf
+        before = reference
+        for i in range(size):
+            distance = abs(points[i] - before - threshold)
+            if distance < nearest:
+                nearest, reference = distance, points[i]
+        threshold -= reference - before
+    for i in range(size):
+        if points[i] == np.inf:
+            result[i] = 1.0
+        else:
+            result[i] = _clip(points[i] - reference - threshold) if finite else 0.0
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _project(kind, limit, points, size, result, marks, work):
+    """One factor, no negated input. RETURNS: status, whether its group is tied."""
+    if kind == OR_OUT:
+        return _project_or_out(points, size, result, marks, work)
+    if kind == AT_MOST:
+        total = 0.0
+        for i in range(size):
+            result[i] = _clip(points[i])
+            marks[i] = FREE if 0.0 < result[i] < 1.0 else FIXED
+            total += result[i]
+        if total <= limit:
+            return FEASIBLE, False
+    if not project_exactly(points, size, limit, result, work):
+        return INFEASIBLE, False
+    for i in range(size):
+        marks[i] = IN_GROUP if 0.0 < result[i] < 1.0 else FIXED
+    return FEASIBLE, False
+
+
+@njit(cache=True, nogil=True)
+def _project_or_out(points, size, result, marks, work):
+    """{y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, t the last coordinate (Martins et al. 2015, section 5.2)."""
+    last = size - 1
+    largest = 0.0
+    for i in range(last):
+        largest = max(largest, points[i])
+    if points[last] == -np.inf:
+        for i in range(size):
+            result[i] = 0.0
+            marks[i] = FIXED
+        return (INFEASIBLE if largest == np.inf else FEASIBLE), False
+    # {y ≤ t} alone: t is the mean of itself and of the inputs above it.
+    order = np.argsort(-points[:last])
+    total, pooled = points[last], 0
+    output = total
+    if largest == np.inf:
+        output = 1.0
+        while pooled < last and points[order[pooled]] == np.inf:
+            pooled += 1
+    else:
+        while pooled < last and points[order[pooled]] > output:
+            total += points[order[pooled]]
+            pooled += 1
+            output = total / (pooled + 1)
+    inside = 0.0 < _clip(output) < 1.0
+    inputs = 0.0
+    for place in range(last):
+        i = order[place]
+        result[i] = _clip(output if place < pooled else points[i])
+        if place < pooled:
+            marks[i] = IN_GROUP if inside else FIXED
+        else:
+            marks[i] = FREE if 0.0 < result[i] < 1.0 else FIXED
+        inputs += result[i]
+    result[last] = _clip(output)
+    marks[last] = (IN_GROUP if pooled else FREE) if inside else FIXED
+    if inputs >= result[last] - ROUNDING:
+        return FEASIBLE, pooled > 0
+    # Then t = Σy: an xor of the inputs and the negated output.
+    flipped = points.copy()
+    flipped[last] = 1.0 - points[last]
+    if not project_exactly(flipped, size, 1.0, result, work):
+        return INFEASIBLE, False
+    for i in range(size):
+        marks[i] = IN_GROUP if 0.0 < result[i] < 1.0 else FIXED
+    result[last] = 1.0 - result[last]
+    if marks[last] == IN_GROUP:
+        marks[last] = IN_GROUP_NEGATED
+    return FEASIBLE, False
+
+
+@njit(cache=True, nogil=True)
+def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
+    """The nearest point of each live factor's hull to ``points``, and how it moves with them.
+
+    live, kinds, limits: ``(F,)``.
+    starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``; of OR_OUT
+        the last one is the output.
+    negated, points, result, marks: per edge; the last two are written. −inf fixes to 0.
+    tied, status: ``(F,)``, written.
+    """
+    widest = 1
+    for f in range(len(kinds)):
+        widest = max(widest, starts[f + 1] - starts[f])
+    own, work = np.empty(widest), np.empty(2 * widest)
+    for f in range(len(kinds)):
+        if not live[f]:
+            continue
+        first = starts[f]
+        size = starts[f + 1] - first
+        for i in range(size):
+            point = points[first + i]
+            own[i] = 1.0 - point if negated[first + i] else point
+        own_result, own_marks = result[first : first + size], marks[first : first + size]
+        status[f], tied[f] = _project(
+            kinds[f], limits[f], own[:size], size, own_result, own_marks, work
+        )
+        for i in range(size):
+            if negated[first + i]:
+                own_result[i] = 1.0 - own_result[i]
+                if own_marks[i] == IN_GROUP:
+                    own_marks[i] = IN_GROUP_NEGATED
+                elif own_marks[i] == IN_GROUP_NEGATED:
+                    own_marks[i] = IN_GROUP
+
+
+@njit(cache=True, nogil=True)
+def logic_jacobian(starts, marks, tied, directions, result):
+    """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
+    for f in range(len(tied)):
+        total, count = 0.0, 0
+        for e in range(starts[f], starts[f + 1]):
+            if marks[e] >= IN_GROUP:
+                total += directions[e] if marks[e] == IN_GROUP else -directions[e]
+                count += 1
+        mean = total / max(count, 1)
+        for e in range(starts[f], starts[f + 1]):
+            if marks[e] == FIXED:
+                result[e] = 0.0
+            elif marks[e] == FREE:
+                result[e] = directions[e]
+            else:
+                common = mean if marks[e] == IN_GROUP else -mean
+                result[e] = common if tied[f] else directions[e] - common

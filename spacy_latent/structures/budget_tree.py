@@ -1,0 +1,221 @@
+"""Dependency trees with a budget: no word has more than so many modifiers."""
+
+from __future__ import annotations
+
+import heapq
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.dependency import DependencyTree, Direction
+
+ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
+# Bound on calls of the tree's oracle for the best tree of one item.
+MOST_CALLS = 20_000
+# Steps of the subgradient method for the bound at one node of the search.
+BOUND_STEPS = 30
+# ADMM takes more and cheaper steps than an active set does.
+ITERATIONS_PER_CALL = 10
+
+
+class BudgetTree(DependencyTree):
+    """Dependency trees in which every word has at most ``max_modifiers`` modifiers; the root may
+    have any number. For the other arguments and shapes see :class:`DependencyTree`.
+
+    projective: arcs drawn above the sentence do not cross.
+
+    ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020): trees and budgets as factors of one
+    graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is not
+    always an average of trees that keep to them; so it has no atoms. To find the best tree with a
+    budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map`` is
+    exact, by branch and bound, meant for annotation, and raises NotTractable after
+    20,000 calls of the tree's oracle. Estimators that need ``map`` are refused. Sums are not
+    tractable.
+    """
+
+    tractable: ClassVar[frozenset[str]] = frozenset()
+    has_map: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        max_modifiers: int = 2,
+        projective: bool = False,
+        single_root: bool = False,
+        direction: Direction = "any",
+        max_arc_length: int | None = None,
+    ) -> None:
+        super().__init__(single_root, direction, max_arc_length)
+        if max_modifiers < 0:
+            raise InvalidScores(
+                f"{self.name}: max_modifiers is {max_modifiers}; expected at least 0."
+            )
+        self.max_modifiers = max_modifiers
+        self.projective = projective
+
+    @property
+    def tree(self) -> DependencyTree:
+        """The same trees without a budget."""
+        from spacy_latent.structures.projective_tree import ProjectiveTree
+        from spacy_latent.structures.spanning_tree import SpanningTree
+
+        kind = ProjectiveTree if self.projective else SpanningTree
+        return kind(self.single_root, self.direction, self.max_arc_length)
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        """LP-SparseMAP; a :class:`~spacy_latent.structures.factor_graph.GraphSolution`.
+
+        max_iter: a tenth of the bound on the iterations of ADMM.
+        tolerance: bound on the residual.
+        """
+        from spacy_latent.structures.factor_graph import (
+            FactorGraph,
+            StructureFactor,
+            solve_graphs,
+        )
+        from spacy_latent.structures.logic_factors import Budget
+
+        prepared, lengths = self.prepare(scores, lengths)
+        tree = self.tree
+        graphs: dict[int, FactorGraph] = {}
+        sizes = lengths.tolist()
+        for n in set(sizes):
+            shape = (n + 1, n + 1)
+            allowed = self.part_mask(torch.empty(1, *shape), torch.tensor([n]))[0].numpy()
+            parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
+            rows = [row[row >= 0].tolist() for row in parts[1:]]
+            budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
+            graphs[n] = FactorGraph(shape, [StructureFactor(tree, parts, n), *budgets])
+        return solve_graphs(
+            [graphs[n] for n in sizes],
+            prepared,
+            max_iter * ITERATIONS_PER_CALL,
+            tolerance,
+            self.name,
+        )
+
+    def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        tree = self.tree
+        try:
+            heads = tree.best_heads(scores, lengths)
+        except InfeasibleError as error:
+            raise InfeasibleError(self.name, error.items) from None
+        wrong = []
+        for b, n in enumerate(lengths.tolist()):
+            if self._excess(heads[b, 1 : n + 1].cpu().numpy(), n).any():
+                window = scores[b, : n + 1, : n + 1].detach().to("cpu", torch.float64)
+                found = self._search(tree, window, n)
+                if found is None:
+                    wrong.append(b)
+                else:
+                    heads[b, 1 : n + 1] = torch.from_numpy(found).to(heads)
+        if wrong:
+            self.raise_infeasible(wrong)
+        return heads
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        heads = self.best_heads(scores, lengths)
+        z = scores.new_zeros((heads.shape[0], *scores.shape[1:]))
+        chosen = (heads >= 0).to(z.dtype)
+        return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
+
+    def _excess(self, heads: np.ndarray, n: int) -> np.ndarray:
+        """By how many modifiers each of the words ``(n,)`` is above the budget."""
+        return np.maximum(np.bincount(heads, minlength=n + 1)[1:] - self.max_modifiers, 0)
+
+    def _search(self, tree: DependencyTree, scores: Tensor, n: int) -> np.ndarray | None:
+        """Heads ``(n,)`` of the best tree by branch and bound, or None where there is none.
+
+        A word above its budget is branched on: one of its arcs is either in the tree or not.
+        Bounds are those of Lagrangian relaxation, a price for each modifier of a word.
+        """
+        mask = self.part_mask(scores[None], torch.tensor([n]))[0]
+        open_scores = torch.where(mask, scores, -torch.inf).numpy()
+        size, columns = torch.tensor([n]), np.arange(1, n + 1)
+        best_score, best = -np.inf, None
+        calls, pushed = 0, 0
+        waiting = [(-np.inf, 0, open_scores, np.zeros(n))]
+        while waiting:
+            negative_bound, _, own, prices = heapq.heappop(waiting)
+            if -negative_bound <= best_score + _slack(best_score):
+                break
+            bound, branch = np.inf, None
+            for step in range(BOUND_STEPS):
+                # Without prices first: a tree within the budgets is then the best of the node.
+                paid = np.zeros(n) if step == 0 else prices
+                calls += 1
+                if calls > MOST_CALLS:
+                    raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
+                charged = own.copy()
+                charged[1:] -= paid[:, None]
+                try:
+                    heads = tree.best_heads(torch.from_numpy(charged)[None], size)
+                except InfeasibleError:
+                    bound = -np.inf
+                    break
+                found = heads[0, 1:].numpy()
+                counts = np.bincount(found, minlength=n + 1)[1:]
+                relaxed = charged[found, columns].sum() + self.max_modifiers * paid.sum()
+                bound = min(bound, relaxed)
+                if (counts <= self.max_modifiers).all():
+                    reached = own[found, columns].sum()
+                    if reached > best_score:
+                        best_score, best = reached, found.copy()
+                    if step == 0:
+                        bound = reached
+                elif branch is None:
+                    branch = found.copy()
+                if branch is None or bound <= best_score + _slack(best_score):
+                    break
+                slope = counts - self.max_modifiers
+                if step and not slope.any():
+                    break
+                goal = best_score if best is not None else relaxed - 1.0
+                length = max(relaxed - goal, 1e-3) / max(float(slope @ slope), 1.0)
+                prices = np.maximum(prices + length * slope, 0.0)
+            if branch is None or bound <= best_score + _slack(best_score):
+                continue
+            for child in self._children(own, branch, n):
+                pushed += 1
+                heapq.heappush(waiting, (-bound, pushed, child, prices))
+        return best
+
+    def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
+        """Scores of the two halves of the trees: with an arc of the fullest word, and without."""
+        fullest = int(self._excess(heads, n).argmax()) + 1
+        fixed = np.isfinite(scores[:, 1:]).sum(0) == 1
+        free = np.flatnonzero((heads == fullest) & ~fixed) + 1
+        held = int(((heads == fullest) & fixed).sum())
+        if held > self.max_modifiers or not len(free):
+            return []
+        without = scores.copy()
+        if held == self.max_modifiers:
+            without[fullest, free] = -np.inf
+            return [without]
+        modifier = free[scores[fullest, free].argmax()]
+        without[fullest, modifier] = -np.inf
+        taken = scores.copy()
+        taken[:, modifier] = -np.inf
+        taken[fullest, modifier] = scores[fullest, modifier]
+        return [taken, without]
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "log_partition", ADVICE)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "marginals", ADVICE)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        return Structure._sample(self, scores, lengths, num_samples, generator)
+
+
+def _slack(score: float) -> float:
+    """Bounds that are nearer to a score than this differ from it by rounding."""
+    return 1e-10 * (1.0 + abs(score)) if np.isfinite(score) else 0.0

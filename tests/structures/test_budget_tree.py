@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.estimators.perturb_and_map import PerturbAndMap
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.spigot import Spigot
+from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.structures import budget_tree
+from spacy_latent.structures.budget_tree import BudgetTree
+from tests import enumeration
+from tests.structures.oracles import nearest_in_hull
+
+
+def normal(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64) * scale
+
+
+def trees(n: int, budget: int, projective: bool, single_root: bool = False) -> np.ndarray:
+    """Arcs of every tree that keeps to the budget, ``(K, n+1, n+1)``."""
+    found = [enumeration.arcs(h) for h in enumeration.dependency_trees(n, projective, single_root)]
+    return np.stack([z for z in found if (z[1:].sum(1) <= budget).all()])
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("budget", [0, 1, 2, 9])
+def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
+    """Inside the hull of trees and the budgets, at least as near as the nearest point of the hull
+    of trees that keep to them; and the same, where it lies in that hull."""
+    torch.manual_seed(0)
+    structure = BudgetTree(budget, projective)
+    tight = 0
+    for n in (1, 2, 3, 4):
+        every, kept = trees(n, n, projective), trees(n, budget, projective)
+        for scale in (0.3, 1.0, 3.0):
+            scores = normal(1, n + 1, n + 1, scale=scale)
+            scores[:, 1:] += normal(n, 1, scale=scale)
+            solution = structure.sparsemap(scores, torch.tensor([n]))
+            assert solution.residual <= 1e-6
+            mean = solution.mean[0].numpy()
+            assert (mean[1:].sum(1) <= budget + 1e-6).all()
+            point = np.where(every.any(0), scores[0].numpy(), 0.0).ravel()
+            outside = nearest_in_hull(every.reshape(len(every), -1), mean.ravel()) - mean.ravel()
+            assert np.abs(outside).max() < 2e-6
+            expected = nearest_in_hull(kept.reshape(len(kept), -1), point)
+            assert np.linalg.norm(mean.ravel() - point) <= np.linalg.norm(expected - point) + 1e-6
+            inside = nearest_in_hull(kept.reshape(len(kept), -1), mean.ravel())
+            if np.abs(inside - mean.ravel()).max() < 1e-7:
+                tight += 1
+                np.testing.assert_allclose(mean.ravel(), expected, atol=2e-6)
+    assert tight >= 6
+
+
+@pytest.mark.parametrize("projective", [False, True])
+def test_gradient(projective: bool) -> None:
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(1, projective), torch.tensor([4, 0, 2])
+    for scale in (0.5, 2.0):
+        scores = normal(3, 5, 5, scale=scale)
+        scores[:, 1:] += normal(3, 4, 1, scale=scale)
+
+        def mean(s: Tensor) -> Tensor:
+            return structure.sparsemap(s, lengths, tolerance=1e-9).mean
+
+        assert torch.autograd.gradcheck(mean, scores.requires_grad_(), eps=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("budget", [0, 1, 2])
+def test_best_against_enumeration(projective: bool, budget: int) -> None:
+    torch.manual_seed(0)
+    structure = BudgetTree(budget, projective)
+    for n in (1, 2, 3, 4, 5):
+        kept = trees(n, budget, projective)
+        scores = normal(6, n + 2, n + 2)
+        scores[:, 1:] += 2 * normal(6, n + 1, 1)
+        scores[-1] = scores[-1].round()
+        best = structure.map(scores, torch.full((6,), n)).numpy()
+        for z, own in zip(best, scores.numpy()):
+            window = z[: n + 1, : n + 1]
+            assert (kept == window).all((1, 2)).sum() == 1
+            totals = (kept * own[: n + 1, : n + 1]).sum((1, 2))
+            assert (window * own[: n + 1, : n + 1]).sum() == pytest.approx(totals.max())
+
+
+def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_tree, "MOST_CALLS", 3)
+    scores = torch.zeros(1, 7, 7)
+    scores[:, 1] = 5.0
+    with pytest.raises(NotTractable, match="map of 6 tokens"):
+        BudgetTree(1).map(scores, torch.tensor([6]))
+
+
+def test_items_without_a_tree() -> None:
+    # With a budget of 0 all words hang on the root, of which there may be one.
+    structure = BudgetTree(0, single_root=True)
+    scores, lengths = torch.zeros(3, 4, 4), torch.tensor([1, 3, 0])
+    for operation in (structure.map, structure.sparsemap):
+        with pytest.raises(InfeasibleError, match="BudgetTree") as error:
+            operation(scores, lengths)
+        assert error.value.items == [1]
+    forbidden = torch.zeros(2, 3, 3)
+    forbidden[1, :, 2] = -torch.inf
+    for operation in (BudgetTree().map, BudgetTree().sparsemap):
+        with pytest.raises(InfeasibleError, match="BudgetTree") as error:
+            operation(forbidden, torch.tensor([2, 2]))
+        assert error.value.items == [1]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3])
+def test_any_scale(scale: float) -> None:
+    torch.manual_seed(0)
+    scores = normal(4, 7, 7, scale=scale)
+    solution = BudgetTree(2).sparsemap(scores, torch.tensor([6, 5, 3, 1]))
+    assert (solution.residual <= 1e-6).all()
+    assert (solution.mean[:, 1:].sum(2) <= 2 + 1e-6).all()
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InvalidScores, match="max_modifiers is -1"):
+        BudgetTree(-1)
+    scores = torch.zeros(2, 4, 4)
+    scores[1, 1, 2] = torch.nan
+    with pytest.raises(InvalidScores, match=r"\[1\]"):
+        BudgetTree().sparsemap(scores, torch.tensor([3, 3]))
+    for operation in ("log_partition", "marginals", "sample"):
+        with pytest.raises(NotTractable, match=operation):
+            getattr(BudgetTree(), operation)(torch.zeros(1, 4, 4), torch.tensor([3]))
+
+
+def test_estimators_that_need_the_best_tree_are_refused() -> None:
+    structure = BudgetTree()
+    SparseMAP().check(structure)
+    for estimator in (
+        StraightThrough(),
+        Spigot(),
+        PerturbAndMap(),
+        SparseMAP(marginalize=True),
+        SparseMAP(prediction="map"),
+    ):
+        with pytest.raises(IncompatiblePair, match=f"{estimator.name}.*BudgetTree.*needs map"):
+            estimator.check(structure)
+
+
+def test_pickles() -> None:
+    again = pickle.loads(pickle.dumps(BudgetTree(3, projective=True)))
+    assert repr(again) == repr(BudgetTree(3, projective=True))

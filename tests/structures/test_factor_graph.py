@@ -1,0 +1,283 @@
+"""LP-SparseMAP of graphs of structures and logic factors."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import LinearConstraint, minimize
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError, NotTractable
+from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.factor_graph import FactorGraph, StructureFactor, solve_graphs
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.logic_factors import AtMostOne, Budget, Implication, Or, OrOut, Xor
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests import enumeration
+from tests.structures.oracles import listed_subsets, nearest_in_hull
+
+
+def normal(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64) * scale
+
+
+def check_gradient(graph: FactorGraph, scores: Tensor) -> None:
+    def mean(s: Tensor) -> Tensor:
+        return graph.sparsemap(s, 5000, 1e-10).mean
+
+    assert torch.autograd.gradcheck(mean, scores.clone().requires_grad_(), eps=1e-6, atol=1e-5)
+
+
+def dense(vertices: np.ndarray, point: np.ndarray, at_least: np.ndarray, low: np.ndarray):
+    """The nearest point to ``point`` of the hull of the rows of ``vertices``, with
+    at_least · x ≥ low."""
+    count = len(vertices)
+    result = minimize(
+        lambda w: 0.5 * ((vertices.T @ w - point) ** 2).sum(),
+        np.full(count, 1.0 / count),
+        jac=lambda w: vertices @ (vertices.T @ w - point),
+        bounds=[(0, 1)] * count,
+        constraints=[
+            LinearConstraint(np.ones((1, count)), 1, 1),
+            LinearConstraint(at_least @ vertices.T, low, np.inf),
+        ],
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    return vertices.T @ result.x
+
+
+def test_logic_against_a_quadratic_program() -> None:
+    """A cycle of at-most-ones, an or, a budget and implications: the relaxation is not tight."""
+    factors = [
+        AtMostOne([0, 1]),
+        AtMostOne([1, 2]),
+        AtMostOne([0, 2]),
+        Or([2, 3, 4], [3]),
+        Budget([0, 1, 2, 3, 4, 5], 2),
+        Implication([4, 5], 0),
+        Xor([3, 5, 1]),
+    ]
+    graph = FactorGraph((6,), factors)
+    rows = [
+        [1, 1, 0, 0, 0, 0],
+        [0, 1, 1, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0],
+        [0, 0, 1, -1, 1, 0],
+        [1, 1, 1, 1, 1, 1],
+        [-1, 0, 0, 0, 1, 1],
+        [0, 1, 0, 1, 0, 1],
+    ]
+    # The same as lower bounds: of −x, or of x for the or, or of both for the xor.
+    at_least = np.array(
+        [*(np.array(rows) * [[-1], [-1], [-1], [1], [-1], [-1], [1]]), -np.array(rows[6])]
+    )
+    low = np.array([-1, -1, -1, 0, -2, -1, 1, -1])
+    cube = np.array(list(product([0.0, 1.0], repeat=6)))
+    torch.manual_seed(0)
+    for scale in (0.3, 1.0, 3.0):
+        for _ in range(5):
+            scores = normal(6, scale=scale)
+            solution = graph.sparsemap(scores)
+            assert solution.residual <= 1e-6
+            expected = dense(cube, scores.numpy(), at_least, low)
+            np.testing.assert_allclose(solution.mean[0].numpy(), expected, atol=2e-5)
+    check_gradient(graph, scores)
+
+
+@pytest.mark.parametrize("tree", [SpanningTree(), ProjectiveTree(single_root=True)])
+def test_one_structure_is_its_sparsemap(tree) -> None:
+    torch.manual_seed(0)
+    n = 5
+    parts = np.arange(36).reshape(6, 6)
+    parts[tree.part_mask(torch.zeros(1, 6, 6), torch.tensor([n]))[0].numpy() == 0] = -1
+    graph = FactorGraph((6, 6), [StructureFactor(tree, parts, n)])
+    scores = normal(6, 6).requires_grad_()
+    ours = graph.sparsemap(scores)
+    expected = tree.sparsemap(scores[None], torch.tensor([n]), tolerance=1e-12)
+    torch.testing.assert_close(ours.mean, expected.mean, rtol=0, atol=1e-9)
+    upstream = normal(1, 6, 6)
+    (gradient,) = torch.autograd.grad(ours.mean, scores, upstream)
+    (other,) = torch.autograd.grad(expected.mean, scores, upstream)
+    torch.testing.assert_close(gradient, other, rtol=0, atol=1e-9)
+
+
+def test_one_structure_may_stand_in_several_factors() -> None:
+    """A choice of two of three on either side of a shared part: a forest, so it is tight."""
+    pairs = listed_subsets(2, 2)
+    graph = FactorGraph(
+        (5,),
+        [
+            StructureFactor(pairs, np.array([0, 1, 2]), 3),
+            StructureFactor(pairs, np.array([2, 3, 4]), 3),
+        ],
+    )
+    members = [v for v in product([0.0, 1.0], repeat=5) if sum(v[:3]) == 2 and sum(v[2:]) == 2]
+    torch.manual_seed(0)
+    for scale in (0.2, 1.0):
+        scores = normal(5, scale=scale)
+        expected = nearest_in_hull(np.array(members), scores.numpy())
+        mean = graph.sparsemap(scores).mean[0].numpy()
+        np.testing.assert_allclose(mean, expected, atol=1e-6)
+        check_gradient(graph, scores)
+
+
+def test_parts_of_another_shape() -> None:
+    """An alignment that has exactly one of two cells."""
+    rows, columns = 2, 3
+    cells = np.arange(6).reshape(rows, columns)
+    graph = FactorGraph(
+        (rows, columns),
+        [StructureFactor(OneToOneAlignment(), cells, (rows, columns)), Xor([0, 5])],
+    )
+    members = np.zeros((6, 2, 3))
+    for z, (first, second) in zip(members, permutations(range(3), 2)):
+        z[0, first] = z[1, second] = 1
+    both = np.zeros((1, 6))
+    both[0, [0, 5]] = 1.0
+    torch.manual_seed(0)
+    for scale in (0.3, 3.0):
+        scores = normal(rows, columns, scale=scale)
+        mean = graph.sparsemap(scores).mean[0].numpy().ravel()
+        expected = dense(
+            members.reshape(6, 6),
+            scores.numpy().ravel(),
+            np.concatenate([both, -both]),
+            np.array([1.0, -1.0]),
+        )
+        np.testing.assert_allclose(mean, expected, atol=2e-5)
+        check_gradient(graph, scores)
+
+
+def test_a_chain_whose_second_tag_is_used_only_if_it_starts() -> None:
+    n, k = 3, 2
+    numbers = np.arange(n * k * k).reshape(n, k, k)
+    chain = LinearChain()
+    scores = normal(n, k, k)
+    used = chain.part_mask(scores[None], torch.tensor([n])).expand(1, n, k, k)[0].numpy()
+    parts = np.where(used, numbers, -1)
+    starts = [int(p) for p in parts[0, :, 1] if p >= 0]
+    later = [int(p) for p in parts[1:, :, 1].ravel() if p >= 0]
+    factors = [StructureFactor(chain, parts, n)]
+    factors += [Or([*starts, p], [p]) for p in later]
+    # In expectation: the relaxation is not tight.
+    at_least = np.zeros((len(later), n * k * k))
+    at_least[:, starts] = 1.0
+    at_least[range(len(later)), later] -= 1.0
+    members = [enumeration.transitions(t, k).ravel() for t in enumeration.tag_sequences(n, k)]
+    torch.manual_seed(1)
+    graph = FactorGraph((n, k, k), factors)
+    for scale in (0.3, 3.0):
+        scores = normal(n, k, k, scale=scale)
+        mean = graph.sparsemap(scores).mean[0].numpy().ravel()
+        point = np.where(used, scores.numpy(), 0.0).ravel()
+        expected = dense(np.array(members), point, at_least, np.zeros(len(later)))
+        np.testing.assert_allclose(mean, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("projective", [False, True])
+def test_a_tree_with_budgets_against_a_quadratic_program(projective: bool) -> None:
+    n = 3
+    members = np.array(
+        [enumeration.arcs(h).ravel() for h in enumeration.dependency_trees(n, projective)]
+    )
+    at_least = np.zeros((n, 4, 4))
+    at_least[range(n), range(1, n + 1)] = -1.0
+    torch.manual_seed(0)
+    for scale in (0.3, 1.0, 3.0):
+        scores = normal(4, 4, scale=scale)
+        scores[1] += 2 * scale
+        mean = BudgetTree(1, projective).sparsemap(scores[None], torch.tensor([n])).mean[0]
+        point = np.where(members.any(0), scores.numpy().ravel(), 0.0)
+        expected = dense(members, point, at_least.reshape(n, -1), -np.ones(n))
+        np.testing.assert_allclose(mean.numpy().ravel(), expected, atol=2e-5)
+
+
+def test_batches_and_padding_change_nothing() -> None:
+    torch.manual_seed(0)
+    graphs = [
+        FactorGraph((4,), [Xor([0, 1, 2]), AtMostOne([1, 3])]),
+        FactorGraph((2,), [Implication([0], 1)]),
+        FactorGraph((0,), []),
+        FactorGraph((3,), [OrOut([0, 1], 2), Budget([0, 2], 1)]),
+    ]
+    scores = torch.full((4, 5), torch.nan, dtype=torch.float64)
+    for row, graph in zip(scores, graphs):
+        row[: graph.shape[0]] = normal(graph.shape[0])
+    scores.requires_grad_()
+    solution = solve_graphs(graphs, scores)
+    for row, graph, mean in zip(scores, graphs, solution.mean):
+        size = graph.shape[0]
+        alone = graph.sparsemap(row[:size].detach()).mean[0]
+        torch.testing.assert_close(mean[:size], alone, rtol=0, atol=1e-9)
+        assert not mean[size:].any()
+    (gradient,) = torch.autograd.grad(solution.mean.square().sum(), scores)
+    assert torch.isfinite(gradient).all()
+
+
+def test_parts_without_a_factor_do_not_exist() -> None:
+    scores = torch.tensor([0.7, torch.nan, 0.2], dtype=torch.float64, requires_grad=True)
+    mean = FactorGraph((3,), [Budget([0], 1)]).sparsemap(scores).mean
+    assert mean.tolist() == [[0.7, 0.0, 0.0]]
+
+
+def test_ties_give_the_same_answer_every_time() -> None:
+    n = 4
+    parts = np.arange(25).reshape(5, 5)
+    np.fill_diagonal(parts, -1)
+    parts[:, 0] = -1
+    factors = [StructureFactor(SpanningTree(), parts, n)]
+    factors += [Budget([int(p) for p in parts[h] if p >= 0], 1) for h in range(1, n + 1)]
+    graph = FactorGraph((5, 5), factors)
+    for scores in (torch.zeros(5, 5), torch.ones(5, 5), torch.arange(25.0).view(5, 5) // 5):
+        first = graph.sparsemap(scores)
+        assert first.residual <= 1e-6
+        assert torch.equal(first.mean, graph.sparsemap(scores.clone()).mean)
+
+
+def test_what_cannot_be_solved() -> None:
+    contradictory = FactorGraph((2,), [Xor([0, 1]), Budget([0, 1], 0)])
+    with pytest.raises(InfeasibleError) as error:
+        solve_graphs(
+            [FactorGraph((2,), [Xor([0, 1])]), contradictory], torch.zeros(2, 2), name="Both"
+        )
+    assert error.value.items == [1] and "Both" in str(error.value)
+    # Only together are these too much.
+    cycle = [Xor([0, 1]), Xor([1, 2]), Xor([0, 2]), Or([0, 1, 2], [0, 1]), Budget([0, 1, 2], 1)]
+    with pytest.raises(InfeasibleError):
+        FactorGraph((3,), cycle).sparsemap(torch.zeros(3), 5000)
+    xor = FactorGraph((2,), [Xor([0, 1])])
+    with pytest.raises(InfeasibleError):
+        xor.sparsemap(torch.full((2,), -torch.inf))
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(InvalidScores, match=r"item\(s\) \[0\]"):
+            xor.sparsemap(torch.tensor([0.0, bad]))
+    with pytest.raises(InvalidScores, match="dtype"):
+        xor.sparsemap(torch.tensor([0, 1]))
+    with pytest.raises(InvalidScores, match="does not hold"):
+        xor.sparsemap(torch.zeros(1))
+    with pytest.raises(InvalidScores, match="max_iter"):
+        xor.sparsemap(torch.zeros(2), max_iter=0)
+    with pytest.raises(LatentError, match="StructureFactor or a LogicFactor"):
+        FactorGraph((2,), [SpanningTree()])  # type: ignore[list-item]
+    diagonal = StructureFactor(SpanningTree(), np.arange(9).reshape(3, 3), 2)
+    with pytest.raises(LatentError, match=r"\(0, 0\) is no part of SpanningTree"):
+        FactorGraph((3, 3), [diagonal])
+    with pytest.raises(LatentError, match="expected 2 axes"):
+        FactorGraph((3,), [StructureFactor(SpanningTree(), np.arange(3), 2)])
+    with pytest.raises(NotTractable, match="mean"):
+        _ = xor.sparsemap(torch.zeros(2)).atoms
+
+
+def test_half_precision_and_an_early_end() -> None:
+    graph = FactorGraph((3,), [AtMostOne([0, 1]), AtMostOne([1, 2]), Xor([0, 2])])
+    scores = torch.tensor([0.3, 0.9, -0.2])
+    half = graph.sparsemap(scores.bfloat16())
+    assert half.mean.dtype == torch.bfloat16
+    early = graph.sparsemap(scores, max_iter=1)
+    assert early.iterations == 1 and early.residual > 1e-6
