@@ -24,12 +24,12 @@ class PartScorer(nn.Module):
     Values at padding may be anything.
 
     parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
-    decides: whether it scores decisions while they are taken, so that the scores are empty and
-        :meth:`bind` is what matters; for structures that are not ``linear``.
+    decides: name of the structure whose decisions it scores while they are taken, so that the
+        scores are empty and :meth:`bind` is what matters; empty if it scores parts.
     """
 
     parts: ClassVar[str] = "arcs"
-    decides: ClassVar[bool] = False
+    decides: ClassVar[str] = ""
 
     @abstractmethod
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...

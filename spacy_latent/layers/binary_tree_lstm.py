@@ -47,7 +47,7 @@ class BinaryTreeLstm(Composer):
         batch, longest, _ = vectors.shape
         spans = read_spans(z, lengths)
         leaf_hidden, leaf_cell = self.leaves(vectors)
-        hidden = self.states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
+        hidden, _ = self.states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
         token = torch.arange(longest, device=z.device)
         if self.output == "root" and longest:
             row = torch.arange(batch, device=z.device)
@@ -82,9 +82,11 @@ class BinaryTreeLstm(Composer):
         )
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
-    def states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
-        """Hidden states ``(B · 2n, size)`` of all nodes, from those of the leaves ``(B · n, size)``
-        and their cells; zero where there is no node."""
+    def states(
+        self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states and cells ``(B · 2n, size)`` of all nodes, from those of the leaves
+        ``(B · n, size)``; zero where there is no node."""
         longest = z.shape[-1]
         weight = z[spans.item, spans.first, spans.last].to(hidden.dtype).unsqueeze(-1)
         leaves = _by_level(spans.leaf_depth, 1 + spans.levels)
@@ -110,7 +112,11 @@ class BinaryTreeLstm(Composer):
             states.append(state)
             cells.append(memory)
         blank = hidden.new_zeros(2 * len(hidden), hidden.shape[1])
-        return blank.index_copy(0, torch.cat(nodes), torch.cat(states))
+        node = torch.cat(nodes)
+        return (
+            blank.index_copy(0, node, torch.cat(states)),
+            blank.index_copy(0, node, torch.cat(cells)),
+        )
 
 
 def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:
@@ -124,6 +130,17 @@ def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:
 def _by_level(depth: Tensor, levels: int) -> list[Tensor]:
     """Indices of the entries of each depth."""
     return list(depth.argsort().split(torch.bincount(depth, minlength=levels).tolist()))
+
+
+def node_places(spans: Spans, z: Tensor) -> Tensor:
+    """Place of each span [first, last] of trees ``(B, n, n)`` among the ``(B, 2n)`` nodes; that of
+    single words on the diagonal, and 0 elsewhere."""
+    longest = z.shape[-1]
+    token = torch.arange(longest, device=z.device)
+    base = 2 * longest * torch.arange(len(z), device=z.device)
+    places = torch.diag_embed(base[:, None] + token)
+    places[spans.item, spans.first, spans.last] = spans.node
+    return places
 
 
 @dataclass

@@ -55,15 +55,16 @@ class ChildSumTreeLstm(Composer):
 
     def _over_tokens(self, vectors: Tensor, z: Tensor) -> Tensor:
         batch, longest, _ = vectors.shape
-        level = levels(z).flatten()
+        heads = most_probable_heads(z)
+        level = levels(z, heads).flatten()
         # Tokens level by level, the root's first: all children of a level are on the next.
         order = level.argsort(stable=True)[int((level < 0).sum()) :]
         sizes = torch.bincount(level[order]).tolist()
         place = torch.zeros_like(level)
         place[order] = torch.cat([torch.arange(size, device=z.device) for size in [*sizes, 0]])
         shift = longest * torch.arange(batch, device=z.device)[:, None] - 1
-        heads = (most_probable_heads(z)[:, 1:] + shift).flatten()
-        parents = place[heads[order].clamp_min(0)].split(sizes)
+        above = (heads[:, 1:] + shift).flatten()[order].clamp_min(0)
+        parents = place[above].split(sizes)
         flat = vectors.flatten(0, 1)[order]
         gates, forget = self.gates(flat).split(sizes), self.forget(flat).split(sizes)
         hidden: list[Tensor] = []
@@ -87,9 +88,9 @@ class ChildSumTreeLstm(Composer):
         return blank.index_copy(0, order, result).view(batch, longest, self.output_width)
 
 
-def levels(z: Tensor) -> Tensor:
-    """Number of tokens above each token, ``(B, n)``; −1 at padding."""
-    heads = most_probable_heads(z)
+def levels(z: Tensor, heads: Tensor | None = None) -> Tensor:
+    """Number of tokens above each token, ``(B, n)``; −1 at padding. heads: if they are known."""
+    heads = most_probable_heads(z) if heads is None else heads
     present = z.detach().sum(1)[:, 1:] > 0.5
     node = heads
     level = torch.zeros_like(heads)

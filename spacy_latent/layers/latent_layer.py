@@ -122,12 +122,13 @@ def check_parts(
                 f"{_fitting(structure.parts)}, or a structure of {parts}",
             )
     kind = _kind(scorer)
-    if getattr(kind, "decides", False) and structure.linear:
+    decides = getattr(kind, "decides", "")
+    if decides and decides != structure.name:
         raise IncompatiblePair(
             kind.__name__,
             structure.name,
-            "this scorer scores the decisions of a parser, and the structure has none",
-            f"{_fitting(structure.parts)}, or the structure ShiftReduce",
+            f"this scorer scores the decisions that lead to a {decides}",
+            f"{_fitting(structure.parts)}, or the structure {decides}",
         )
     kind = _kind(composer)
     if getattr(kind, "requires_hard", False) and not (
@@ -154,7 +155,7 @@ def _fitting(parts: str) -> str:
     advice = []
     for argument, base in (("scorer", PartScorer), ("composer", Composer)):
         found = [(name, kind) for name, kind in _registered(base) if kind.parts == parts]
-        names = [name for name, kind in found if not getattr(kind, "decides", False)]
+        names = [name for name, kind in found if not getattr(kind, "decides", "")]
         advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
     return ", ".join(advice)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.layers.base import ScorerBuilder, check_output_width
-from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, read_spans
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, node_places, read_spans
 from spacy_latent.layers.encoded_scorer import (
     EncodedScorer,
     EncoderBuilder,
@@ -30,7 +30,7 @@ class StackScorer(EncodedScorer):
     """
 
     parts = "spans"
-    decides = True
+    decides = "ShiftReduce"
 
     def __init__(
         self,
@@ -86,11 +86,8 @@ class BoundShiftReduce(ShiftReduce):
         decisions = Decisions(z, lengths)
         hidden, cell = (state.repeat(copies, 1, 1).flatten(0, 1) for state in self.leaves)
         spans = read_spans(z, lengths)
-        states = self.scorer.lstm.states(spans, z.detach(), hidden, cell)
-        base = 2 * longest * torch.arange(len(z), device=z.device)
-        token = torch.arange(longest, device=z.device)
-        node = torch.diag_embed(base[:, None] + token)
-        node[spans.item, spans.first, spans.last] = spans.node
+        states, _ = self.scorer.lstm.states(spans, z.detach(), hidden, cell)
+        node = node_places(spans, z)
         row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
         logits = self.scorer.decide(
             states[node[row, second, top - 1]],

@@ -9,6 +9,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 
 
 def read_structures(
@@ -109,6 +110,8 @@ def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) ->
     """Those that the estimator composes with; where it takes one hard structure, the marginals if
     they are tractable."""
     draw = output.draw
+    if isinstance(layer.structure, MergeSequence):
+        return merged_spans(draw.z[0], lengths).spans
     if draw.z.shape[0] == 1 and layer.estimator.hard_at_prediction:
         if "marginals" in layer.structure.tractable:
             return layer.structure.marginals(output.scores, lengths.to(output.scores.device))

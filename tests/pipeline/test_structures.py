@@ -29,6 +29,7 @@ LAYERS = [
     ("ConstituencyTree", "SpanScorer", "StraightThrough", "BinaryTreeLstm"),
     ("ShiftReduce", "SpanScorer", "BestStraightThrough", "BinaryTreeLstm"),
     ("ShiftReduce", "StackScorer", "BestStraightThrough", "BinaryTreeLstm"),
+    ("MergeSequence", "MergeScorer", "BestStraightThrough", "MergeTreeLstm"),
 ]
 
 

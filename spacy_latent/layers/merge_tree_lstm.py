@@ -1,0 +1,32 @@
+"""Binary Tree-LSTM over the tree that a sequence of merges makes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from spacy_latent.layers.base import ComposerBuilder, check_output_width
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, check_output
+from spacy_latent.structures.merge_sequence import merged_spans
+
+
+class MergeTreeLstm(BinaryTreeLstm):
+    """:class:`BinaryTreeLstm` for MergeSequence. Merges get no gradient from what they compose, so
+    it serves estimators that learn from weights or losses of whole structures."""
+
+    parts = "merges"
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        longest = vectors.shape[1]
+        spans = merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
+        return super().forward(vectors, spans.to(vectors.dtype), lengths)
+
+
+def build_merge_tree_lstm_v1(
+    output_width: int | None = None, output: Output = "constituents"
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. output: see :class:`BinaryTreeLstm`."""
+    check_output_width("MergeTreeLstm", output_width)
+    check_output("MergeTreeLstm", output)
+    return partial(MergeTreeLstm, output_width=output_width, output=output)

@@ -1,0 +1,292 @@
+"""Sequences of merges: binary trees built in any order, a pair of neighbours at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.structures.base import SparseSolution, Structure, TopK
+
+ADVICE = (
+    "sample and log_prob, which are exact, or ConstituencyTree, which is of trees and not of the "
+    "order in which they are built"
+)
+
+
+class MergeSequence(Structure):
+    """n − 1 merges that make one span of n words, as in Havrylov et al. (2019, section 2.1): at
+    step t there are n − t spans side by side, and one pair of neighbours becomes a span.
+
+    Parts ``(B, N − 1, N − 1)`` are merges [step, place of the left one]; those with step + place <
+    n − 1 are there. Scores are their unnormalised log-probabilities, one softmax for each step;
+    −inf forbids a merge. Several sequences make the same tree: log p is that of the sequence.
+    lengths are numbers of words, and an item has one part per step.
+
+    ``map`` is greedy, and ``top_k`` the best of a beam search. With a scorer such as MergeScorer
+    the probabilities depend on what was merged before.
+    """
+
+    part_axes: ClassVar[int] = 2
+    parts: ClassVar[str] = "merges"
+    annotation: ClassVar[str] = "spans"
+    tractable = frozenset({"sample", "log_prob"})
+    linear = False
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return allowed_merges(scores.shape[-1], lengths.to(scores.device))
+
+    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check_types(scores, lengths)
+        room = scores.shape[1] + 1
+        if scores.shape[1] != scores.shape[2] or bool((lengths < 0).any() | (lengths > room).any()):
+            raise InvalidScores(
+                f"{self.name}: scores have shape {tuple(scores.shape)} and lengths lie between "
+                f"{lengths.min().item()} and {lengths.max().item()}; expected (B, N − 1, N − 1) "
+                "for lengths of 0 to N words."
+            )
+        return scores, lengths
+
+    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        prepared, lengths = super().prepare(scores, lengths)
+        mask = self.part_mask(prepared, lengths)
+        stuck = (mask.any(2) & prepared.isneginf().all(2)).any(1)
+        if bool(stuck.any()):
+            self.raise_infeasible(stuck.nonzero().flatten().tolist())
+        return prepared, lengths
+
+    def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:
+        """What ``copies`` batches of parsers decide by, one batch after another."""
+        return StepScores(scores, copies)
+
+    def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Scores of all merges at the steps to sequences ``(R, N − 1, N − 1)``, of the same shape;
+        R is a multiple of the number of items."""
+        return scores.repeat(len(z) // max(1, len(scores)), 1, 1)
+
+    def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        prepared, lengths = self.prepare(scores, lengths)
+        several = z if z.dim() == 4 else z[None]
+        flat = several.flatten(0, 1)
+        steps = self.decided(flat, prepared, lengths)
+        mask = allowed_merges(z.shape[-1], lengths).repeat(len(several), 1, 1)
+        result = log_probs(steps, mask)
+        total = torch.where((flat > 0.5) & mask, result, 0.0).sum((1, 2))
+        total = total.view(several.shape[:2]).to(scores.dtype)
+        return total if z.dim() == 4 else total[0]
+
+    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self.log_prob(z, scores, lengths)
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The best of a beam of k, with their log-probabilities as scores."""
+        if k < 1:
+            raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
+        prepared, lengths = self.prepare(scores, lengths)
+        with torch.no_grad():
+            policy = self.policy(prepared.detach(), lengths)
+            z, total = beam_search(policy, lengths, scores.shape[1], k)
+        return TopK(z.to(scores.dtype), total.to(scores.dtype))
+
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        """The spans of the tree, as ConstituencyTree gives them; their order is not kept."""
+        n = int(length)
+        spans = merged_spans(torch.as_tensor(z[None]), torch.tensor([n])).spans
+        return np.argwhere(spans[0, :n, :n].numpy() > 0.5).astype("int32")
+
+    def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
+        """The merges of a tree from its spans, those that end first before others."""
+        n = int(length)
+        z = np.zeros((max(n - 1, 0), max(n - 1, 0)), dtype="float32")
+        row = list(range(n))
+        spans = np.asarray(gold, dtype="int64").reshape(-1, 2).tolist()
+        inner = sorted((last, -first) for first, last in spans if first < last)
+        for step, (_, first) in enumerate(inner):
+            place = row.index(-first)
+            z[step, place] = 1.0
+            del row[place + 1]
+        return z
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return parse(self.policy(scores, lengths), lengths, scores.shape[1], greedy)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        policy = self.policy(scores, lengths, num_samples)
+        chosen = parse(policy, lengths.repeat(num_samples), scores.shape[1], at_random(generator))
+        return chosen.view(num_samples, *scores.shape)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "log_partition", ADVICE)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotTractable(self.name, "marginals", ADVICE)
+
+    def sparsemap(self, *arguments: Any, **options: Any) -> SparseSolution:
+        raise NotTractable(self.name, "sparsemap", ADVICE)
+
+
+@dataclass
+class MergedSpans:
+    """What R sequences of merges make.
+
+    spans: ``(R, n, n)`` float 0/1, the tree with its single words. first, last: ``(R, n − 1, n)``
+    int64, the spans side by side before each step.
+    """
+
+    spans: Tensor
+    first: Tensor
+    last: Tensor
+
+
+def merged_spans(z: Tensor, lengths: Tensor) -> MergedSpans:
+    """Follow the merges ``(R, n − 1, n − 1)``."""
+    rows, steps = z.shape[:2]
+    # Padded to one place even where there are no words, as n − 1 parts say nothing of n = 0 or 1.
+    longest = steps + 1
+    token = torch.arange(longest, device=z.device)
+    lengths = lengths.to(z.device)
+    spans = torch.diag_embed((token < lengths[:, None]).float())
+    first = last = token.expand(rows, longest)
+    firsts, lasts = [], []
+    row = torch.arange(rows, device=z.device)
+    for step in range(steps):
+        firsts.append(first)
+        lasts.append(last)
+        active = step < lengths - 1
+        place = (z[:, step] > 0.5).int().argmax(1) if steps else row
+        begin, end = first[row, place], last[row, place + 1]
+        spans[row[active], begin[active], end[active]] = 1.0
+        behind = (token > place[:, None]) & active[:, None]
+        shifted = (token + behind).clamp_max(longest - 1)
+        at = (token == place[:, None]) & active[:, None]
+        first = first.gather(1, shifted)
+        last = torch.where(at, end[:, None], last.gather(1, shifted))
+    blank = first[:, None][:, :0]
+    return MergedSpans(
+        spans,
+        torch.stack(firsts, 1) if firsts else blank,
+        torch.stack(lasts, 1) if lasts else blank,
+    )
+
+
+def allowed_merges(steps: int, lengths: Tensor) -> Tensor:
+    """``(B, steps, steps)`` bool [step, place]."""
+    index = torch.arange(steps, device=lengths.device)
+    return (index[:, None] + index) < (lengths - 1)[:, None, None]
+
+
+def log_probs(scores: Tensor, mask: Tensor) -> Tensor:
+    """Log-softmax over the places of each step; 0 at steps without any."""
+    masked = scores.masked_fill(~mask, -torch.inf)
+    some = ~masked.isneginf().all(-1, keepdim=True)
+    return masked.masked_fill(~some, 0.0).log_softmax(-1) * some
+
+
+class MergePolicy(ABC):
+    """What R parsers decide by."""
+
+    @abstractmethod
+    def logits(self, step: int) -> Tensor:
+        """Scores of the merges at this step, ``(R, places)``."""
+
+    @abstractmethod
+    def follow(self, step: int, place: Tensor) -> None:
+        """Take note of the merges, places ``(R,)``; of parsers that are done, too."""
+
+    @abstractmethod
+    def repeat(self, count: int) -> None:
+        """Make ``count`` rows of each, next to each other."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> None:
+        """Take these rows, in place of those there are."""
+
+
+class StepScores(MergePolicy):
+    """Scores that are known beforehand, ``(B, N − 1, N − 1)``."""
+
+    def __init__(self, scores: Tensor, copies: int = 1) -> None:
+        self.scores = scores
+        self.item = torch.arange(len(scores), device=scores.device).repeat(copies)
+
+    def logits(self, step: int) -> Tensor:
+        return self.scores[self.item, step]
+
+    def follow(self, step: int, place: Tensor) -> None:
+        pass
+
+    def repeat(self, count: int) -> None:
+        self.item = self.item.repeat_interleave(count)
+
+    def select(self, rows: Tensor) -> None:
+        self.item = self.item[rows]
+
+
+Choice = Callable[[Tensor], Tensor]
+
+
+def greedy(log_p: Tensor) -> Tensor:
+    return log_p.argmax(1)
+
+
+def at_random(generator: torch.Generator | None) -> Choice:
+    def choose(log_p: Tensor) -> Tensor:
+        uniform = torch.rand(len(log_p), 1, generator=generator, dtype=torch.float64)
+        cumulative = log_p.double().exp().cumsum(1)
+        below = cumulative <= uniform.to(log_p.device) * cumulative[:, -1:]
+        return below.sum(1).clamp_max(log_p.shape[1] - 1)
+
+    return choose
+
+
+def parse(policy: MergePolicy, lengths: Tensor, steps: int, choose: Choice) -> Tensor:
+    """One sequence for each row, ``(R, steps, steps)`` float 0/1."""
+    z = torch.zeros(len(lengths), steps, steps, device=lengths.device)
+    mask = allowed_merges(steps, lengths)
+    row = torch.arange(len(lengths), device=lengths.device)
+    for step in range(steps):
+        active = mask[:, step, 0]
+        log_p = log_probs(policy.logits(step)[:, : steps - step], mask[:, step, : steps - step])
+        place = torch.where(active, choose(log_p), 0)
+        z[row[active], step, place[active]] = 1.0
+        policy.follow(step, place)
+    return z
+
+
+def beam_search(
+    policy: MergePolicy, lengths: Tensor, steps: int, size: int
+) -> tuple[Tensor, Tensor]:
+    """Sequences ``(size, B, steps, steps)`` and log-probabilities ``(size, B)``, best first; −inf
+    where there are not so many."""
+    batch = len(lengths)
+    policy.repeat(size)
+    mask = allowed_merges(steps, lengths.repeat_interleave(size))
+    z = torch.zeros(batch * size, steps, steps, device=lengths.device)
+    total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
+    total[:, 0] = 0.0
+    base = size * torch.arange(batch, device=lengths.device)[:, None]
+    row = torch.arange(batch * size, device=lengths.device)
+    for step in range(steps):
+        places = steps - step
+        here = mask[:, step, :places]
+        log_p = log_probs(policy.logits(step).double()[:, :places], here)
+        active = here[:, 0]
+        # A parser that is done has one successor, itself.
+        log_p = torch.where(here, log_p, -torch.inf)
+        log_p[~active, 0] = 0.0
+        candidates = (total[:, :, None] + log_p.view(batch, size, places)).flatten(1)
+        total, best = candidates.topk(size) if places > 1 else candidates.sort(1, descending=True)
+        rows, place = (base + best // places).flatten(), (best % places).flatten()
+        policy.select(rows)
+        z = z[rows]
+        z[row[active], step, place[active]] = 1.0
+        policy.follow(step, place)
+    return z.view(batch, size, steps, steps).transpose(0, 1), total.t()
