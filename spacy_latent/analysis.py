@@ -150,6 +150,59 @@ CONTROLS: dict[str, Control] = {
 }
 
 
+Brackets = Iterable[tuple[int, int]]
+
+
+def bracketing_f1(predicted: Sequence[Brackets], gold: Sequence[Brackets]) -> float:
+    """Unlabelled F1, 0 to 1, of the spans (start, end) of two and more tokens of all sentences, the
+    whole sentence among them; 0 where there are none."""
+    found = [{span for span in spans if span[1] - span[0] > 1} for spans in predicted]
+    wanted = [{span for span in spans if span[1] - span[0] > 1} for spans in gold]
+    right = sum(len(ours & theirs) for ours, theirs in zip(found, wanted, strict=True))
+    total = sum(map(len, found)) + sum(map(len, wanted))
+    return 2 * right / total if total else 0.0
+
+
+def left_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
+    """All spans from the first word."""
+    return [(0, end) for end in range(2, len(words) + 1)]
+
+
+def right_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
+    """All spans up to the last word."""
+    return [(start, len(words)) for start in range(len(words) - 1)]
+
+
+def halved(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
+    """The sentence, its halves, their halves, and so on."""
+    return _split(0, len(words), lambda start, end: (start + end) // 2)
+
+
+def random_merges(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
+    """Neighbours merged at random, all pairs equally likely at each step."""
+    row, made = [(i, i + 1) for i in range(len(words))], []
+    while len(row) > 1:
+        place = rng.randrange(len(row) - 1)
+        row[place : place + 2] = [(row[place][0], row[place + 1][1])]
+        made.append(row[place])
+    return made
+
+
+def _split(start: int, end: int, middle: Callable[[int, int], int]) -> list[tuple[int, int]]:
+    if end - start < 2:
+        return []
+    at = middle(start, end)
+    return [(start, end), *_split(start, at, middle), *_split(at, end, middle)]
+
+
+BINARY_CONTROLS: dict[str, Callable[[Sequence[str], random.Random], list[tuple[int, int]]]] = {
+    "left-branching": left_branching,
+    "right-branching": right_branching,
+    "balanced": halved,
+    "random merges": random_merges,
+}
+
+
 def score_attachment(
     examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: Any
 ) -> dict[str, float]:

@@ -10,8 +10,10 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_latent.analysis import (
+    BINARY_CONTROLS,
     CONTROLS,
     attachment,
+    bracketing_f1,
     confidence_interval,
     nearest_operator,
     tree_statistics,
@@ -77,3 +79,23 @@ def test_the_scorer_reads_trees_and_leaves_out_what_it_is_told():
     assert scores == {"latent_uas": pytest.approx(2 / 3), "latent_uas_part": 1.0}
     bare = Example(Doc(nlp.vocab, words=words), reference)
     assert scorer([bare]) == {}
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8])
+@pytest.mark.parametrize("name", BINARY_CONTROLS)
+def test_binary_controls_are_binary_trees(name, n):
+    spans = BINARY_CONTROLS[name](["w"] * n, random.Random(1))
+    assert len(spans) == len(set(spans)) == max(0, n - 1)
+    known = {(i, i + 1) for i in range(n)} | set(spans)
+    for start, end in spans:
+        assert any((start, k) in known and (k, end) in known for k in range(start + 1, end))
+
+
+def test_brackets_are_counted_over_all_sentences():
+    gold = [[(0, 3), (0, 2), (0, 1)], [(0, 2)], []]
+    assert bracketing_f1(gold, gold) == 1.0
+    # Two of three spans are right, on both sides; single words do not count.
+    assert bracketing_f1([[(0, 3), (1, 3), (0, 1)], [(0, 2)], []], gold) == pytest.approx(2 / 3)
+    assert bracketing_f1([[], [], []], gold) == bracketing_f1([], []) == 0.0
+    with pytest.raises(ValueError):
+        bracketing_f1([], gold)

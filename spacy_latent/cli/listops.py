@@ -75,7 +75,9 @@ def generate_cli(
 def report_cli(
     model: Path = typer.Argument(..., help="Trained pipeline"),
     corpus: Path = typer.Argument(..., help="Expressions to judge it on"),
-    component: str = typer.Option("latent_encoder", "--component", help="Component with the trees"),
+    component: str | None = typer.Option(
+        None, "--component", help="Component with the trees; the only one, if there is one"
+    ),
     html: Path | None = typer.Option(
         None, "--html", help="Draw the first expressions to this page"
     ),
@@ -84,7 +86,7 @@ def report_cli(
     ),
     gpu_id: int = typer.Option(-1, "--gpu-id", help="GPU, or -1 for the CPU"),
 ) -> None:
-    """Accuracy, and attachment of the best trees beside that of controls."""
+    """Accuracy, and attachment or bracketing of the best trees beside that of controls."""
     import spacy
     import srsly
     from spacy.cli._util import setup_gpu
@@ -97,39 +99,60 @@ def report_cli(
     examples = list(read_listops_v1(corpus, heads=True)(nlp))
     for example, doc in zip(examples, nlp.pipe((e.predicted for e in examples), batch_size=256)):
         example.predicted = doc
+    component = component or only_component(examples)
     figures = measure(examples, component)
-    rows = [
-        (name, f"{100 * row['without ]']:.1f}", f"{100 * row['all tokens']:.1f}")
-        for name, row in figures["attachment"].items()
-    ]
     msg.divider("Accuracy")
     low, high = figures["accuracy_interval"]
     msg.text(
         f"{100 * figures['accuracy']:.1f} % of {len(examples)} expressions have the right value "
         f"(95 % interval {100 * low:.1f} to {100 * high:.1f})"
     )
-    msg.divider("Attachment of the best trees to the gold trees, in percent")
-    msg.table(rows, header=("", "without ]", "all tokens"), aligns=("l", "r", "r"), divider=True)
+    if "brackets" in figures:
+        msg.divider("F1 of the spans of the best trees, in percent")
+        found = [(name, f"{100 * value:.1f}") for name, value in figures["brackets"].items()]
+        msg.table(found, aligns=("l", "r"))
+    else:
+        rows = [
+            (name, f"{100 * row['without ]']:.1f}", f"{100 * row['all tokens']:.1f}")
+            for name, row in figures["attachment"].items()
+        ]
+        msg.divider("Attachment of the best trees to the gold trees, in percent")
+        header = ("", "without ]", "all tokens")
+        msg.table(rows, header=header, aligns=("l", "r", "r"), divider=True)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         srsly.write_json(metrics, figures)
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
         docs = [example.predicted for example in examples[:DRAWN]]
-        gold = [example.reference for example in examples[:DRAWN]]
+        gold = None if "brackets" in figures else [e.reference for e in examples[:DRAWN]]
         options = {"distance": 120}
         page = render(docs, component, page=True, jupyter=False, options=options, gold=gold)
         html.write_text(page, encoding="utf8")
-        msg.good(f"Trees of {len(docs)} expressions, each above its gold tree: {html.resolve()}")
+        beside = "" if gold is None else ", each above its gold tree"
+        msg.good(f"Trees of {len(docs)} expressions{beside}: {html.resolve()}")
+
+
+def only_component(examples: Sequence[Example]) -> str:
+    """Name of the component that put trees on the docs."""
+    from spacy_latent.errors import LatentError
+
+    names = sorted({name for example in examples for name in example.predicted._.latent})
+    if len(names) != 1:
+        raise LatentError(
+            f"{', '.join(names) or 'No component'} put trees on the docs. Name the one to report "
+            "with --component, and set its annotate to other than 'none'."
+        )
+    return names[0]
 
 
 def measure(examples: Sequence[Example], component: str) -> dict[str, Any]:
-    """Accuracy of the category and attachment of the trees, with those of the controls."""
-    from spacy_latent.analysis import CONTROLS, attachment, confidence_interval, nearest_operator
-    from spacy_latent.corpora.listops import CLOSE
+    """Accuracy of the category, and attachment of the trees, or F1 of their spans where they are
+    binary trees, with those of the controls."""
+    from spacy_latent.analysis import confidence_interval
     from spacy_latent.errors import LatentError
 
-    gold, counted, words, trees, right = [], [], [], [], 0
+    right = 0
     for example in examples:
         if component not in example.predicted._.latent:
             raise LatentError(
@@ -140,24 +163,52 @@ def measure(examples: Sequence[Example], component: str) -> dict[str, Any]:
         right += max(predicted, key=predicted.__getitem__) == max(
             reference, key=reference.__getitem__
         )
-        trees.append(example.predicted._.latent[component].heads)
-        gold.append([token.head.i for token in example.reference])
-        words.append([token.text for token in example.reference])
-        counted.append([token.text != CLOSE for token in example.reference])
+    binary = any(
+        span.kind == "spans"
+        for example in examples
+        for span in example.predicted._.latent[component].spans
+    )
+    return {
+        "accuracy": right / len(examples),
+        "accuracy_interval": confidence_interval(right, len(examples)),
+        **(_brackets(examples, component) if binary else _attachment(examples, component)),
+    }
+
+
+def _brackets(examples: Sequence[Example], component: str) -> dict[str, Any]:
+    from spacy_latent.analysis import BINARY_CONTROLS, bracketing_f1
+    from spacy_latent.corpora.listops import gold_brackets
+
+    words = [[token.text for token in example.reference] for example in examples]
+    gold = [gold_brackets(sentence) for sentence in words]
+    trees = [example.predicted._.latent[component].brackets() for example in examples]
+    rows = {component: bracketing_f1([[(b.start, b.end) for b in tree] for tree in trees], gold)}
+    for name, control in BINARY_CONTROLS.items():
+        rng = random.Random(0)
+        rows[name] = bracketing_f1([control(sentence, rng) for sentence in words], gold)
+    return {"brackets": rows}
+
+
+def _attachment(examples: Sequence[Example], component: str) -> dict[str, Any]:
+    from spacy_latent.analysis import CONTROLS, attachment, nearest_operator
+    from spacy_latent.corpora.listops import CLOSE
+
+    trees = [example.predicted._.latent[component].heads for example in examples]
+    gold = [[token.head.i for token in example.reference] for example in examples]
+    words = [[token.text for token in example.reference] for example in examples]
+    counted = [[word != CLOSE for word in sentence] for sentence in words]
     rows: dict[str, list[Any]] = {component: trees}
     for name, control in {"nearest operator": nearest_operator, **CONTROLS}.items():
         rng = random.Random(0)
         rows[name] = [control(sentence, rng) for sentence in words]
     return {
-        "accuracy": right / len(examples),
-        "accuracy_interval": confidence_interval(right, len(examples)),
         "attachment": {
             name: {
                 "without ]": attachment(heads, gold, counted),
                 "all tokens": attachment(heads, gold),
             }
             for name, heads in rows.items()
-        },
+        }
     }
 
 

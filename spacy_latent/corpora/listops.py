@@ -81,6 +81,24 @@ def gold_heads(tokens: Sequence[str]) -> list[int]:
     return heads
 
 
+def gold_brackets(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Spans (start, end) of two and more tokens of the binary tree in the published files: to an
+    operator its arguments are added one by one, and then its bracket."""
+    spans: list[tuple[int, int]] = []
+    operators: list[int] = []
+    for index, token in enumerate(tokens):
+        if token.startswith("["):
+            operators.append(index)
+            continue
+        if operators:
+            spans.append((operators[-1], index + 1))
+        if token == CLOSE and operators:
+            operators.pop()
+            if operators:
+                spans.append((operators[-1], index + 1))
+    return spans
+
+
 def generate(
     sizes: Sequence[int],
     operators: Sequence[str] = ("MIN", "MAX", "MED", "SM"),

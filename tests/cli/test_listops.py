@@ -3,15 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.cli.train import train
+from spacy.tokens import Doc
+from spacy.training import Example
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
+from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.cli.listops import app as listops_app
+from spacy_latent.cli.listops import measure, only_component
+from spacy_latent.errors import LatentError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -43,6 +49,32 @@ def test_report_counts_hard_trees_beside_controls(trained):
     page = (trained / "page.html").read_text()
     assert page.count("<svg") == 24 and "gold" in page
     assert "page.html" in result.output
+
+
+def binary_tree(nlp, component, spans):
+    doc = Doc(nlp.vocab, words=["[MAX", "2", "9", "]"])
+    decoded = np.array(spans, dtype="int32")
+    write(doc, component, [SpanStructure(0, 4, "ConstituencyTree", "spans", decoded)])
+    doc.cats = {"9": 1.0, "2": 0.0}
+    reference = Doc(nlp.vocab, words=["[MAX", "2", "9", "]"])
+    reference.cats = {"9": 1.0, "2": 0.0}
+    return Example(doc, reference)
+
+
+def test_binary_trees_are_judged_by_their_spans():
+    nlp = spacy.blank("xx")
+    gold = binary_tree(nlp, "a", [(0, 1), (0, 2), (0, 3)])
+    other = binary_tree(nlp, "a", [(0, 1), (2, 3), (0, 3)])
+    figures = measure([gold, other], "a")
+    assert figures["accuracy"] == 1.0 and "attachment" not in figures
+    assert figures["brackets"]["a"] == pytest.approx(5 / 6)
+    assert figures["brackets"]["left-branching"] == 1.0
+    assert figures["brackets"]["right-branching"] == pytest.approx(1 / 3)
+    assert only_component([gold, other]) == "a"
+    with pytest.raises(LatentError, match=r"a, b put trees.*--component"):
+        only_component([gold, binary_tree(nlp, "b", [(0, 3)])])
+    with pytest.raises(LatentError, match="no tree of 'b'"):
+        measure([gold], "b")
 
 
 def test_show_prints_draws_and_speaks_json(trained):

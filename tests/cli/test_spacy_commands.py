@@ -71,7 +71,8 @@ def test_every_estimator_trains_as_configured(config, tmp_path):
     result = run("train", config, "-o", tmp_path, *overrides)
     assert result.exit_code == 0, result.output
     nlp = spacy.load(tmp_path / "model-last")
-    (span,) = nlp("[MAX 1 2 ]")._.latent["latent_encoder"].spans
+    (annotation,) = nlp("[MAX 1 2 ]")._.latent.values()
+    (span,) = annotation.spans
     assert len(span) == 4 and span.kind in ("heads", "spans")
 
 

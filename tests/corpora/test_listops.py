@@ -127,6 +127,22 @@ def test_reader_keeps_the_gold_tree_from_training(tmp_path):
         assert not example.predicted.has_annotation("HEAD")
 
 
+def test_gold_brackets_are_those_of_the_published_files():
+    """Its parentheses, which stand around two things each."""
+    published = "( ( ( ( [MAX 2 ) 9 ) ( ( ( [MIN 4 ) 7 ) ] ) ) ] )".split()
+    tokens = [word for word in published if word not in "()"]
+    expected, opened, seen = [], [], 0
+    for word in published:
+        if word == "(":
+            opened.append(seen)
+        elif word == ")":
+            expected.append((opened.pop(), seen))
+        else:
+            seen += 1
+    assert sorted(listops.gold_brackets(tokens)) == sorted(expected)
+    assert listops.gold_brackets(["7"]) == []
+
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 

@@ -50,6 +50,7 @@ def test_a_composer_of_hard_structures_names_those_of_soft_ones() -> None:
 
 def test_unnamed_parts_are_not_checked() -> None:
     class Loose(Marginals):
-        requires = frozenset()
+        def needed(self) -> frozenset[str]:
+            return frozenset()
 
     check_parts(listed_subsets(1, 2), Loose(), build_item_scorer_v1(), build_graph_convolution_v1())
