@@ -31,6 +31,10 @@ STALLED = 25
 MEETING = 1e-7
 # Penalties change by this factor, where residuals differ by more than its square.
 PENALTY_FACTOR = 2.0
+# Scores beyond are taken for it: float64 has no room left there for the quadratic term.
+LARGEST_SCORE = 1e8
+# Conjugate gradients make no step along a direction whose image is rounding.
+FLAT = 1e-15
 
 
 class Infeasible(Exception):
@@ -54,7 +58,6 @@ class Problem:
         self.batch = len(graphs)
         counts = [int(np.prod(g.shape)) for g in graphs]
         offsets = np.cumsum([0, *counts])
-        self.scores = scores
         self.item = np.repeat(np.arange(self.batch), counts)
         self.num_parts = len(scores)
 
@@ -78,7 +81,7 @@ class Problem:
         wrong = exists & ~(scores < np.inf)
         self.not_finite = np.unique(self.item[wrong]).tolist()
         self.allowed = exists & np.isfinite(scores)
-        self.target = np.where(self.allowed, scores, 0.0)
+        self.target = np.where(self.allowed, scores, 0.0).clip(-LARGEST_SCORE, LARGEST_SCORE)
         self.edge_allowed = self.allowed[self.part]
 
         structures = [f for g in graphs for f in g.structures]
@@ -200,18 +203,14 @@ class Problem:
         """The best atom under the gradient of each factor in ``rows`` of the oracle."""
         items = self.factor_item[oracle.factors[rows]]
         try:
-            candidates, wrong = oracle.best(rows, self.gradients)
+            candidates, wrong = oracle.best(rows, self.gradients, self.atoms.shape[2])
         except InfeasibleError as error:
             raise Infeasible(sorted({int(items[i]) for i in error.items})) from None
         if wrong.any():
             raise Infeasible(np.unique(items[wrong]).tolist())
-        width = self.atoms.shape[2]
-        if candidates.shape[1] > width:
-            wider = ((0, 0), (0, 0), (0, candidates.shape[1] - width))
+        if candidates.shape[1] > self.atoms.shape[2]:
+            wider = ((0, 0), (0, 0), (0, candidates.shape[1] - self.atoms.shape[2]))
             self.atoms = np.pad(self.atoms, wider, constant_values=-1)
-        elif candidates.shape[1] < width:
-            padding = ((0, 0), (0, width - candidates.shape[1]))
-            candidates = np.pad(candidates, padding, constant_values=-1)
         return candidates
 
     def _enlarge(self) -> None:
@@ -262,7 +261,7 @@ class Problem:
         penalty = np.ones(self.batch)
         # Disjoint factors alone are solved by their projections. Where there are others, which
         # these satisfy as well, the first iteration finds nothing to do.
-        points = np.where(self.edge_allowed, self.scores[self.part], -np.inf)
+        points = np.where(self.edge_allowed, self.target[self.part], -np.inf)
         self.project(points, live, FIRST_ROUNDS)
         mean = self.target.copy()
         mean[self.part[self.owned]] = self.copies[self.owned]
@@ -380,7 +379,7 @@ class Problem:
             image = self._gather(direction)
             image[~self.allowed] = 0.0
             length = np.bincount(self.item, image * image, minlength=self.batch)
-            moving = busy & (length > 0)
+            moving = busy & (length > FLAT * self._per_item(direction * direction))
             step = np.divide(power, length, out=np.zeros(self.batch), where=moving)
             left = left - step[self.item] * image
             taken += step[self.edge_item] * direction
@@ -423,9 +422,11 @@ class _Oracle:
             self.slots[row, :count] = placed
             self.local[row, placed] = np.arange(count)
 
-    def best(self, rows: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Atoms of the best structures, edges counted from the factor's first, padded with −1; and
-        whether each of them contains a forbidden part."""
+    def best(
+        self, rows: np.ndarray, gradients: np.ndarray, width: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Atoms of the best structures, edges counted from the factor's first, padded with −1 to
+        ``width`` or more; and whether each of them contains a forbidden part."""
         size = int(np.prod(self.shape))
         scores = np.full((len(rows), size + 1), -np.inf)
         np.put_along_axis(scores, self.slots[rows], gradients[self.edges[rows]], 1)
@@ -435,7 +436,7 @@ class _Oracle:
         item, place = np.nonzero(best.reshape(len(rows), size).numpy())
         counts = np.bincount(item, minlength=len(rows))
         position = np.arange(len(item)) - np.repeat(np.cumsum(counts) - counts, counts)
-        atoms = np.full((len(rows), max(int(counts.max(initial=0)), 1)), -1, dtype=np.int32)
+        atoms = np.full((len(rows), max(int(counts.max(initial=0)), width)), -1, dtype=np.int32)
         atoms[item, position] = self.local[rows[item], place]
         forbidden = np.isneginf(scores[item, place])
         return atoms, np.bincount(item, forbidden, minlength=len(rows)) > 0

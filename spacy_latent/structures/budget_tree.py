@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import heapq
+import warnings
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
 # Bound on calls of the tree's oracle for the best tree of one item.
-MOST_CALLS = 20_000
+MOST_CALLS = 5_000
+# Bound on calls in one attempt to find any tree at all.
+DIVE_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does.
@@ -31,10 +34,10 @@ class BudgetTree(DependencyTree):
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020): trees and budgets as factors of one
     graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is not
     always an average of trees that keep to them; so it has no atoms. To find the best tree with a
-    budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map`` is
-    exact, by branch and bound, meant for annotation, and raises NotTractable after
-    20,000 calls of the tree's oracle. Estimators that need ``map`` are refused. Sums are not
-    tractable.
+    budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map``,
+    meant for annotation, is a branch and bound. It is exact, or after 5,000 calls of the
+    tree's oracle gives the best tree that it found and warns how far from the best that may be.
+    Estimators that need ``map`` are refused. Sums are not tractable.
     """
 
     tractable: ClassVar[frozenset[str]] = frozenset()
@@ -144,13 +147,23 @@ class BudgetTree(DependencyTree):
             negative_bound, _, own, prices = heapq.heappop(waiting)
             if -negative_bound <= best_score + _slack(best_score):
                 break
-            bound, branch = np.inf, None
+            bound, branch = -negative_bound, None
             for step in range(BOUND_STEPS):
                 # Without prices first: a tree within the budgets is then the best of the node.
                 paid = np.zeros(n) if step == 0 else prices
                 calls += 1
                 if calls > MOST_CALLS:
-                    raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
+                    if best is None:
+                        raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
+                    most = max([bound, *(-other[0] for other in waiting[:1])])
+                    warnings.warn(
+                        f"{self.name}: the search for the best tree of {n} tokens was given up "
+                        f"after {MOST_CALLS} calls of the oracle. The tree found has the score "
+                        f"{best_score:.6g}; none has more than {most:.6g}.",
+                        LatentWarning,
+                        stacklevel=2,
+                    )
+                    return best
                 charged = own.copy()
                 charged[1:] -= paid[:, None]
                 try:
@@ -180,10 +193,35 @@ class BudgetTree(DependencyTree):
                 prices = np.maximum(prices + length * slope, 0.0)
             if branch is None or bound <= best_score + _slack(best_score):
                 continue
+            if best is None:
+                best = self._dive(tree, own, prices, n)
+                if best is not None:
+                    best_score = own[best, columns].sum()
             for child in self._children(own, branch, n):
                 pushed += 1
                 heapq.heappush(waiting, (-bound, pushed, child, prices))
         return best
+
+    def _dive(
+        self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
+    ) -> np.ndarray | None:
+        """Heads of some good tree within the budgets, depth first, or None after a few calls."""
+        waiting = [scores]
+        for _ in range(DIVE_CALLS_PER_WORD * n):
+            if not waiting:
+                break
+            own = waiting.pop()
+            charged = own.copy()
+            charged[1:] -= prices[:, None]
+            try:
+                heads = tree.best_heads(torch.from_numpy(charged)[None], torch.tensor([n]))
+            except InfeasibleError:
+                continue
+            found = heads[0, 1:].numpy()
+            if not self._excess(found, n).any():
+                return found
+            waiting += reversed(self._children(own, found, n))
+        return None
 
     def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
         """Scores of the two halves of the trees: with an arc of the fullest word, and without."""

@@ -140,7 +140,8 @@ def solve_graphs(
 ) -> GraphSolution:
     """LP-SparseMAP of a batch of graphs, one for each item; differentiable once.
 
-    scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part.
+    scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part. What is
+        beyond ±1e8 is taken for it.
     max_iter: bound on the iterations of ADMM; an item that reaches it keeps the last point, and
         ``residual`` says how good it is.
     tolerance: bound on the residual.

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import (
+    IncompatiblePair,
+    InfeasibleError,
+    InvalidScores,
+    LatentWarning,
+    NotTractable,
+)
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
@@ -97,6 +104,26 @@ def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         BudgetTree(1).map(scores, torch.tensor([6]))
 
 
+def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget_tree, "BOUND_STEPS", 2)
+    monkeypatch.setattr(budget_tree, "MOST_CALLS", 2)
+    torch.manual_seed(0)
+    for projective in (False, True):
+        structure = BudgetTree(1, projective)
+        scores = normal(1, 6, 6)
+        scores[:, 1] += 3.0
+        with pytest.warns(LatentWarning, match="5 tokens was given up") as caught:
+            z = structure.map(scores, torch.tensor([5]))[0].numpy()
+        kept = trees(5, 1, projective)
+        assert (kept == z).all((1, 2)).sum() == 1
+        best = (kept * scores[0].numpy()).sum((1, 2)).max()
+        reached, most = re.findall(r"(?:score|than) (\S+)[;.](?: |$)", str(caught[0].message))
+        assert float(reached) == pytest.approx((z * scores[0].numpy()).sum(), rel=1e-5)
+        assert float(reached) <= best * (1 + 1e-5) and best <= float(most) * (1 + 1e-5)
+
+
 def test_items_without_a_tree() -> None:
     # With a budget of 0 all words hang on the root, of which there may be one.
     structure = BudgetTree(0, single_root=True)
@@ -113,13 +140,24 @@ def test_items_without_a_tree() -> None:
         assert error.value.items == [1]
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3, 1e30])
 def test_any_scale(scale: float) -> None:
     torch.manual_seed(0)
     scores = normal(4, 7, 7, scale=scale)
     solution = BudgetTree(2).sparsemap(scores, torch.tensor([6, 5, 3, 1]))
     assert (solution.residual <= 1e-6).all()
     assert (solution.mean[:, 1:].sum(2) <= 2 + 1e-6).all()
+
+
+def test_one_huge_score_forbids_or_demands_an_arc() -> None:
+    torch.manual_seed(0)
+    scores, lengths, structure = normal(1, 7, 7), torch.tensor([6]), BudgetTree(1)
+    for value, found in ((-1e30, 0.0), (1e30, 1.0)):
+        scores[0, 1, 2] = value
+        solution = structure.sparsemap(scores, lengths)
+        assert solution.residual <= 1e-6
+        assert solution.mean[0, 1, 2].item() == pytest.approx(found, abs=1e-6)
+        assert solution.mean[0, :, 1:].sum(0).numpy() == pytest.approx(np.ones(6), abs=1e-6)
 
 
 def test_bad_input() -> None:
