@@ -18,13 +18,13 @@ _collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def row_room(room):
     """Numbers in a row of the inverse for ``room`` atoms: whole vectors."""
     return (room + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_rows(factors, inverse, count, result):
     """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
     for j in range(count):
@@ -41,7 +41,7 @@ def sum_rows(factors, inverse, count, result):
         _collect_one((result, inverse[i]), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _add_outer(factors, row, count, inverse):
     """inverse[i, j] += factors[i] · row[j], for i and j below ``count``."""
     whole = count // 4 * 4
@@ -56,7 +56,7 @@ def _add_outer(factors, row, count, inverse):
         _collect_one((inverse[i], row), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def shared_parts(atoms, count, indicator, column):
     """``column[i]``: parts that atom i shares with the one that ``indicator`` marks. Rows of atoms
     are padded with −1."""
@@ -69,7 +69,7 @@ def shared_parts(atoms, count, indicator, column):
         column[i] = total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def scatter(atoms, count, values, result):
     """Add to ``result``, at the parts of each atom, its value."""
     for i in range(count):
@@ -79,7 +79,7 @@ def scatter(atoms, count, values, result):
             result[part] += values[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient, direction, solved):
     """Let the atom in row ``count`` into the support and move to the optimum of the new support.
 
@@ -147,7 +147,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
             new = blocking
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
     """Take atom ``gone`` out of the support; the last atom takes its place. factors, row:
     workspaces."""
@@ -171,7 +171,7 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
             atoms[gone, j] = atoms[last, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual):
     """One step of refinement of the weights: removes what rounding left over many small steps.
     ``gradient`` ends as s − μ for the new weights."""
@@ -209,7 +209,7 @@ def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual)
             gradient[part] -= weights[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def gradient_of_weights(count, inverse, upstream, result):
     """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a)."""
     total, sums = 0.0, 0.0

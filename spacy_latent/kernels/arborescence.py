@@ -1,6 +1,7 @@
 """Maximum spanning arborescences of dense graphs: Chu and Liu (1965) and Edmonds (1967), by growing
 paths and contracting cycles as Gabow et al. (1986) do, in O(n²) for one sentence. Arcs out of a
-contracted cycle stay where they are: only the rows of arcs into its members are merged.
+contracted cycle stay where they are: only the rows of arcs into its members are merged, and only
+these are written out. For all other tokens it is enough to know the best head.
 """
 
 from __future__ import annotations
@@ -9,33 +10,40 @@ import numpy as np
 from numba import njit
 
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
-from spacy_latent.kernels.vector import LANES, fused_loop, index_of_maximum
+from spacy_latent.kernels.vector import LANES, column_maxima, fused_loop, index_of_maximum
 
 # Over heads: the better of the arcs into two members of a cycle, and the token that it enters.
 _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def integer_workspace_size(n):
-    return 16 * (n + 1)
+    return 17 * (n + 1)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _row_width(n):
     """Numbers in a row, with room for whole vectors from the first token on."""
     return (n + 2 * LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def float_workspace_size(n):
-    return (2 * n + 3) * _row_width(n)
+    return (2 * n + 5) * _row_width(n)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
+def matrix_size(n):
+    """Numbers of a matrix of scores, with what is read past its end."""
+    return (n + 1) * (n + 1) + LANES
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def best_arborescence(scores, n, single_root, heads, integer_workspace, float_workspace):
     """The best tree over n tokens and the root, node 0.
 
-    scores: ``(n+1, n+1)`` float64, [head, modifier], −inf where forbidden; neither NaN nor +inf.
+    scores: ``(n+1, n+1)`` float64, contiguous, [head, modifier], −inf where forbidden; neither NaN
+        nor +inf. Its memory must have ``matrix_size`` numbers, the last of which may be anything.
     single_root: exactly one token attached to the root.
     heads: ``(n+1,)`` int32, filled; heads[0] = −1.
     integer_workspace, float_workspace: int32 and float64, of the sizes above at least.
@@ -59,7 +67,18 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
     return roots == 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
+def _write(scores, size, token, row, labels):
+    """The arcs into a token alone."""
+    for h in range(size):
+        row[h] = scores[h, token]
+    for h in range(size, row.shape[0]):
+        row[h] = -np.inf
+    row[token] = -np.inf
+    labels[:] = token
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     """root_last: of all trees, one with the fewest root arcs, and of those the best.
 
@@ -72,7 +91,11 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     # the row of one of its members; −inf where h is in the node itself.
     incoming = float_workspace[: size * width].reshape(size, width)
     modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
-    paid = float_workspace[2 * size * width : 2 * size * width + size]
+    used = 2 * size * width
+    paid = float_workspace[used : used + width]
+    # Of a token alone; and its head, 64 bits wide.
+    best = float_workspace[used + width : used + 2 * width]
+    best_head = float_workspace[used + 2 * width : used + 3 * width].view(np.int64)
     state = integer_workspace[:size]  # 0 untouched, 1 on the path, 2 attached
     path = integer_workspace[size : 2 * size]
     identity = integer_workspace[2 * size : 3 * size]  # the node that a row stands for
@@ -83,17 +106,11 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     entering_head = integer_workspace[8 * size : 10 * size]
     entering_modifier = integer_workspace[10 * size : 12 * size]
     removed = integer_workspace[12 * size : 14 * size]
+    written = integer_workspace[14 * size : 15 * size]  # whether a row of ``incoming`` is
 
-    for m in range(1, size):
-        row = incoming[m]
-        for h in range(size):
-            row[h] = scores[h, m]
-        for h in range(size, width):
-            row[h] = -np.inf
-        row[m] = -np.inf
-        modifiers[m] = m
+    column_maxima(scores, 1 if root_last else 0, size, size, best, best_head)
     for node in range(size):
-        state[node] = 0
+        state[node] = written[node] = 0
         identity[node] = row_of[node] = last[node] = node
         following[node] = -1
     for node in range(2 * size):
@@ -110,17 +127,23 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
         state[start] = 1
         while True:
             top = path[depth]
-            row = incoming[top]
-            head = index_of_maximum(row, 1 if root_last else 0, size)
-            if row[head] == -np.inf:
-                head = 0
-            value = row[head]
+            node = identity[top]
+            if written[top]:
+                row = incoming[top]
+                head = index_of_maximum(row, 1 if root_last else 0, size)
+                if row[head] == -np.inf:
+                    head = 0
+                value = row[head]
+                entering_modifier[node] = int(modifiers[top, head])
+            else:
+                head, value = best_head[top], best[top]
+                if value == -np.inf:
+                    head, value = 0, scores[0, top]
+                entering_modifier[node] = top
             if value == -np.inf:
                 return False
             paid[top] = value
-            node = identity[top]
             entering_head[node] = head
-            entering_modifier[node] = int(modifiers[top, head])
             below = row_of[head]
             if state[below] == 2:
                 for i in range(depth + 1):
@@ -135,6 +158,11 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             first = depth
             while path[first] != below:
                 first -= 1
+            for i in range(first, depth + 1):
+                member = path[i]
+                if not written[member]:
+                    _write(scores, size, member, incoming[member], modifiers[member])
+                    written[member] = 1
             into, labels = incoming[below], modifiers[below]
             cost = paid[below]
             for h in range(width):
@@ -172,7 +200,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_arborescences(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
@@ -185,7 +213,7 @@ def best_arborescences(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    matrix = np.empty((longest + 1) * (longest + 1))
+    matrix = np.zeros(matrix_size(longest))
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
     for b in range(start, stop):
@@ -199,7 +227,7 @@ def best_arborescences(
                 status[b] = INFEASIBLE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def mark_arcs(heads, z):
     """Set ``z`` ``(B, N+1, N+1)`` to 1 at the arcs of ``heads`` ``(B, N+1)``, −1 for none."""
     for b in range(heads.shape[0]):

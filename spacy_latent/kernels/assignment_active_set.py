@@ -22,7 +22,7 @@ from spacy_latent.kernels.assignment import assign, read_costs
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def solve_assignments(
     start,
     stop,
@@ -175,7 +175,7 @@ def solve_assignments(
             atoms[b, i, rows:] = -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def solve_assignments_backward(
     start, stop, atoms, counts, inverses, offsets, of_means, of_weights, result
 ):

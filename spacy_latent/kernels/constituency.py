@@ -34,13 +34,13 @@ _push_tangent = fused_loop([("add", 0, ((0, 1), (1, 2)))])
 _pull_tangent = fused_loop([("dot", 0, ((0, 2), (1, 3))), ("add", 4, ((0, 0), (1, 1)))])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _width(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _read(scores, n, s):
     """Copy the spans of one sentence to ``s``. RETURNS: status, sum of the words' scores."""
     wrong, total = 0, 0.0
@@ -144,7 +144,7 @@ def _tangent(n, charts, dcharts):
             down[k] = row[k] * weights[i, k] + outside[i, k] * dweights[i, k]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_sum(a, b, da, db):
     """log Σ exp(a + b), and the mean of da + db under its terms."""
     top = -np.inf
@@ -160,7 +160,7 @@ def _log_sum(a, b, da, db):
     return top + math.log(total), mean / total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_inside(s, ds, n, inside, dinside, turned, dturned):
     """Inside on logarithms, words at 0, with directional derivatives; turned: [last, first]."""
     for i in range(n - 1, -1, -1):
@@ -177,7 +177,7 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
             dinside[i, j] = dturned[j, i] = change + ds[i, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes):
     """Marginals and their directional derivatives, from the widest span down: each gives its
     probability to the pairs of spans it may consist of, in proportion."""
@@ -205,14 +205,14 @@ def _log_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes)
                     changes[k + 1, j] += change
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
     """Float64 numbers that an item of n words may keep: whether it does and the sum over trees in
     the header, then the charts."""
     return HEADER + 5 * n * _width(n)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_constituency_trees(
     start, stop, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -319,7 +319,7 @@ def sum_over_constituency_trees(
                         result[b, i, j] = changes[i, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_constituency_trees(start, stop, scores, lengths, spans, status):
     """Best trees; spans ``(B, N, 2)`` int32: the spans of more than a word, −1 from the n-th on."""
     longest = 0
@@ -372,7 +372,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
                 depth += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -383,7 +383,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
     """Exact samples, from the widest span down; samples ``(K, B, N, 2)`` as ``spans`` above."""
     longest = 0

@@ -43,7 +43,7 @@ def _from_bits(typingctx: Any, value: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def exponential(x):
     """exp(x) for float64 x ≤ 709, −inf included; 0 below −708. Not for NaN."""
     shifted = x * LOG2_E + ROUND
@@ -116,7 +116,7 @@ def _exponential_of(builder: Any, x: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">=", x, constant(LOWEST)), value, constant(0.0))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def exponentials(row, shift, result):
     """exp(row − shift) of a contiguous row of float32 or float64 to one of float64; range as of
     :func:`exponential`. numba's own loops use vectors of half the width."""

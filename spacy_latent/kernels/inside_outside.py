@@ -63,7 +63,7 @@ _spread_tangent = fused_loop(
 _add = fused_loop([("add", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _stride(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + 1 + LANES) // LANES * LANES
@@ -111,7 +111,7 @@ def _weights(scores, n, w, column):
     return shift, log_gamma, smallest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _trusted(partition, n, log_gamma, smallest):
     """Whether nothing that underflowed can change a marginal by more than about 1e−20.
 
@@ -291,7 +291,7 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
         _add((d_outer[LEFT, i + 1], d_reach), (1.0,), i + 1, n + 1)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_sum(a, b, da, db):
     """log Σ exp(a + b) and the mean of da + db under its terms."""
     top = -np.inf
@@ -307,7 +307,7 @@ def _log_sum(a, b, da, db):
     return top + math.log(total), mean / total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_inside(s, ds, n, first, charts, change):
     """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
     charts[:, first : n + 2] = -np.inf
@@ -348,7 +348,7 @@ def _log_inside(s, ds, n, first, charts, change):
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
     """Give a span's probability to the two parts of each split, in proportion."""
     if q == 0.0 and dq == 0.0:
@@ -364,7 +364,7 @@ def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
             dqb[k] += d_passed
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_out):
     """Marginals and their directional derivatives, from what _log_inside left. q, dq: like charts,
     the probability that a span is part of the tree."""
@@ -445,7 +445,7 @@ def _log_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_
             )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _subtract_best(s, n, single_root):
     """Take the score of the best tree's arc from each column, so that the logarithms that matter
     are small. RETURNS: their sum, or −inf where there is no tree."""
@@ -464,14 +464,14 @@ def _subtract_best(s, n, single_root):
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
     """Float64 numbers that an item of n tokens may keep: whether it does, the sum over trees, the
     weights, the charts and their gradients."""
     return HEADER + 11 * (n + 2) * _stride(n)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_projective_trees(
     start,
     stop,
@@ -564,7 +564,7 @@ def sum_over_projective_trees(
             )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -575,7 +575,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _pick(a, b, state):
     """k with probability in proportion to exp(a[k] + b[k])."""
     top = -np.inf
@@ -595,7 +595,7 @@ def _pick(a, b, state):
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _draw(n, first, charts, stack, state, heads):
     """One tree from the logarithms of the inside charts, from the widest span down."""
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
@@ -631,7 +631,7 @@ def _draw(n, first, charts, stack, state, heads):
         depth += 2
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
@@ -663,7 +663,7 @@ def sample_projective_trees(
             _draw(n, first, charts, stack, state, samples[k, b])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):

@@ -49,7 +49,7 @@ _dot_four = fused_loop(
 _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def is_wrong(item, n):
     """Whether what is read of an item of n > 0 positions holds NaN or +inf."""
     _, first = scan(item[0, 0])
@@ -60,7 +60,7 @@ def is_wrong(item, n):
 # ------------------------------------------------------------------------------------ the best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_step(previous, block, result):
     """result[t] = max over p of previous[p] + block[p, t]. After each row of ``block`` and in
     ``result`` there must be room for a vector."""
@@ -79,7 +79,7 @@ def best_step(previous, block, result):
         _best_of_one((result, block[p]), (previous[p],), 0, tags)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def previous_of(previous, block, tag, emission, value):
     """The first p where previous[p] + block[p, tag] + emission is ``value``, the best."""
     for p in range(len(block)):
@@ -88,7 +88,7 @@ def previous_of(previous, block, tag, emission, value):
     return 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def largest(row):
     """The first place of the largest number."""
     chosen = 0
@@ -98,7 +98,7 @@ def largest(row):
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_chains(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     room = 1
@@ -139,7 +139,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _best_transitions(start, stop, scores, lengths, z, status):
     """As best_chains, but 0/1 arrays like ``scores``."""
     tags = np.empty(scores.shape[:2], dtype=np.int32)
@@ -165,7 +165,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ sums
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def weigh(scores, weights):
     """exp(score − best) of a contiguous row. RETURNS: the best, NaN where a score is NaN or +inf, 0
     where none is above −inf."""
@@ -195,7 +195,7 @@ def scaled(row):
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def forward_step(previous, weights, result):
     """result[t] = Σ_p previous[p] · weights[p, t]; room as in :func:`best_step`."""
     tags = len(weights)
@@ -213,7 +213,7 @@ def forward_step(previous, weights, result):
         _add_one((result, weights[p]), (previous[p],), 0, tags)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def backward_step(after, weights, result):
     """result[p] = Σ_t weights[p, t] · after[t], where ``after`` has 0 in the room for a vector, and
     what follows a row of ``weights`` is finite."""
@@ -226,7 +226,7 @@ def backward_step(after, weights, result):
         _, result[p] = _dot_one((weights[p], after), (0.0,), 0, tags)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _forward(weights, n, left, scales):
     """left[i, t]: sums of the weights of the chains up to position i that end in t, divided by the
     largest; ``scales`` by how much."""
@@ -309,7 +309,7 @@ def log_backward_step(after, block, result):
         result[p] = top + math.log(total) if top > -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def centred(row):
     """Subtract from a row its largest. RETURNS: that; where it is −inf, nothing is subtracted."""
     best = -np.inf
@@ -321,7 +321,7 @@ def centred(row):
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def log_sum(row):
     """log Σ exp of a row whose largest is finite or −inf."""
     best = -np.inf
@@ -335,7 +335,7 @@ def log_sum(row):
     return best + math.log(total)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_forward(scores, n, left, shifts, top):
     """As _forward, on logarithms: rows of ``left`` are centred, by ``shifts``. RETURNS: whether
     there is a chain."""
@@ -373,7 +373,7 @@ def _log_marginals(scores, n, left, shifts, result):
         centred(right)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, result, kept, status):
     """``Family.total`` of kernels.operators, for ``what`` of 0 and 1."""
     room, tags = 1, scores.shape[3]
@@ -474,7 +474,7 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
         result[0, 0, t] = value if share > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def product_with_hessian(start, stop, marginals, lengths, along, result, status):
     """``Family.product`` of kernels.operators: the covariance of a part and of the change ``along``
     of a chain's score is the part's probability times its expectation of the latter, less the mean.
@@ -495,7 +495,7 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
 # ------------------------------------------------------------------------------------ samples
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_chains(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: forward filter, backward sample; tags ``(S, B, N)``, −1 at padding."""
     room, tags = 1, scores.shape[3]
@@ -529,7 +529,7 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 # ------------------------------------------------------------------------------------ the k best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def insert(value, source, row, sources):
     """Put a value in its place of a row that falls, after its equals, and its source beside it; the
     last falls out. RETURNS: whether it is larger than that."""
@@ -545,7 +545,7 @@ def insert(value, source, row, sources):
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def k_best_step(previous, block, result, origin):
     """The k best of each tag, best first, from those of each previous tag (``(K, k)``, −inf where
     there are fewer). origin ``(K, k)``: previous tag · k + its rank. Ties go to the lower one."""
@@ -560,7 +560,7 @@ def k_best_step(previous, block, result, origin):
                     break
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def k_best_last(values, totals, places):
     """The k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
     tags, k = values.shape
@@ -572,7 +572,7 @@ def k_best_last(values, totals, places):
                 break
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def trace_k_best(places, origin, n, k, chosen):
     """Write the tags of the k best to ``chosen`` (k, N). origin: ``(n, K, k)``."""
     for rank in range(k):
@@ -584,7 +584,7 @@ def trace_k_best(places, origin, n, k, chosen):
             place = origin[i, place // k, place % k]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def k_best_chains(start, stop, scores, lengths, tags, totals, status):
     """tags: ``(k, B, N)`` int32, −1 at padding and where there are fewer than k; totals: ``(k, B)``
     float64, −inf there."""

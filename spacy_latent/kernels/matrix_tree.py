@@ -23,6 +23,7 @@ from spacy_latent.kernels.arborescence import (
     best_arborescences,
     float_workspace_size,
     integer_workspace_size,
+    matrix_size,
 )
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
@@ -51,7 +52,7 @@ _gather_tangent = fused_loop(
 )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
     of heads. What stands in the rest is finite, and never meets what means something."""
@@ -96,7 +97,7 @@ def _eliminate(w, n, first, shares, pivots, row):
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _read_row(source, k, row):
     """Copy what stands left of k; 0 in the rest."""
     for m in range(k):
@@ -201,7 +202,7 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_add(a, b):
     if a < b:
         a, b = b, a
@@ -210,7 +211,7 @@ def _log_add(a, b):
     return a + math.log1p(math.exp(b - a))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _mix(a, da, b, db):
     """Derivative of log(e^a + e^b) where a and b have derivatives da and db."""
     top = max(a, b)
@@ -220,7 +221,7 @@ def _mix(a, da, b, db):
     return (ea * da + eb * db) / (ea + eb)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def log_domain(w, n, first, dw, g, dg):
     """The twin of the three passes above on logarithms, with their derivatives.
 
@@ -293,7 +294,7 @@ def log_domain(w, n, first, dw, g, dg):
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _root_child(scores, n, heads, integers, floats):
     """The root's child in the best tree with one, or 0 where there is none."""
     if not best_arborescence(scores, n, True, heads, integers, floats):
@@ -331,7 +332,7 @@ def _weights(scores, n, w, top):
     return feasible
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):
@@ -340,7 +341,7 @@ def _swap(a, i, j, n):
         a[k, i], a[k, j] = a[k, j], a[k, i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _squares(kept, n):
     """The squares of an item in what its marginals keep: the weights, eliminated and not, the
     shares, the adjoint and its reach; and the pivots."""
@@ -351,7 +352,7 @@ def _squares(kept, n):
     return squares[0], squares[1], squares[2], squares[3], squares[4], pivots
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
     """Float64 numbers that an item of n tokens may keep: whether it does and the root's child in
     the header, then the squares and the pivots. A multiple of LANES."""
@@ -359,7 +360,7 @@ def kept_size(n):
     return HEADER + 5 * rows * width + width
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_trees(
     start,
     stop,
@@ -387,7 +388,7 @@ def sum_over_trees(
     rows = np.zeros((5, widest))
     spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
     tangents = np.empty(3 * area if what == 2 else 0)
-    square = np.empty((longest + 1) ** 2)
+    square = np.zeros(matrix_size(longest))
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
     for b in range(start, stop):
@@ -464,7 +465,7 @@ def sum_over_trees(
             _swap(out, 1, child, n)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _write_marginals(weights, g, n, out):
     for h in range(n + 1):
         of_head, adjoint, target = weights[h], g[h], out[h]
@@ -472,7 +473,7 @@ def _write_marginals(weights, g, n, out):
             target[m] = of_head[m] * adjoint[m]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _change_of_weights(weights, along, n, dw):
     """Nothing changes at an arc of weight 0, whatever stands there."""
     for h in range(n + 1):
@@ -486,7 +487,7 @@ def _change_of_weights(weights, along, n, dw):
         dw[h] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _write_products(weights, g, dg, along, n, out):
     for h in range(n + 1):
         of_head, adjoint, tangent = weights[h], g[h], dg[h]
@@ -496,7 +497,7 @@ def _write_products(weights, g, dg, along, n, out):
             target[m] = value if of_head[m] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _total_by_logarithms(scores, n, single_root, child, change, what, log_partition, out):
     """As sum_over_trees, for one item of which too much cancels. RETURNS: its status."""
     size = n + 1
@@ -504,7 +505,8 @@ def _total_by_logarithms(scores, n, single_root, child, change, what, log_partit
         integers = np.empty(integer_workspace_size(n), dtype=np.int32)
         floats = np.empty(float_workspace_size(n))
         heads = np.empty(size, dtype=np.int32)
-        compact = scores[:, :size].copy()
+        compact = np.zeros(matrix_size(n))[: size * size].reshape((size, size))
+        compact[:] = scores[:, :size]
         if not best_arborescence(compact, n, False, heads, integers, floats):
             return INFEASIBLE
     order = np.arange(size)
@@ -535,7 +537,7 @@ def _total_by_logarithms(scores, n, single_root, child, change, what, log_partit
     return FEASIBLE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
     if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
@@ -562,7 +564,7 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):

@@ -18,7 +18,7 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 WARPING, MATCHING = 0, 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def in_window(i, j, rows, columns, window):
     """Whether cell (i, j) lies within ``window`` steps of the diagonal; always where it is < 0."""
     if window < 0:
@@ -27,7 +27,7 @@ def in_window(i, j, rows, columns, window):
     return abs(i * (columns - 1) - j * (rows - 1)) <= window * longest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _read(scores, rows, columns, window, s):
     wrong = 0
     for i in range(rows):
@@ -41,7 +41,7 @@ def _read(scores, rows, columns, window, s):
     return FEASIBLE if wrong == 0 else NOT_FINITE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _join(a, da, b, db):
     """log(e^a + e^b) and its derivative from those of a and b."""
     if b == -np.inf:
@@ -54,7 +54,7 @@ def _join(a, da, b, db):
     return a + math.log1p(ratio), (da + ratio * db) / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _forward(s, ds, rows, columns, moves, sums, dsums):
     """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
     either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone."""
@@ -103,7 +103,7 @@ def _forward(s, ds, rows, columns, moves, sums, dsums):
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _backward(s, ds, rows, columns, moves, sums, dsums, total, dtotal, rest, drest, what, result):
     """Marginals (what = 1) or their derivatives. rest: like sums, of what follows."""
     rest[:, : rows + 2, : columns + 2] = -np.inf
@@ -157,7 +157,7 @@ def _backward(s, ds, rows, columns, moves, sums, dsums, total, dtotal, rest, dre
             first[i, j], dfirst[i, j] = value, change
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _room(start, stop, lengths):
     rows, columns = 0, 0
     for b in range(start, stop):
@@ -166,7 +166,7 @@ def _room(start, stop, lengths):
     return rows, columns
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_alignments(
     start, stop, scores, lengths, moves, window, along, what, log_partition, result, kept, status
 ):
@@ -199,7 +199,7 @@ def sum_over_alignments(
             )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_alignments(start, stop, scores, lengths, moves, window, best, status):
     """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
     most_rows, most_columns = _room(start, stop, lengths)
@@ -257,7 +257,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
                 j -= 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -268,7 +268,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _pick(weights, count, state):
     """An index with probability in proportion to exp(weights)."""
     top = -np.inf
@@ -288,7 +288,7 @@ def _pick(weights, count, state):
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
     """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
     most_rows, most_columns = _room(start, stop, lengths)

@@ -28,7 +28,7 @@ def _above(row, n, threshold):
     return count, total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sparsemax_rows(start, stop, scores, lengths, result, status):
     """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length
     (Michelot 1986): drop what lies below the threshold of what is left, until nothing does.
@@ -85,7 +85,7 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
             result[r, j] = upstream[r, j] - mean if output[r, j] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, status):
     """Project rows onto {0 ≤ p ≤ 1, Σp = k} (exactly), or Σp ≤ k, k the smaller of ``largest`` and
     the number of allowed (not −inf) scores.

@@ -10,7 +10,7 @@ INFEASIBLE = 1
 NOT_FINITE = 2
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def is_arc(head, modifier, direction, max_arc_length):
     """Whether the constraints of a dependency structure allow an arc. direction: 0 any, −1 heads
     earlier, 1 heads later. max_arc_length: negative for no bound. Root arcs are always allowed."""
@@ -25,7 +25,7 @@ def is_arc(head, modifier, direction, max_arc_length):
     return max_arc_length < 0 or abs(head - modifier) <= max_arc_length
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def read_arc_scores(scores, n, direction, max_arc_length, result):
     """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
     −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""

@@ -12,7 +12,7 @@ from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_add(a, b):
     """log(e^a + e^b), and the share of e^b in it."""
     if b == -np.inf:
@@ -26,7 +26,7 @@ def _log_add(a, b):
     return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _read(scores, n, row):
     wrong = 0
     for j in range(n):
@@ -36,7 +36,7 @@ def _read(scores, n, row):
     return FEASIBLE if wrong == 0 else NOT_FINITE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _forward(row, drow, n, k, sums, dsums):
     """sums[i, j]: log of the sum over subsets of j of the first i items; dsums: its derivative."""
     sums[0, :] = -np.inf
@@ -53,7 +53,7 @@ def _forward(row, drow, n, k, sums, dsums):
             dsums[i + 1, j] = change
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _whole(sums, dsums, n, k, exactly):
     """log Z and its derivative."""
     if exactly:
@@ -65,7 +65,7 @@ def _whole(sums, dsums, n, k, exactly):
     return total, change
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result):
     """Marginals (what = 1) or their derivatives, from the last item to the first."""
     rest, drest = np.full(k + 2, -np.inf), np.zeros(k + 2)
@@ -90,7 +90,7 @@ def _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result
             rest[j], drest[j] = value, change
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_subsets(
     start, stop, scores, lengths, largest, exactly, along, what, log_partition, result, kept, status
 ):
@@ -121,7 +121,7 @@ def sum_over_subsets(
             _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result[b])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
     """0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
     row = np.empty(scores.shape[1])
@@ -141,7 +141,7 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
                 best[b, order[i]] = 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -152,7 +152,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
     """Exact samples: from the last item to the first, each in or out given how many are left."""
     room = scores.shape[1]

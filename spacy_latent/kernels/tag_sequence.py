@@ -40,7 +40,7 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, scan
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _split(item):
     """Emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
@@ -48,7 +48,7 @@ def _split(item):
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _status(item, n):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
     _, wrong = scan(item[:n].reshape(-1))
@@ -56,13 +56,13 @@ def _status(item, n):
     return NOT_FINITE if wrong or of_bound else FEASIBLE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _table(tags):
     """A workspace for transitions, with room for a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -70,7 +70,7 @@ def _longest(start, stop, lengths):
     return longest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def best_sequences(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     count = scores.shape[2]
@@ -163,7 +163,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     return True, log_partition
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_forward(item, n, left, top):
     """Logarithms of the forward sums to ``left``, rows centred. RETURNS: the log-partition, −inf
     where there is no sequence."""
@@ -185,7 +185,7 @@ def _log_forward(item, n, left, top):
     return total + log_sum(top)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def _log_sweep(item, n, left, share, gamma):
     """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
     transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
@@ -306,7 +306,7 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
     first[:] = emissions[0]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_sequences(
     start, stop, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -341,7 +341,7 @@ def sum_over_sequences(
             _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
     tags = scores.shape[2]
@@ -373,7 +373,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
                 samples[k, b, i - 1] = tag
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
     """As kernels.linear_chain.k_best_chains."""
     count, k = scores.shape[2], len(tags)

@@ -19,7 +19,7 @@ projective_integers = eisner.integer_workspace_size
 projective_floats = eisner.float_workspace_size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def solve_trees(
     start,
     stop,
@@ -58,7 +58,7 @@ def solve_trees(
     integer_workspace = np.empty(integers, dtype=np.int32)
     float_workspace = np.empty(floats)
     heads = np.empty(longest + 1, dtype=np.int32)
-    matrix = np.empty((longest + 1) * (longest + 1))
+    matrix = np.zeros(arborescence.matrix_size(longest))
     original = np.empty((longest + 1) * (longest + 1))
     wide = row_room(room)
     inverse = np.empty((room, wide))
@@ -144,7 +144,7 @@ def solve_trees(
                 means[b, part // size, part % size] += own_weights[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def solve_trees_backward(
     start, stop, lengths, atoms, counts, inverses, offsets, of_means, of_weights, result
 ):

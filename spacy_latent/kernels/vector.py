@@ -140,6 +140,48 @@ def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
 
 
 @intrinsic
+def column_maxima(
+    typingctx: Any, matrix: Any, begin: Any, end: Any, stride: Any, largest: Any, where: Any
+) -> Any:
+    """For each column j < stride the largest of the rows begin ≤ i < end of a contiguous float64
+    ``matrix`` with rows of ``stride`` numbers, and the first row that has it; −inf and ``begin``
+    where all are −inf. Without NaN.
+
+    Whole vectors are worked on: the memory must go on for LANES − 1 numbers after the last row.
+    largest, where: written; float64 and int64, of stride + LANES − 1 numbers at least.
+    """
+    signature = types.none(matrix, types.int64, types.int64, types.int64, largest, where)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target, places = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 4, 5)
+        )
+        begin, end, stride = arguments[1:4]
+        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, wide)
+        with cgutils.for_range_slice(builder, number(0), stride, number(LANES), number) as (j, _):
+            builder.store(low, top)
+            builder.store(broadcast(builder, begin), row)
+            with cgutils.for_range_slice(builder, begin, end, number(1), number) as (i, _):
+                place = builder.gep(source, [builder.add(builder.mul(i, stride), j)])
+                values = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=8)
+                known = builder.load(top)
+                better = builder.fcmp_ordered(">", values, known)
+                builder.store(builder.select(better, values, known), top)
+                here = broadcast(builder, i)
+                builder.store(builder.select(better, here, builder.load(row)), row)
+            for pointer, found in ((target, top), (places, row)):
+                value = builder.load(found)
+                place = builder.bitcast(builder.gep(pointer, [j]), value.type.as_pointer())
+                builder.store(value, place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
 def _scan_vectors(typingctx: Any, row: Any) -> Any:
     """As :func:`scan`, of the whole vectors at the start of the row."""
     signature = types.Tuple((row.dtype, types.boolean))(row)
@@ -173,7 +215,7 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
     return signature, generate
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=False)
 def scan(row):
     """The largest number of a contiguous row of float32 or float64, and whether any is NaN or +inf,
     in which case the first result means nothing."""
