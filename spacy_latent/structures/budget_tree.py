@@ -15,6 +15,8 @@ from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
+# Bound on the numbers in a table of the dynamic program for projective trees.
+MOST_NUMBERS = 10_000_000
 # Bound on calls of the tree's oracle for the best tree of one item.
 MOST_CALLS = 5_000
 # Bound on calls in one attempt to find any tree at all.
@@ -35,9 +37,10 @@ class BudgetTree(DependencyTree):
     graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is not
     always an average of trees that keep to them; so it has no atoms. To find the best tree with a
     budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map``,
-    meant for annotation, is a branch and bound. It is exact, or after 5,000 calls of the
-    tree's oracle gives the best tree that it found and warns how far from the best that may be.
-    Estimators that need ``map`` are refused. Sums are not tractable.
+    meant for annotation, is then a branch and bound. It is exact, or after 5,000 calls of the
+    tree's oracle gives the best tree that it found and warns how far from the best that may be. For
+    projective trees it is a dynamic program. Estimators that need ``map`` are refused. Sums are not
+    tractable.
     """
 
     tractable: ClassVar[frozenset[str]] = frozenset()
@@ -132,13 +135,22 @@ class BudgetTree(DependencyTree):
         return np.maximum(np.bincount(heads, minlength=n + 1)[1:] - self.max_modifiers, 0)
 
     def _search(self, tree: DependencyTree, scores: Tensor, n: int) -> np.ndarray | None:
-        """Heads ``(n,)`` of the best tree by branch and bound, or None where there is none.
+        """Heads ``(n,)`` of the best tree, or None where there is none: for projective trees by a
+        dynamic program, else by branch and bound.
 
         A word above its budget is branched on: one of its arcs is either in the tree or not.
         Bounds are those of Lagrangian relaxation, a price for each modifier of a word.
         """
         mask = self.part_mask(scores[None], torch.tensor([n]))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
+        if self.projective:
+            from spacy_latent.kernels.budget_eisner import best_budget_tree, table_size
+
+            budget = min(self.max_modifiers, n)
+            if table_size(n, budget) <= MOST_NUMBERS:
+                own_heads = np.empty(n + 1, dtype=np.int32)
+                exists = best_budget_tree(open_scores, budget, self.single_root, own_heads)
+                return own_heads[1:] if exists else None
         size, columns = torch.tensor([n]), np.arange(1, n + 1)
         best_score, best = -np.inf, None
         calls, pushed = 0, 0

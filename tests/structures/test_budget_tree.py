@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 
@@ -78,13 +79,20 @@ def test_gradient(projective: bool) -> None:
         assert torch.autograd.gradcheck(mean, scores.requires_grad_(), eps=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("projective", [False, True])
-@pytest.mark.parametrize("budget", [0, 1, 2])
-def test_best_against_enumeration(projective: bool, budget: int) -> None:
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("method", ["crossing", "projective", "projective, too large"])
+def test_best_against_enumeration(
+    single_root: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    structure = BudgetTree(budget, projective)
-    for n in (1, 2, 3, 4, 5):
-        kept = trees(n, budget, projective)
+    if method == "projective, too large":
+        monkeypatch.setattr(budget_tree, "MOST_NUMBERS", 0)
+    projective = method != "crossing"
+    for budget, n in itertools.product((0, 1, 2), (1, 2, 3, 4, 5)):
+        if single_root and budget == 0 and n > 1:
+            continue
+        structure = BudgetTree(budget, projective, single_root)
+        kept = trees(n, budget, projective, single_root)
         scores = normal(6, n + 2, n + 2)
         scores[:, 1:] += 2 * normal(6, n + 1, 1)
         scores[-1] = scores[-1].round()
@@ -109,6 +117,7 @@ def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
 ) -> None:
     monkeypatch.setattr(budget_tree, "BOUND_STEPS", 2)
     monkeypatch.setattr(budget_tree, "MOST_CALLS", 2)
+    monkeypatch.setattr(budget_tree, "MOST_NUMBERS", 0)
     torch.manual_seed(0)
     for projective in (False, True):
         structure = BudgetTree(1, projective)
