@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.noise import Noise, check_noise, draw_noise
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.relaxation import project_relaxed
 
@@ -27,6 +28,9 @@ class Spigot(Estimator):
         gradients would otherwise shrink against the fixed size of the polytope. spaCy's own losses
         mostly are sums.
     max_iter, tolerance: of SparseMAP, for the exact projection.
+    noise, scale: with noise z = MAP(s + ε) in training, as in PerturbAndMap, and the backward is
+        that at s + ε. An extension: without it, scores that all prefer the same trivial structure
+        see no other.
     """
 
     hard = True
@@ -39,7 +43,11 @@ class Spigot(Estimator):
         scale_by_batch: bool = False,
         max_iter: int = 200,
         tolerance: float = 1e-6,
+        noise: Noise | None = None,
+        scale: float = 1.0,
     ) -> None:
+        if noise is not None:
+            check_noise(self.name, noise, scale, 1, 1)
         if projection not in ("exact", "relaxed"):
             raise LatentError(
                 f"Spigot: projection is {projection!r}; expected 'exact' or 'relaxed'."
@@ -61,6 +69,8 @@ class Spigot(Estimator):
         self.scale_by_batch = scale_by_batch
         self.max_iter = max_iter
         self.tolerance = tolerance
+        self.noise: Noise | None = noise
+        self.scale = scale
 
     def check(self, structure: Structure) -> None:
         super().check(structure)
@@ -83,6 +93,8 @@ class Spigot(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if is_train:
+            if self.noise is not None:
+                scores = scores + draw_noise(self.noise, scores, self.scale)
             z = _ProjectedGradient.apply(scores, structure, lengths, self)
         else:
             z = structure.map(scores, lengths)

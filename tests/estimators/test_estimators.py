@@ -56,6 +56,19 @@ def test_straight_through_marginals_is_the_full_hessian() -> None:
         torch.testing.assert_close(gradient[window].flatten(), covariance, rtol=1e-6, atol=1e-8)
 
 
+def test_spigot_with_noise_is_spigot_at_the_noisy_scores() -> None:
+    scores, upstream = make_scores(2), torch.randn(3, 4, 4, dtype=torch.float64)
+    torch.manual_seed(0)
+    noisy = (scores + draw_noise("gumbel", scores, 2.0)).detach().requires_grad_()
+    expected = gradient_at_scores(Spigot(), noisy, upstream)
+    torch.manual_seed(0)
+    found = gradient_at_scores(Spigot(noise="gumbel", scale=2.0), scores, upstream)
+    torch.testing.assert_close(found, expected)
+    predicted = Spigot(noise="gumbel", scale=2.0)(SpanningTree(), scores, LENGTHS, False).z[0]
+    assert not torch.equal(found[0], predicted)
+    torch.testing.assert_close(predicted, SpanningTree().map(scores, LENGTHS))
+
+
 @pytest.mark.parametrize("step_size, max_norm", [(1.0, None), (0.3, None), (1.0, 0.5)])
 def test_spigot_exact_against_its_definition(step_size: float, max_norm: float | None) -> None:
     scores, upstream = make_scores(2), torch.randn(3, 4, 4, dtype=torch.float64)

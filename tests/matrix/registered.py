@@ -36,6 +36,12 @@ def make_estimator(name: str) -> Estimator:
     return estimators()[name](**more)
 
 
+def fits(estimator: Estimator, structure: Structure) -> bool:
+    """Whether the structure has what the estimator needs."""
+    linear = structure.linear or not estimator.linear_only
+    return linear and not structure.lacks(estimator.needed())
+
+
 def composers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ComposerBuilder")
 

@@ -97,10 +97,9 @@ def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: st
     # A structure with parts of its own is not used by any component yet.
     scorer = next(iter([*scorers_for(structure), *SCORERS]))
     chosen, gradient = STRUCTURES[structure](), registered.make_estimator(estimator)
-    missing = chosen.lacks(gradient.needed())
     walks = COMPOSERS[composer]()(WIDTH)
     needs_hard = walks.requires_hard and not (gradient.hard and gradient.hard_at_prediction)
-    if missing or (gradient.linear_only and not chosen.linear):
+    if not registered.fits(gradient, chosen):
         both = (gradient.name, chosen.name)
     elif PARTS[scorer] != chosen.parts:
         both = (type(SCORERS[scorer]()(WIDTH)).__name__, chosen.name)

@@ -1,0 +1,152 @@
+"""Every registered structure and estimator in spaCy pipelines: trains, is stored, predicts the
+same; or is refused when the config is loaded, with a message that names the pair."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.training import Example
+from thinc.api import fix_random_seed
+
+from spacy_latent.errors import IncompatiblePair
+from tests.matrix import registered
+
+WIDTH = 8
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "width": WIDTH,
+    "depth": 1,
+    "embed_size": 50,
+    "window_size": 1,
+    "maxout_pieces": 1,
+    "subword_features": False,
+    "pretrained_vectors": None,
+}
+REDUCE = {
+    "@architectures": "spacy.TextCatReduce.v1",
+    "exclusive_classes": True,
+    "use_reduce_mean": True,
+    "use_reduce_first": False,
+    "use_reduce_last": False,
+    "use_reduce_max": False,
+    "tok2vec": {
+        "@architectures": "spacy-latent.LatentListener.v1",
+        "width": WIDTH,
+        "upstream": "latent_encoder",
+    },
+}
+# Longer than the k that KOfN has by default.
+TEXTS = ["a good film of it all", "it is a very bad bad one", "so and so on for ever"]
+# Where every structure is enumerated, of which there are more for tags than for trees.
+SHORT = ["a good film", "a bad film", "so so so"]
+SHORTEST = ["good film", "bad film", "so so"]
+
+STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
+
+
+def parts_for(structure: str) -> dict[str, Any] | None:
+    """Scorer and composer, or None where the package has none yet."""
+    chosen = STRUCTURES[structure]()
+    scorers = [
+        name
+        for name, build in registered.scorers().items()
+        if (made := build()(WIDTH)).parts == chosen.parts and made.decides != chosen.linear
+    ]
+    composers = sorted(
+        (made.requires_hard, name)
+        for name, build in registered.composers().items()
+        if (made := build()(WIDTH)).parts == chosen.parts
+    )
+    if not scorers or not composers:
+        return None
+    return {"scorer": {"@misc": scorers[0]}, "composer": {"@misc": composers[0][1]}}
+
+
+def config_of(structure: str, estimator: str) -> dict[str, Any]:
+    more = {"max_structures": 4096} if "DenseMarginalization" in estimator else {}
+    return {
+        "tok2vec": TOK2VEC,
+        "structure": {"@misc": structure},
+        "estimator": {"@misc": estimator, **more},
+        # Sharp scores leave SparseMAP a single structure, and rightly no gradient.
+        "temperature": 10.0,
+        **(parts_for(structure) or {}),
+    }
+
+
+def encoder(structure: str, estimator: str) -> Language:
+    nlp = spacy.blank("xx")
+    model = {**config_of(structure, estimator), "residual": False}
+    nlp.add_pipe("latent_encoder", config={"model": model})
+    nlp.add_pipe("textcat", config={"model": REDUCE})
+    return nlp
+
+
+def owner(structure: str, estimator: str) -> Language:
+    nlp = spacy.blank("xx")
+    model = {**config_of(structure, estimator), "exclusive_classes": True}
+    nlp.add_pipe("latent_textcat", config={"model": model})
+    return nlp
+
+
+def check_component(nlp: Language, structure: str, estimator: str) -> None:
+    fix_random_seed(0)
+    parts, texts = STRUCTURES[structure]().parts, TEXTS
+    if "DenseMarginalization" in estimator and parts != "items":
+        texts = SHORTEST if parts in ("tags", "transitions", "segments") else SHORT
+    examples = [
+        Example.from_dict(nlp.make_doc(text), {"cats": {"A": i == 0, "B": i > 0}})
+        for i, text in enumerate(texts)
+    ]
+    nlp.initialize(lambda: examples)
+    first = nlp.pipe_names[0]
+    shim = nlp.get_pipe(first).model.get_ref("latent").shims[0]
+    embedder = nlp.get_pipe(first).model.layers[0]
+    output = nlp.get_pipe(nlp.pipe_names[-1]).model.get_ref("output_layer")
+    seen: dict[str, bool] = {}
+
+    def optimizer(key: tuple[int, str], weights: Any, gradient: Any, **_: Any) -> tuple[Any, Any]:
+        gradient = gradient * 1.0
+        assert not (gradient != gradient).any()
+        seen[key] = seen.get(key, False) or bool(abs(gradient).sum() > 0)
+        return weights - 0.5 * gradient, 0.0 * gradient
+
+    # One more than two: a listener's gradients reach the structure one update later.
+    for _ in range(3):
+        for example in examples:
+            example.predicted = nlp.make_doc(example.reference.text)
+        nlp.update(examples, sgd=optimizer)
+    scorer = [
+        name for name, _ in shim.module.named_parameters() if name.startswith("latent.scorer")
+    ]
+    assert any(seen.get((shim.id, name)) for name in scorer), "the scorer got no gradient"
+    for model in (embedder, output):
+        ids = {node.id for node in model.walk()}
+        assert any(found for (owner_id, _), found in seen.items() if owner_id in ids)
+    expected = [doc.cats for doc in nlp.pipe(texts)]
+    again = spacy.blank("xx").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert [doc.cats for doc in again.pipe(texts)] == expected
+    assert all(torch.isfinite(torch.tensor(list(cats.values()))).all() for cats in expected)
+
+
+@pytest.mark.parametrize("structure, estimator", itertools.product(STRUCTURES, ESTIMATORS))
+def test_components_train_or_refuse(structure: str, estimator: str) -> None:
+    parts = parts_for(structure)
+    if parts is None:
+        pytest.skip("no scorer and composer for it yet")
+    chosen, gradient = STRUCTURES[structure](), registered.make_estimator(estimator)
+    invalid = not registered.fits(gradient, chosen)
+    for build, needs in ((encoder, gradient.needs_loss), (owner, False)):
+        if invalid or needs:
+            other = chosen.name if invalid else "LatentTok2Vec"
+            pair = ".*".join(map(re.escape, (gradient.name, other)))
+            with pytest.raises(IncompatiblePair, match=pair):
+                build(structure, estimator)
+        else:
+            check_component(build(structure, estimator), structure, estimator)
