@@ -17,6 +17,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 
@@ -127,13 +128,23 @@ class SpanModule(nn.Module):
         self.entropy_weight = entropy_weight
 
     def forward(
-        self, rows: Tensor, groups: list[Group]
+        self, rows: Tensor, groups: list[Group], supervision: Supervision | None = None
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
+        loss, tokens = rows.new_zeros(()), 0
         for group in groups:
             lengths = group.lengths.to(rows.device)
-            output = self.latent(padded[group.rows.to(rows.device)], lengths)
+            vectors = padded[group.rows.to(rows.device)]
+            if supervision is None:
+                output = self.latent(vectors, lengths)
+            else:
+                draw, scores = self.latent.read(vectors, lengths)
+                draw, nats, known = supervise(
+                    supervision, self.latent, group.members, vectors, lengths, draw, scores
+                )
+                output = LatentOutput(self.latent.compose(vectors, draw, lengths), draw, scores)
+                loss, tokens = loss + nats, tokens + known
             composed.append(output.vectors)
             outputs.append(output)
         width = self.latent.composer.output_width
@@ -143,7 +154,13 @@ class SpanModule(nn.Module):
             result = self.projection(result)
         if self.gain is not None:
             result = self.gain * result + rows
-        return result.float(), self.penalty(groups, outputs), outputs
+        penalty = self.penalty(groups, outputs)
+        if supervision is not None and tokens:
+            loss = loss / tokens
+            supervision.nats = float(loss.detach())
+            loss = supervision.weight * loss
+            penalty = loss if penalty is None else penalty + loss
+        return result.float(), penalty, outputs
 
     def penalty(self, groups: list[Group], outputs: list[LatentOutput]) -> Tensor | None:
         if not self.training:
@@ -341,8 +358,9 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     return model
 
 
-def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
-    arrays, spans = inputs
+def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
+    """inputs: rows of each doc, its spans, and in training a Supervision or None."""
+    arrays, spans, *supervision = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     lengths = [len(array) for array in arrays]
@@ -356,7 +374,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     prepare(model)
     backprop_rows = None
     if is_train:
-        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups))
+        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *supervision))
     else:
         result, _, outputs = shim.predict((rows, groups))
         # In training a step that overflows in half precision is skipped; here it would be hidden.

@@ -1,6 +1,6 @@
 """A tok2vec with a latent structure on top: any embedder, then one structure per span."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spacy.tokens import Doc
@@ -14,8 +14,9 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.models.latent_layer_model import LatentBatch, build_latent_layer_model
+from spacy_latent.models.latent_layer_model import LatentBatch, Spans, build_latent_layer_model
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
+from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -132,8 +133,16 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     return batch.vectors, backprop
 
 
-def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[LatentBatch, Any]:
-    """The forward pass with the structures, for whoever wants to annotate them."""
+def run(
+    model: Model,
+    docs: Sequence[Doc],
+    is_train: bool,
+    supervision: Callable[[Spans], Supervision] | None = None,
+) -> tuple[LatentBatch, Any]:
+    """The forward pass with the structures, for whoever wants to annotate them.
+
+    supervision: gives what is known of the structures of the spans, for training.
+    """
     tok2vec, latent = model.layers
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
@@ -142,7 +151,8 @@ def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[LatentBatch,
         nothing = LatentBatch([model.ops.alloc2f(0, width) for _ in docs], spans, [], [])
         return nothing, lambda gradients: docs
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
-    batch, backprop_latent = latent((arrays, spans), is_train)
+    known = () if supervision is None else (supervision(spans),)
+    batch, backprop_latent = latent((arrays, spans, *known), is_train)
     return batch, lambda gradients: backprop_tok2vec(backprop_latent(gradients))
 
 

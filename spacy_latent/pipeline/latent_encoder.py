@@ -4,6 +4,7 @@ Importing this module is cheap and makes ``doc._.latent`` available: spaCy impor
 pipeline is made, because it is named as an entry point.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -22,7 +23,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, NotTractable
 from spacy_latent.models.listener import LatentListener, remember
 
 DEFAULT_CONFIG = """
@@ -31,6 +32,8 @@ annotate = "map"
 threshold = 0.01
 alternatives = 0
 set_heads = false
+supervision = 0.0
+teacher_forcing = false
 scorer = null
 
 [latent_encoder.model]
@@ -78,6 +81,8 @@ def make_latent_encoder(
     threshold: float,
     alternatives: int,
     set_heads: bool,
+    supervision: float,
+    teacher_forcing: bool,
     scorer: Callable | None,
 ) -> "LatentEncoder":
     return LatentEncoder(
@@ -88,6 +93,8 @@ def make_latent_encoder(
         threshold=threshold,
         alternatives=alternatives,
         set_heads=set_heads,
+        supervision=supervision,
+        teacher_forcing=teacher_forcing,
         scorer=scorer,
     )
 
@@ -145,6 +152,12 @@ class LatentEncoder(TrainablePipe):
     scorer: what ``spacy evaluate`` reports of the structures, such as
         ``spacy-latent.attachment_scorer.v1``; None for nothing.
     set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
+    supervision: weight of −log p(gold), in nats per token, of the structures that references have:
+        ``reference._.latent`` under this component's name, else the heads of a parsed reference.
+        Its value is in the losses under the component's name with ``_supervision``. Above 0 the
+        component learns without listeners, too.
+    teacher_forcing: in training, compose with the gold structures where there are any. With
+        transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
 
     def __init__(
@@ -157,9 +170,17 @@ class LatentEncoder(TrainablePipe):
         threshold: float = 0.01,
         alternatives: int = 0,
         set_heads: bool = False,
+        supervision: float = 0.0,
+        teacher_forcing: bool = False,
         scorer: Callable | None = None,
     ) -> None:
         annotations.check_settings(name, annotate, threshold, alternatives)
+        if not 0 <= supervision < math.inf:
+            raise LatentError(f"{name}: supervision is {supervision}; expected a number >= 0.")
+        if teacher_forcing and not supervision:
+            raise LatentError(
+                f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
+            )
         if not model.has_ref("latent"):
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no latent structure. Use "
@@ -174,6 +195,8 @@ class LatentEncoder(TrainablePipe):
             "threshold": threshold,
             "alternatives": alternatives,
             "set_heads": set_heads,
+            "supervision": supervision,
+            "teacher_forcing": teacher_forcing,
         }
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
         self._batch = TrainingBatch()
@@ -295,16 +318,49 @@ class LatentEncoder(TrainablePipe):
             self.model.finish_update(sgd)
         losses.setdefault(self.name, 0.0)
         self._batch = TrainingBatch()
-        if not self.listeners:
+        weight = self.cfg["supervision"]
+        if not self.listeners and not weight:
             return losses
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
-        vectors, backprop = self.model.begin_update(docs)
+        if weight:
+            vectors, backprop = self._begin_supervised_update(examples, losses)
+        else:
+            vectors, backprop = self.model.begin_update(docs)
         self._batch = TrainingBatch(backprop, losses, self.name)
+        if weight:
+            # Listeners may give no gradient, and there is something to learn nonetheless.
+            self._batch.receive([self.model.ops.alloc2f(*v.shape) for v in vectors])
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
         return losses
+
+    def _begin_supervised_update(
+        self, examples: list[Example], losses: dict[str, float]
+    ) -> tuple[list[Floats2d], Callable]:
+        from spacy_latent.models.latent_tok2vec import latent_layer, run
+        from spacy_latent.models.supervision import Supervision, gold_structures
+
+        structure = latent_layer(self.model).structure
+        made: list[Supervision] = []
+
+        def supervision(spans: list[list[tuple[int, int]]]) -> Supervision:
+            gold = gold_structures(examples, spans, self.name, structure)
+            made.append(Supervision(gold, self.cfg["supervision"], self.cfg["teacher_forcing"]))
+            return made[0]
+
+        docs = [example.predicted for example in examples]
+        batch, backprop = run(self.model, docs, is_train=True, supervision=supervision)
+        key = f"{self.name}_supervision"
+        losses[key] = losses.get(key, 0.0) + sum(one.nats for one in made)
+        if any(one.left_out for one in made):
+            warnings.warn(
+                f"{self.name}: some gold structures are none of {structure!r} and do not count.",
+                LatentWarning,
+                stacklevel=4,
+            )
+        return batch.vectors, backprop
 
     def finish_update(self, sgd: Optimizer) -> None:
         self._batch.flush()
@@ -326,7 +382,7 @@ class LatentEncoder(TrainablePipe):
             raise ValueError(Errors.E923.format(name=self.name))
         self._forget_batch()
         self.model.initialize(X=docs)
-        self._refuse_heads_of_no_tree()
+        self._refuse_settings()
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)
@@ -346,7 +402,7 @@ class LatentEncoder(TrainablePipe):
                     stacklevel=3,
                 )
 
-    def _refuse_heads_of_no_tree(self) -> None:
+    def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
 
         structure = latent_layer(self.model).structure
@@ -355,6 +411,8 @@ class LatentEncoder(TrainablePipe):
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
             )
+        if self.cfg["supervision"] and "log_prob" not in structure.tractable:
+            raise NotTractable(structure.name, "log_prob", "supervision = 0.0")
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """doc.tensor holds the vectors of one component only."""

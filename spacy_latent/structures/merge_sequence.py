@@ -101,16 +101,22 @@ class MergeSequence(Structure):
         return np.argwhere(spans[0, :n, :n].numpy() > 0.5).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        """The merges of a tree from its spans, those that end first before others."""
+        """The merges of a tree from its spans, those that end first before others. Raises
+        ValueError where they are no binary tree."""
         n = int(length)
         z = np.zeros((max(n - 1, 0), max(n - 1, 0)), dtype="float32")
         row = list(range(n))
         spans = np.asarray(gold, dtype="int64").reshape(-1, 2).tolist()
         inner = sorted((last, -first) for first, last in spans if first < last)
-        for step, (_, first) in enumerate(inner):
+        if len(inner) != max(n - 1, 0):
+            raise ValueError(f"{len(inner)} spans of two and more words cannot be a binary tree.")
+        ends = list(range(n))
+        for step, (last, first) in enumerate(inner):
             place = row.index(-first)
+            if place + 1 >= len(row) or ends[place + 1] != last:
+                raise ValueError(f"The span {(-first, last)} is not two spans of the tree.")
             z[step, place] = 1.0
-            del row[place + 1]
+            del row[place + 1], ends[place]
         return z
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:

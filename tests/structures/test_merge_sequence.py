@@ -208,6 +208,12 @@ def test_merges_make_spans_and_back(n):
     assert last.first[0, 1, :3].tolist() == [0, 1, 3] and last.last[0, 1, :3].tolist() == [0, 2, 3]
 
 
+@pytest.mark.parametrize("spans", [[(0, 2)], [(0, 1), (1, 2)], [(0, 2), (0, 2)], [(0, 2), (2, 3)]])
+def test_spans_that_are_no_tree_are_refused(spans):
+    with pytest.raises(ValueError):
+        MergeSequence().encode(np.array(spans), 3)
+
+
 def test_what_cannot_be_is_refused():
     structure, scores = MergeSequence(), scores_of()
     for name in ("log_partition", "marginals", "sparsemap", "entropy"):

@@ -1,0 +1,169 @@
+"""Learning from gold structures, where references have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import Adam, fix_random_seed
+
+from spacy_latent.annotations import SpanStructure, write
+from spacy_latent.errors import LatentError, LatentWarning, NotTractable
+from spacy_latent.models.latent_tok2vec import latent_layer, run
+from spacy_latent.models.supervision import Supervision
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    TOK2VEC,
+    examples,
+    initialized,
+    latent_pipeline,
+    step,
+    stock,
+)
+
+SHIFT_REDUCE: dict[str, Any] = {
+    "tok2vec": TOK2VEC,
+    "structure": {"@misc": "spacy-latent.ShiftReduce.v1"},
+    "scorer": {"@misc": "spacy-latent.StackScorer.v1", "hidden_width": 16},
+    "estimator": {"@misc": "spacy-latent.BestStraightThrough.v1"},
+    "composer": {"@misc": "spacy-latent.BinaryTreeLstm.v1"},
+}
+MERGES = {
+    **SHIFT_REDUCE,
+    "structure": {"@misc": "spacy-latent.MergeSequence.v1"},
+    "scorer": {"@misc": "spacy-latent.MergeScorer.v1"},
+    "composer": {"@misc": "spacy-latent.MergeTreeLstm.v1"},
+}
+TREES = {
+    "I like London a lot": [(1, 2), (3, 4), (1, 4), (0, 4)],
+    "I hate Paris": [(1, 2), (0, 2)],
+    "Berlin is very grey": [(2, 3), (1, 3), (0, 3)],
+}
+
+
+def with_brackets(sample: list[Example]) -> list[Example]:
+    for example in sample:
+        reference = example.reference
+        spans = [(i, i) for i in range(len(reference))] + TREES[reference.text]
+        decoded = np.array(sorted(spans), dtype="int32")
+        gold = SpanStructure(0, len(reference), "ConstituencyTree", "spans", decoded)
+        write(reference, "latent_encoder", [gold])
+    return sample
+
+
+def pipeline(model: dict[str, Any], *names: str, **options: Any) -> Any:
+    nlp = spacy.blank("en")
+    config = {"model": model, "supervision": 1.0, **options}
+    nlp.add_pipe("latent_encoder", config=config)
+    for name in names:
+        nlp.add_pipe(name, config=stock(name, LISTENER))
+    return nlp
+
+
+def test_heads_are_learned_without_any_listener() -> None:
+    nlp = pipeline({"tok2vec": TOK2VEC})
+    sample = examples(nlp)
+    initialized(nlp, sample=sample)
+    optimizer = Adam(0.01)
+    nats = [step(nlp, sample, optimizer)["latent_encoder_supervision"] for _ in range(60)]
+    assert nats[-1] < 0.1 * nats[0]
+    for example in sample:
+        found = nlp(example.reference.text)._.latent["latent_encoder"].heads
+        assert found.tolist() == [token.head.i for token in example.reference]
+
+
+@pytest.mark.parametrize("model", [SHIFT_REDUCE, MERGES], ids=["shift-reduce", "merges"])
+@pytest.mark.parametrize("teacher_forcing", [False, True])
+def test_given_transitions_are_learned_beside_a_classifier(
+    model: dict[str, Any], teacher_forcing: bool
+) -> None:
+    """SPINN (Bowman et al. 2016), with transitions as far as references have them."""
+    nlp = pipeline(model, "textcat", teacher_forcing=teacher_forcing)
+    sample = with_brackets(examples(nlp))
+    initialized(nlp, sample=sample)
+    optimizer = Adam(0.01)
+    for _ in range(60):
+        losses = step(nlp, sample, optimizer)
+    assert losses["latent_encoder_supervision"] < 0.15 and losses["textcat"] < 0.1
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    for text, spans in TREES.items():
+        found = again(text)._.latent["latent_encoder"].brackets()
+        assert {(b.start, b.end - 1) for b in found if b.end - b.start > 1} == set(spans)
+
+
+def test_the_loss_and_what_is_composed() -> None:
+    nlp = latent_pipeline(encoder={"model": SHIFT_REDUCE})
+    initialized(nlp)
+    model: Any = nlp.get_pipe("latent_encoder").model  # type: ignore[union-attr]
+    layer = latent_layer(model)
+    texts = ["I hate Paris", "Berlin is very grey"]
+    docs = [nlp.make_doc(text) for text in texts]
+    gold = np.array(sorted([(i, i) for i in range(4)] + TREES[texts[1]]))
+    seen = []
+
+    def supervision(spans: Any) -> Supervision:
+        assert spans == [[(0, 3)], [(0, 4)]]
+        seen.append(Supervision([[None], [gold]], 1.0, True))
+        return seen[0]
+
+    layer.composer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[1]))
+    fix_random_seed(0)
+    run(model, docs, is_train=True, supervision=supervision)
+    z = torch.as_tensor(layer.structure.encode(gold, 4))
+    composed = seen[1]
+    # The longer text stands first in its group, and all its beam is the gold tree.
+    assert sum(torch.equal(one, z) for one in composed) == 4
+    rows = torch.as_tensor(model.get_ref("embedder").predict(docs)[1])[None]
+    lengths = torch.tensor([4])
+    structure = layer.scorer.bind(layer.structure, rows, lengths, layer.temperature)
+    expected = structure.log_prob(z[None], layer.scorer(rows, lengths), lengths).item()
+    assert seen[0].nats == pytest.approx(-expected / 4, rel=1e-4)
+
+
+def test_references_that_say_nothing_or_what_cannot_be() -> None:
+    earlier = {"@misc": "spacy-latent.SpanningTree.v1", "direction": "earlier"}
+    nlp = pipeline({"tok2vec": TOK2VEC, "structure": earlier}, "textcat")
+    sample = examples(nlp)
+    bare = Example(nlp.make_doc("no heads"), nlp.make_doc("no heads"))
+    bare.reference.cats = {"good": 1.0, "bad": 0.0}
+    other = Example(nlp.make_doc("other words"), Doc(nlp.vocab, words=["other", "wor", "ds"]))
+    other.reference.cats = {"good": 1.0, "bad": 0.0}
+    optimizer = initialized(nlp, sample=sample)
+    assert step(nlp, [bare, other], optimizer)["latent_encoder_supervision"] == 0.0
+    # In all of the sample some head comes later.
+    with pytest.warns(LatentWarning, match="none of SpanningTree"):
+        losses = step(nlp, [*sample, bare, other], optimizer)
+    assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
+
+
+@pytest.mark.parametrize("model", [SHIFT_REDUCE, MERGES], ids=["shift-reduce", "merges"])
+def test_spans_that_are_no_binary_tree_do_not_count(model: dict[str, Any]) -> None:
+    nlp = pipeline(model, "textcat", teacher_forcing=True)
+    sample = with_brackets(examples(nlp))
+    optimizer = initialized(nlp, sample=sample)
+    spans = np.array([[0, 3], [1, 2]], dtype="int32")
+    flat = SpanStructure(0, 4, "ConstituencyTree", "spans", spans)
+    write(sample[2].reference, "latent_encoder", [flat])
+    with pytest.warns(LatentWarning, match="do not count"):
+        losses = step(nlp, sample[2:], optimizer)
+    assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(LatentError, match="supervision is -1"):
+        pipeline({"tok2vec": TOK2VEC}, supervision=-1)
+    with pytest.raises(LatentError, match="teacher_forcing needs gold"):
+        pipeline({"tok2vec": TOK2VEC}, supervision=0, teacher_forcing=True)
+    gumbel = {"@architectures": "spacy-latent.ParserTok2Vec.v1", "tok2vec": TOK2VEC}
+    with pytest.raises(NotTractable, match="ParserTree"):
+        initialized(pipeline(gumbel))
+    nlp = pipeline({"tok2vec": TOK2VEC})
+    sample = with_brackets(examples(nlp))
+    optimizer = initialized(nlp, sample=sample)
+    with pytest.raises(LatentError, match=r"has spans .* SpanningTree is made of heads"):
+        step(nlp, sample, optimizer)
