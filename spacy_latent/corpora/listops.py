@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -206,15 +208,19 @@ def read(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def read_listops_v1(
-    path: Path | None, heads: bool = False, limit: int = 0
+    path: Path | None, heads: bool = False, limit: int = 0, brackets: str = ""
 ) -> Callable[[Language], Iterable[Example]]:
     """Reader for ``spacy train``: the value as one of ten exclusive categories.
 
     heads: give the gold tree to the reference, for evaluation. Leave it off for training.
     limit: number of expressions to read, 0 for all.
+    brackets: name of a component that is to learn from gold binary trees (its ``supervision``), as
+        the reference's annotation of it; empty for none.
     """
     from spacy.tokens import Doc
     from spacy.training import Example
+
+    from spacy_latent import annotations
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
         if path is None or not Path(path).exists():
@@ -232,6 +238,12 @@ def read_listops_v1(
                 reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
             else:
                 reference = Doc(nlp.vocab, words=tokens)
+            if brackets:
+                last = len(tokens) - 1
+                spans = [(start, end - 1) for start, end in gold_brackets(tokens)]
+                decoded = np.array(sorted(spans + [(i, i) for i in range(last + 1)]))
+                gold = annotations.SpanStructure(0, last + 1, "gold", "spans", decoded)
+                annotations.write(reference, brackets, [gold])
             reference.cats = {category: float(category == label) for category in CATEGORIES}
             yield Example(Doc(nlp.vocab, words=tokens), reference)
 

@@ -150,8 +150,21 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def test_shipped_configs_train_and_select_without_gold_trees(name):
     config = Config().from_disk(CONFIGS / name)
     assert config["corpora"]["train"]["heads"] is False
+    # SPINN is the one that is taught its transitions.
+    assert bool(config["corpora"]["train"].get("brackets")) == (name == "listops_spinn.cfg")
     weights = config["training"]["score_weights"]
     assert not any(weight for score, weight in weights.items() if score.startswith("latent_uas"))
+
+
+def test_gold_trees_of_a_parser_are_given_to_the_reference(tmp_path):
+    path = tmp_path / "one.tsv"
+    path.write_text("9\t[MAX 2 9 ]\n7\t7\n")
+    reader = listops.read_listops_v1(path, brackets="parser")
+    nested, single = reader(spacy.blank("xx"))
+    found = nested.reference._.latent["parser"].brackets()
+    assert [(b.start, b.end) for b in found if b.end - b.start > 1] == [(0, 2), (0, 3), (0, 4)]
+    assert len(single.reference._.latent["parser"].brackets()) == 1
+    assert not nested.predicted._.latent
 
 
 def test_published_format_is_read(tmp_path):
