@@ -43,6 +43,19 @@ class TopK:
 
 
 @dataclass
+class Reparameterized:
+    """All ``(B, *parts)``; −inf where a part is forbidden or padding.
+
+    z: a sample, 0/1. noisy: perturbed scores of which z is the best structure. redrawn: a draw from
+    the law of ``noisy`` given z.
+    """
+
+    z: Tensor
+    noisy: Tensor
+    redrawn: Tensor
+
+
+@dataclass
 class SparseSolution:
     """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
 
@@ -211,6 +224,17 @@ class Structure(ABC):
         with torch.no_grad():
             drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
         return drawn.to(scores.dtype)
+
+    def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        """One exact sample of each item as the ``map`` of noisy scores, and those drawn again from
+        what they are known to be; the last two differentiable in ``scores``."""
+        prepared, lengths = self.prepare(scores, lengths)
+        return self._reparameterize(prepared, lengths)
+
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        raise NotTractable(
+            self.name, "reparameterize", "ScoreFunction, whose samples need no such noise"
+        )
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""

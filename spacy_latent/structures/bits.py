@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 
 AXES = {"items": 1, "arcs": 2}
@@ -26,7 +26,7 @@ class Bits(Structure):
 
     part_axes: ClassVar[int] = 1
     tractable: ClassVar[frozenset[str]] = frozenset(
-        {"log_partition", "marginals", "sample", "entropy", "log_prob"}
+        {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
     )
 
     def __init__(self, parts: Literal["items", "arcs"] = "items") -> None:
@@ -60,6 +60,22 @@ class Bits(Structure):
         uniform = torch.rand(shape, generator=generator, dtype=scores.dtype, device=device)
         return (uniform.to(scores.device) < torch.sigmoid(scores)).to(scores.dtype)
 
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        """With logistic noise: a bit is on where its noisy score is above 0 (Maddison et al. 2017;
+        conditionally, Tucker et al. 2017, appendix B)."""
+        allowed = ~scores.isneginf()
+        safe = scores.masked_fill(~allowed, 0.0)
+        noisy = safe + _logistic(safe)
+        z = ((noisy.detach() > 0) & allowed).to(scores.dtype)
+        again = _logistic(safe)
+        redrawn = torch.where(
+            z > 0, softplus(again + softplus(safe)), -softplus(softplus(-safe) - again)
+        )
+        low = scores.new_full((), -torch.inf)
+        return Reparameterized(
+            z, torch.where(allowed, noisy, low), torch.where(allowed, redrawn, low)
+        )
+
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -81,3 +97,8 @@ class Bits(Structure):
         z = np.zeros((length + (self.part_axes == 2),) * self.part_axes, dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
+
+
+def _logistic(like: Tensor) -> Tensor:
+    uniform = torch.rand_like(like).clamp(torch.finfo(like.dtype).tiny, 1 - 2**-24)
+    return uniform.logit()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, not_finite_message
-from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
 
 
@@ -15,6 +15,8 @@ class OneOfN(ItemSet):
     SparseMAP is sparsemax (Martins and Astudillo 2016). Of no items there is one choice, the empty
     one.
     """
+
+    tractable = ItemSet.tractable | {"reparameterize"}
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         inside, masked = self._masked(scores, lengths)
@@ -52,6 +54,23 @@ class OneOfN(ItemSet):
             own = torch.zeros_like(z[:, some]).scatter_(2, drawn.t()[:, :, None], 1.0)
             z[:, some] = own
         return z
+
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        """With Gumbel noise (Gumbel 1954; conditionally, Tucker et al. 2017, appendix B)."""
+        inside, masked = self._masked(scores, lengths)
+        if not scores.shape[1]:
+            return Reparameterized(scores.detach(), masked, masked)
+        allowed = inside & ~masked.isneginf()
+        safe = masked.masked_fill(~allowed, -1e30)
+        log_p = torch.where(allowed, safe.log_softmax(1), 0.0)
+        noisy = (log_p + _gumbel(log_p)).masked_fill(~allowed, -torch.inf)
+        z = self._map(noisy.detach(), lengths)
+        # The largest of the noisy scores is itself Gumbel, as they are normalised.
+        gumbel = _gumbel(log_p)
+        largest = (gumbel * z).sum(1, keepdim=True)
+        others = -torch.logaddexp(-gumbel - log_p, -largest.expand_as(log_p))
+        redrawn = torch.where(z > 0, largest, others).masked_fill(~allowed, -torch.inf)
+        return Reparameterized(z, noisy, redrawn)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -95,3 +114,8 @@ class OneOfN(ItemSet):
         if bool(none.any()):
             self.raise_infeasible(none.nonzero().flatten().tolist())
         return inside, masked
+
+
+def _gumbel(like: Tensor) -> Tensor:
+    drawn = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_()
+    return -drawn.clamp_min(torch.finfo(like.dtype).tiny).log()

@@ -1,0 +1,70 @@
+"""REBAR (Tucker et al. 2017): a score function with the loss of a relaxation as control variate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+
+
+class Rebar(Estimator):
+    """[L(z) − η·L(μ(r̃/τ))]·∇log p(z) + η·∇L(μ(r/τ)) − η·∇L(μ(r̃/τ)), averaged over samples; μ are
+    the marginals, r noisy scores whose best structure is z, and r̃ noisy scores drawn again given z.
+    Unbiased for scores and for everything else, whatever η and τ. At prediction the best structure.
+
+    Three structures are composed for each sample, two of them soft.
+
+    num_samples: samples drawn for each text.
+    strength: η.
+    relaxation: τ, the temperature of the soft structures.
+    """
+
+    requires = frozenset({"reparameterize", "log_prob", "marginals"})
+    needs_loss = True
+    hard = False
+
+    def __init__(
+        self, num_samples: int = 1, strength: float = 1.0, relaxation: float = 0.5
+    ) -> None:
+        if num_samples < 1 or not relaxation > 0 or not strength >= 0:
+            raise LatentError(
+                f"Rebar: num_samples is {num_samples}, strength {strength} and relaxation "
+                f"{relaxation}; expected num_samples >= 1, strength >= 0 and relaxation > 0."
+            )
+        self.num_samples = num_samples
+        self.strength = strength
+        self.relaxation = relaxation
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return True
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch, count = scores.shape[0], self.num_samples
+        if not is_train:
+            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+        repeated = scores.repeat(count, *[1] * structure.part_axes)
+        sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
+        drawn = structure.reparameterize(repeated, sizes)
+        soft = [
+            structure.marginals(noisy / self.relaxation, sizes)
+            for noisy in (drawn.noisy, drawn.redrawn)
+        ]
+        z = torch.stack([drawn.z, *soft]).view(3 * count, *scores.shape)
+        log_probs = structure.log_prob(z[:count], scores, lengths)
+        nothing = scores.new_zeros(2 * count, batch)
+        weights = torch.cat([scores.new_full((count, batch), 1.0 / count), nothing])
+        return Draw(z, weights, torch.cat([log_probs, nothing]))
+
+    def objective(
+        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+    ) -> Tensor:
+        own, relaxed, redrawn = losses.split(self.num_samples)
+        advantage = own.detach() - self.strength * redrawn.detach()
+        terms = own + advantage * log_probs[: self.num_samples]
+        return (terms + self.strength * (relaxed - redrawn)).mean(0)

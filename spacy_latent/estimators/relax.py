@@ -1,0 +1,120 @@
+"""RELAX (Grathwohl et al. 2018): a score function with a control variate that is trained on the
+variance of the gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+
+# What is known of each sample beside its log-probability, in further rows of Draw.log_probs: these
+# are summed over the spans of a text, as all of it has to be.
+ROWS = 6
+
+
+class Surrogate(nn.Module):
+    """c(r), a number for noisy scores r of one item: a sum over parts of a perceptron of the part's
+    relaxation and score, and a perceptron of that sum. The relaxation's temperature is trained."""
+
+    def __init__(self, hidden_width: int) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.part = nn.Linear(2, hidden_width)
+        self.hidden = nn.Linear(hidden_width, hidden_width)
+        self.output = nn.Linear(hidden_width, 1)
+
+    def forward(
+        self, structure: Structure, noisy: Tensor, scores: Tensor, lengths: Tensor
+    ) -> Tensor:
+        temperature = 0.1 + softplus(self.log_temperature)
+        inside = ~noisy.detach().isneginf()
+        # The temperature's gradient at −inf would be NaN.
+        sharpened = (noisy.masked_fill(~inside, 0.0) / temperature).masked_fill(~inside, -torch.inf)
+        soft = structure.marginals(sharpened, lengths).to(scores.dtype)
+        features = torch.stack([soft, scores.masked_fill(~inside, 0.0)], -1)
+        each = torch.tanh(self.part(features)).masked_fill(~inside[..., None], 0.0)
+        whole = torch.tanh(self.hidden(each.flatten(1, -2).sum(1)))
+        return self.output(whole).squeeze(-1)
+
+
+class Relax(Estimator, nn.Module):
+    """[L(z) − c(r̃)]·∇log p(z) + ∇c(r) − ∇c(r̃), with r and r̃ as in REBAR; unbiased for any c. The
+    network c is trained to lower the variance of this gradient, which costs no evaluation of the
+    loss. At prediction the best structure.
+
+    num_samples: samples drawn for each text.
+    hidden_width: of c.
+    """
+
+    requires = frozenset({"reparameterize", "log_prob", "marginals"})
+    needs_loss = True
+    hard = True
+
+    def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:
+        nn.Module.__init__(self)
+        if num_samples < 1 or hidden_width < 1:
+            raise LatentError(
+                f"Relax: num_samples is {num_samples} and hidden_width {hidden_width}; expected "
+                "both to be at least 1."
+            )
+        self.num_samples = num_samples
+        self.hidden_width = hidden_width
+        self.surrogate = Surrogate(hidden_width)
+
+    def for_width(self, width: int) -> Relax:
+        return Relax(self.num_samples, self.hidden_width)
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch, count = scores.shape[0], self.num_samples
+        if not is_train:
+            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+        repeated = scores.repeat(count, *[1] * structure.part_axes)
+        sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
+        # Apart from the graph of the scores: the network learns here, and the scores below.
+        with torch.enable_grad():
+            leaf = repeated.detach().requires_grad_()
+            drawn = structure.reparameterize(leaf, sizes)
+            z = drawn.z.detach()
+            log_prob = structure.log_prob(z, leaf, sizes)
+            network = self.surrogate.to(scores.device, scores.dtype)
+            free, known = (
+                network(structure, noisy, leaf.detach(), sizes)
+                for noisy in (drawn.noisy, drawn.redrawn)
+            )
+            (score,) = torch.autograd.grad(log_prob.sum(), leaf)
+            (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)
+        axes = tuple(range(1, 1 + structure.part_axes))
+        rows = torch.stack(
+            [
+                structure.log_prob(z, repeated, sizes),
+                (torch.where(slope.detach() != 0, repeated, 0.0) * slope.detach()).sum(axes),
+                known,
+                score.square().sum(axes),
+                (score * slope).sum(axes),
+                slope.square().sum(axes),
+            ]
+        )
+        shape = (ROWS * count, batch)
+        padding = torch.ones(shape, dtype=torch.bool, device=scores.device)
+        padding[:count] = False
+        weights = torch.where(padding, 0.0, 1.0 / count).to(scores)
+        structures = z.view(count, *scores.shape).repeat(ROWS, *[1] * scores.dim())
+        return Draw(structures, weights, rows.view(shape), padding=padding)
+
+    def objective(
+        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+    ) -> Tensor:
+        own = losses[: self.num_samples]
+        log_prob, slope, known, squared, mixed, slopes = log_probs.split(self.num_samples)
+        advantage = own.detach() - known
+        objective = own + advantage.detach() * log_prob + slope
+        # ‖advantage·∇log p + ∇c(r) − ∇c(r̃)‖²: of the mean, which c does not move, the rest is
+        # variance.
+        norm = advantage.square() * squared.detach() + 2 * advantage * mixed + slopes
+        return (objective + norm).mean(0)
