@@ -79,7 +79,7 @@ class LearnedConstant(ControlVariate):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = nn.Parameter(torch.zeros(()))
+        self.value = nn.Parameter(torch.zeros(1))
 
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
         return self.value.detach().to(losses.dtype)

@@ -22,7 +22,7 @@ class Surrogate(nn.Module):
 
     def __init__(self, hidden_width: int) -> None:
         super().__init__()
-        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.log_temperature = nn.Parameter(torch.zeros(1))
         self.part = nn.Linear(2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.output = nn.Linear(hidden_width, 1)

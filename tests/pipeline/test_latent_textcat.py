@@ -253,6 +253,26 @@ def test_a_doc_that_fails_goes_alone_to_the_error_handler() -> None:
     assert [doc.text for doc in docs] == ["good", "stuff"] and [d.text for d in failed] == ["bad"]
 
 
+@pytest.mark.parametrize("name", ["MovingAverage", "LearnedConstant", "NetworkBaseline"])
+def test_control_variates_with_a_state_learn_and_are_stored(name: str) -> None:
+    variate = {"@misc": f"spacy-latent.{name}.v1"}
+    nlp = pipeline(estimator={"@misc": "spacy-latent.ScoreFunction.v1", "control_variate": variate})
+
+    def state(nlp: Language) -> dict[str, torch.Tensor]:
+        module = nlp.get_pipe("latent_textcat").model.layers[1].shims[0].module
+        return module.latent.estimator.control_variate.state_dict()
+
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    before = {key: value.clone() for key, value in state(nlp).items()}
+    for _ in range(3):
+        nlp.update(made, sgd=optimizer)
+    after = state(nlp)
+    assert all(not torch.equal(before[key], after[key]) for key in before)
+    other = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert all(torch.equal(after[key], value) for key, value in state(other).items())
+
+
 def test_no_docs_no_tokens_and_rehearsal() -> None:
     nlp = trained(pipeline(), steps=2)
     assert list(nlp.pipe([])) == [] and nlp("").cats == {"A": 0.0, "B": 0.0}
