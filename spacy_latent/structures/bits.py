@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
+from spacy_latent.structures.k_of_n import KOfN
 
 AXES = {"items": 1, "arcs": 2}
 
@@ -22,6 +23,7 @@ class Bits(Structure):
 
     parts: "items", scores ``(B, N)``; or "arcs", any graph over the root and n tokens, scores ``(B,
         N+1, N+1)``, [head, modifier], without arcs into the root and from a token to itself.
+    budget: at most so many parts are on; they are then not independent. None for no bound.
     """
 
     part_axes: ClassVar[int] = 1
@@ -29,9 +31,16 @@ class Bits(Structure):
         {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
     )
 
-    def __init__(self, parts: Literal["items", "arcs"] = "items") -> None:
+    def __init__(
+        self, parts: Literal["items", "arcs"] = "items", budget: int | None = None
+    ) -> None:
         if parts not in AXES:
             raise InvalidScores(f"{self.name}: parts is {parts!r}; expected one of {list(AXES)}.")
+        if budget is not None and budget < 1:
+            raise InvalidScores(f"{self.name}: budget is {budget}; expected at least 1, or null.")
+        self.budget = budget
+        if budget is not None:
+            self.tractable = self.tractable - {"reparameterize"}  # type: ignore[misc]
         self.parts = parts  # type: ignore[misc]
         self.part_axes = AXES[parts]  # type: ignore[misc]
 
@@ -43,19 +52,32 @@ class Bits(Structure):
         allowed = (node[:, None] != node) & (node > 0)
         return allowed[None] & inside[:, :, None] & inside[:, None]
 
+    @property
+    def _subsets(self) -> KOfN | None:
+        """With a budget, the set of all parts' subsets; what is no part is forbidden there."""
+        return None if self.budget is None else KOfN(self.budget, exactly=False)
+
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self._subsets:
+            return self._subsets.map(*_flat(scores)).view_as(scores)
         return (scores > 0).to(scores.dtype)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self._subsets:
+            return self._subsets.log_partition(*_flat(scores))
         return softplus(scores).flatten(1).sum(-1)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self._subsets:
+            return self._subsets.marginals(*_flat(scores)).view_as(scores)
         return torch.sigmoid(scores)
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         shape = (num_samples, *scores.shape)
+        if self._subsets:
+            return self._subsets.sample(*_flat(scores), num_samples, generator).view(shape)
         device = generator.device if generator is not None else torch.device("cpu")
         uniform = torch.rand(shape, generator=generator, dtype=scores.dtype, device=device)
         return (uniform.to(scores.device) < torch.sigmoid(scores)).to(scores.dtype)
@@ -79,10 +101,15 @@ class Bits(Structure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Each score clipped to [0, 1], exact; the last two arguments have no effect."""
+        """Each score clipped to [0, 1], or with a budget the projection on the capped simplex;
+        exact. The last two arguments have no effect."""
         prepared, lengths = self.prepare(scores, lengths)
-        mean = prepared.clamp(0.0, 1.0)
-        flat = decompose(mean.flatten(1).to(scores.dtype))
+        if self._subsets:
+            flat = self._subsets.sparsemap(*_flat(prepared))
+            mean = flat.mean.view_as(scores)
+        else:
+            mean = prepared.clamp(0.0, 1.0)
+            flat = decompose(mean.flatten(1).to(scores.dtype))
         weights, shape = flat.weights, scores.shape
         mean = mean.to(scores.dtype)
         return SparseSolution(mean, weights, flat.gap, lambda: flat.atoms.view(-1, *shape))
@@ -97,6 +124,12 @@ class Bits(Structure):
         z = np.zeros((length + (self.part_axes == 2),) * self.part_axes, dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
+
+
+def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Prepared scores as rows of items, and their lengths."""
+    rows = scores.flatten(1)
+    return rows, torch.full((len(rows),), rows.shape[1], device=scores.device)
 
 
 def _logistic(like: Tensor) -> Tensor:

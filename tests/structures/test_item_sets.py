@@ -28,6 +28,7 @@ CASES: list[tuple[Structure, int, int | None]] = [
     (KOfN(2, exactly=False), 0, 2),
     (KOfN(9, exactly=False), 0, 9),
     (Bits(), 0, None),
+    (Bits(budget=2), 0, 2),
 ]
 EACH = pytest.mark.parametrize("structure, low, high", CASES, ids=lambda value: str(value))
 
@@ -205,7 +206,27 @@ def test_graphs_are_bits_over_arcs() -> None:
     assert structure.log_count(scores, lengths)[1].exp().round() == 2**4
 
 
+def test_graphs_with_a_budget_against_enumeration() -> None:
+    torch.manual_seed(7)
+    structure, lengths = Bits(parts="arcs", budget=2), torch.tensor([2, 1])
+    scores = torch.randn(2, 3, 3, dtype=torch.float64)
+    arcs = [(0, 1), (0, 2), (1, 2), (2, 1)]
+    own = torch.stack([scores[0][arc] for arc in arcs])
+    totals = torch.stack([(members(4, 0, 2) @ own)]).logsumexp(1)
+    torch.testing.assert_close(structure.log_partition(scores, lengths)[:1], totals)
+    assert structure.log_count(scores, lengths).exp().round().tolist() == [11.0, 2.0]
+    drawn = structure.sample(scores, lengths, 50)
+    assert drawn.sum((2, 3)).max() == 2 and drawn[:, 1].sum(0).nonzero().tolist() == [[0, 1]]
+    marginals = structure.marginals(scores, lengths)
+    assert marginals[1].count_nonzero() == 1 and marginals[0].sum() < 2
+    sparse = structure.sparsemap(10 * scores.abs(), lengths)
+    torch.testing.assert_close(sparse.mean.sum((1, 2)), torch.tensor([2.0, 1.0]).double())
+    assert structure.map(scores.abs(), lengths).sum((1, 2)).tolist() == [2.0, 1.0]
+
+
 def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(InvalidScores, match="budget is 0"):
+        Bits(budget=0)
     with pytest.raises(InvalidScores, match="k is 0"):
         KOfN(0)
     with pytest.raises(InvalidScores, match="parts"):
