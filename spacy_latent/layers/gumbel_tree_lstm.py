@@ -34,8 +34,8 @@ class GumbelTreeLstm(nn.Module):
     place of the next row the mixture that it makes. At prediction the best pair, without noise.
 
     Stands in the place of a :class:`LatentLayer` for vectors ``(B, n, width)``. A step is for all
-    docs at once. Time and memory in training are O(n²·output_width), since the gradient needs every
-    pair of every step; at prediction O(n·output_width), as only two pairs are new in a step.
+    docs at once. In training it composes O(n²) pairs for a sentence, and holds their states, since
+    the gradient needs every pair of every step; at prediction two pairs a step, which are new.
 
     output: as of :class:`BinaryTreeLstm`.
     noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.

@@ -6,9 +6,11 @@ import pytest
 import torch
 from spacy.util import registry
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.control_variates import SelfCritical
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.structures.shift_reduce import ShiftReduce
 
 LENGTHS = torch.tensor([5, 4, 5, 3, 1])
 PARSERS = {
@@ -67,3 +69,25 @@ def test_the_rewarded_trees_are_found(parser: str, inner_steps: int) -> None:
     with torch.no_grad():
         draw, _ = layer.read(vectors, LENGTHS)
     assert costs(layer, draw.z).sum() == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_entropy_bonus_has_the_gradient_of_the_entropy(count: int) -> None:
+    """Over all (pairs of) trees of four words, with their probabilities."""
+    structure, lengths = ShiftReduce(), torch.tensor([4])
+    torch.manual_seed(0)
+    scores = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
+    z = structure.top_k(scores.detach(), lengths, 5).z
+    log_p = structure.log_prob(z, scores, lengths)[:, 0]
+    values = torch.randn(5, dtype=torch.float64)
+    estimator = ScoreFunction(num_samples=count, entropy_bonus=0.7)
+    drawn = torch.cartesian_prod(*[torch.arange(5)] * count).view(-1, count).t()
+    weights = torch.full(drawn.shape, 1 / count, dtype=torch.float64)
+    objective = estimator.objective(values[drawn], weights, log_p[drawn], weights.t())
+    probability = log_p[drawn].sum(0).detach().exp()
+    (found,) = torch.autograd.grad(probability @ objective, scores, retain_graph=True)
+    exact = log_p.exp() @ (values + 0.7 * log_p)
+    (expected,) = torch.autograd.grad(exact, scores)
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(LatentError, match="entropy_bonus is -1"):
+        ScoreFunction(entropy_bonus=-1)
