@@ -103,6 +103,35 @@ class OneOfN(ItemSet):
         gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
         return SparseSolution(mean, weights, gap, expand)
 
+    def entmax(self, scores: Tensor, lengths: Tensor, alpha: float) -> Tensor:
+        """α-entmax with α > 1, ``(B, N)``; differentiable."""
+        from spacy_latent.kernels.attention import entmax
+
+        prepared, lengths = self.prepare(scores, lengths)
+        return entmax(prepared, lengths, alpha, self.name).to(scores.dtype)
+
+    def fusedmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
+        """Sparsemax after the proximal step of penalty · total variation, ``(B, N)``;
+        differentiable. Forbidden items are passed over: those beside them are neighbours."""
+        from spacy_latent.kernels.attention import TOTAL_VARIATION
+
+        return self._sparsemax_of(scores, lengths, TOTAL_VARIATION, penalty)
+
+    def oscarmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
+        """Sparsemax after the proximal step of penalty · Σ_{i<j} max(p[i], p[j]), ``(B, N)``;
+        differentiable."""
+        from spacy_latent.kernels.attention import ORDERED
+
+        return self._sparsemax_of(scores, lengths, ORDERED, penalty)
+
+    def _sparsemax_of(self, scores: Tensor, lengths: Tensor, kind: int, penalty: float) -> Tensor:
+        from spacy_latent.kernels.attention import proximal
+        from spacy_latent.kernels.simplex import sparsemax
+
+        prepared, lengths = self.prepare(scores, lengths)
+        smooth, _ = proximal(prepared, lengths, kind, penalty, self.name)
+        return sparsemax(smooth, lengths, self.name).to(scores.dtype)
+
     def _masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Which entries are items, and the scores with −inf elsewhere; checked."""
         inside = self.part_mask(scores, lengths.to(scores.device))

@@ -69,11 +69,10 @@ def parts_for(structure: str) -> dict[str, Any] | None:
 
 
 def config_of(structure: str, estimator: str) -> dict[str, Any]:
-    more = {"max_structures": 4096} if "DenseMarginalization" in estimator else {}
     return {
         "tok2vec": TOK2VEC,
         "structure": {"@misc": structure},
-        "estimator": {"@misc": estimator, **more},
+        "estimator": {"@misc": estimator, **registered.ARGUMENTS.get(estimator, {})},
         # Sharp scores leave SparseMAP a single structure, and rightly no gradient.
         "temperature": 10.0,
         **(parts_for(structure) or {}),

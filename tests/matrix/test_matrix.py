@@ -19,10 +19,15 @@ LENGTHS = torch.tensor([7, 3, 1])
 
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 COMPOSERS, SCORERS = registered.composers(), registered.scorers()
-TRIPLES = list(itertools.product(STRUCTURES, ESTIMATORS, COMPOSERS))
 # What the class of a structure, composer or scorer says its parts are.
 PARTS = {name: structure().parts for name, structure in STRUCTURES.items()}
 PARTS |= {name: build()(WIDTH).parts for name, build in [*COMPOSERS.items(), *SCORERS.items()]}
+# Composers of other parts are refused whatever the estimator is.
+TRIPLES = [
+    (structure, estimator, composer)
+    for structure, estimator, composer in itertools.product(STRUCTURES, ESTIMATORS, COMPOSERS)
+    if PARTS[structure] == PARTS[composer] or "SparseMAP" in estimator
+]
 
 
 def scorers_for(structure: str) -> list[str]:

@@ -1,0 +1,38 @@
+"""What attention over the items of OneOfN shares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class Attention(Estimator):
+    """Soft weights of n items, in training and at prediction."""
+
+    requires = frozenset()
+    hard = False
+
+    def check(self, structure: Structure) -> None:
+        if not isinstance(structure, OneOfN):
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                "it is a mapping to the simplex, and only choices of one item are that",
+                f"OneOfN with {self.name}, or SparseMAP, which is sparsemax for any structure",
+            )
+
+    @abstractmethod
+    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        assert isinstance(structure, OneOfN)
+        z = self.probabilities(structure, scores, lengths)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))

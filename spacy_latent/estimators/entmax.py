@@ -1,0 +1,28 @@
+"""α-entmax attention (Peters et al. 2019)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.attention import Attention
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class Entmax(Attention):
+    """z = argmax over the simplex of p·s plus Tsallis' entropy with index α: between softmax (α =
+    1) and sparsemax (α = 2), sparse for every α > 1 (Peters et al. 2019). The structure is OneOfN.
+
+    alpha: α > 1.
+    """
+
+    def __init__(self, alpha: float = 1.5) -> None:
+        if not 1 < alpha <= 10:
+            raise LatentError(
+                f"Entmax: alpha is {alpha}; expected a number above 1 (and up to 10). For softmax, "
+                "which is alpha = 1, use Marginals."
+            )
+        self.alpha = alpha
+
+    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:
+        return structure.entmax(scores, lengths, self.alpha)

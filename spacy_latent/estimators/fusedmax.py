@@ -1,0 +1,26 @@
+"""Fusedmax attention (Niculae and Blondel 2017)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.attention import Attention
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class Fusedmax(Attention):
+    """z = the sparsemax of scores smoothed along the text, so that neighbours share their weight:
+    argmin ½‖p − s‖² + penalty·Σ|p[j+1] − p[j]| over the simplex (Niculae and Blondel 2017, section
+    3.2). The structure is OneOfN.
+
+    penalty: of each jump; 0 is sparsemax.
+    """
+
+    def __init__(self, penalty: float = 0.1) -> None:
+        if not 0 <= penalty < float("inf"):
+            raise LatentError(f"Fusedmax: penalty is {penalty}; expected a number >= 0.")
+        self.penalty = penalty
+
+    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:
+        return structure.fusedmax(scores, lengths, self.penalty)

@@ -1,0 +1,28 @@
+"""Oscarmax attention (Niculae and Blondel 2017)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.attention import Attention
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class Oscarmax(Attention):
+    """z = the sparsemax of scores that are drawn together wherever they stand: argmin ½‖p − s‖² +
+    penalty·Σ_{i<j} max(p[i], p[j]) over the simplex (Niculae and Blondel 2017, section 3.3, with
+    OSCAR of Bondell and Reich 2008). The structure is OneOfN. The original composes sparsemax with
+    a step on magnitudes, which is this minimum only where no score is negative; this one, like
+    softmax, does not change when all scores rise by the same number.
+
+    penalty: of each pair; 0 is sparsemax.
+    """
+
+    def __init__(self, penalty: float = 0.01) -> None:
+        if not 0 <= penalty < float("inf"):
+            raise LatentError(f"Oscarmax: penalty is {penalty}; expected a number >= 0.")
+        self.penalty = penalty
+
+    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:
+        return structure.oscarmax(scores, lengths, self.penalty)

@@ -1,0 +1,275 @@
+"""Attention other than softmax and sparsemax: α-entmax, and the proximal steps of fusedmax and
+oscarmax. Rows of float32 or float64, −inf where forbidden; inside, float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+# Nanoseconds of one number of a row, for sharing rows among threads.
+ENTMAX_COST, PROXIMAL_COST = 60.0, 20.0
+TOTAL_VARIATION, ORDERED = 0, 1
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _read(scores, n, values, places):
+    """The allowed numbers of a row, and where they stand. RETURNS: status, how many."""
+    count, wrong = 0, 0
+    for j in range(n):
+        value = float(scores[j])
+        wrong += 0 if value < np.inf else 1
+        if value > -np.inf:
+            values[count] = value
+            places[count] = j
+            count += 1
+    if wrong:
+        return NOT_FINITE, 0
+    return (FEASIBLE if count or not n else INFEASIBLE), count
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def entmax_rows(start, stop, scores, lengths, alpha, result, status):
+    """p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019), rows start ..
+    stop−1; result like scores, 0 at padding.
+
+    τ by Newton's method, kept inside a bracket that every step narrows. For α ≤ 2 the sum is
+    convex in τ and the steps from the left never overshoot.
+    """
+    size = scores.shape[1]
+    values, places = np.empty(size), np.empty(size, dtype=np.int64)
+    power = 1.0 / (alpha - 1.0)
+    for r in range(start, stop):
+        result[r] = 0.0
+        status[r], count = _read(scores[r], lengths[r], values, places)
+        if count == 0:
+            continue
+        top = values[0]
+        for j in range(count):
+            top = max(top, values[j])
+        for j in range(count):
+            values[j] = (alpha - 1.0) * (values[j] - top)
+        low, high = -1.0, -((1.0 / count) ** (alpha - 1.0))
+        threshold = low
+        for _ in range(200):
+            total, slope = 0.0, 0.0
+            for j in range(count):
+                above = values[j] - threshold
+                if above > 0.0:
+                    share = above**power
+                    total += share
+                    slope += power * share / above
+            if total >= 1.0:
+                low = threshold
+            if total <= 1.0:
+                high = threshold
+            if high <= low:
+                break
+            step = threshold + (total - 1.0) / slope if slope > 0.0 else low
+            if not low < step < high:
+                step = 0.5 * (low + high)
+            if step == threshold or step <= low or step >= high:
+                break
+            threshold = step
+        total = 0.0
+        for j in range(count):
+            above = values[j] - threshold
+            values[j] = above**power if above > 0.0 else 0.0
+            total += values[j]
+        for j in range(count):
+            result[r, places[j]] = values[j] / total
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _total_variation(y, count, strength, x, block):
+    """argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and for each number which run of equal ones it
+    is in. The taut string (Davies and Kovac 2001): the shortest path through a tube of this radius
+    about the cumulative sums of y, the slopes of which are x."""
+    run, begin, height = 0, 0, 0.0
+    total_at_begin = 0.0
+    while begin < count:
+        steepest_low, flattest_high = -np.inf, np.inf
+        at_low, at_high = begin, begin
+        low_height, high_height = 0.0, 0.0
+        total = total_at_begin
+        end, slope, new_height = count, 0.0, 0.0
+        for i in range(begin + 1, count + 1):
+            total += y[i - 1]
+            radius = strength if i < count else 0.0
+            low = (total - radius - height) / (i - begin)
+            high = (total + radius - height) / (i - begin)
+            if low > flattest_high:
+                end, slope, new_height = at_high, flattest_high, high_height
+                break
+            if high < steepest_low:
+                end, slope, new_height = at_low, steepest_low, low_height
+                break
+            if low >= steepest_low:
+                steepest_low, at_low, low_height = low, i, total - radius
+            if high <= flattest_high:
+                flattest_high, at_high, high_height = high, i, total + radius
+            slope, new_height = low, total
+        for i in range(begin, end):
+            x[i] = slope
+            block[i] = run
+            total_at_begin += y[i]
+        run += 1
+        begin, height = end, new_height
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _ordered(y, count, strength, x, block):
+    """argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and for each number which group of equal
+    ones it is in: isotonic regression of the sorted numbers (as Zeng and Figueiredo 2014 for
+    magnitudes)."""
+    order = np.argsort(-y[:count])
+    sums, sizes = np.empty(count), np.empty(count, dtype=np.int64)
+    groups = 0
+    for i in range(count):
+        sums[groups] = y[order[i]] - strength * (count - 1 - i)
+        sizes[groups] = 1
+        groups += 1
+        while groups > 1 and sums[groups - 2] * sizes[groups - 1] <= (
+            sums[groups - 1] * sizes[groups - 2]
+        ):
+            sums[groups - 2] += sums[groups - 1]
+            sizes[groups - 2] += sizes[groups - 1]
+            groups -= 1
+    i = 0
+    for g in range(groups):
+        mean = sums[g] / sizes[g]
+        for _ in range(sizes[g]):
+            j = order[i]
+            x[j] = mean
+            block[j] = g
+            i += 1
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, status):
+    """Proximal steps of rows start .. stop−1. result: like scores, −inf at what is forbidden and at
+    padding. blocks: int32, which numbers of a row moved together; −1 for the rest."""
+    size = scores.shape[1]
+    values, places = np.empty(size), np.empty(size, dtype=np.int64)
+    moved, block = np.empty(size), np.empty(size, dtype=np.int64)
+    for r in range(start, stop):
+        result[r] = -np.inf
+        blocks[r] = -1
+        status[r], count = _read(scores[r], lengths[r], values, places)
+        if kind == TOTAL_VARIATION:
+            _total_variation(values, count, strength, moved, block)
+        else:
+            _ordered(values, count, strength, moved, block)
+        for j in range(count):
+            result[r, places[j]] = moved[j]
+            blocks[r, places[j]] = block[j]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def proximal_gradient_rows(start, stop, blocks, upstream, result):
+    """Means of the upstream gradients over blocks."""
+    size = blocks.shape[1]
+    sums, sizes = np.empty(size), np.empty(size)
+    for r in range(start, stop):
+        sums[:] = 0.0
+        sizes[:] = 0.0
+        for j in range(size):
+            b = blocks[r, j]
+            if b >= 0:
+                sums[b] += upstream[r, j]
+                sizes[b] += 1.0
+        for j in range(size):
+            b = blocks[r, j]
+            result[r, j] = 0.0
+            if b >= 0:
+                result[r, j] = sums[b] / sizes[b]
+
+
+@torch.library.custom_op("spacy_latent::entmax", mutates_args=())
+def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
+    """α-entmax of rows ``(R, N)``, α > 1."""
+    from spacy_latent.kernels import operators
+
+    array, sizes = operators.read(scores, lengths)
+    result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
+    costs = ENTMAX_COST * (sizes + 1.0)
+    spread(entmax_rows, costs, (array, sizes, alpha, result, status))
+    operators.check(name, status)
+    return torch.from_numpy(result).to(scores.device)
+
+
+@torch.library.custom_op("spacy_latent::proximal", mutates_args=())
+def proximal(
+    scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
+) -> tuple[Tensor, Tensor]:
+    """Rows ``(R, N)`` after a proximal step, and which of their numbers moved together."""
+    from spacy_latent.kernels import operators
+
+    array, sizes = operators.read(scores, lengths)
+    result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
+    blocks = np.empty(array.shape, dtype=np.int32)
+    costs = PROXIMAL_COST * (sizes + 1.0)
+    arguments = (array, sizes, kind, strength, result, blocks, status)
+    spread(proximal_rows, costs, arguments)
+    operators.check(name, status)
+    return torch.from_numpy(result).to(scores.device), torch.from_numpy(blocks).to(scores.device)
+
+
+@torch.library.custom_op("spacy_latent::proximal_gradient", mutates_args=())
+def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
+    together, change = (item.detach().cpu().contiguous().numpy() for item in (blocks, upstream))
+    result = np.empty_like(change)
+    costs = np.full(len(result), 3.0 * (result.shape[1] + 1.0))
+    spread(proximal_gradient_rows, costs, (together, change, result))
+    return torch.from_numpy(result).to(upstream.device)
+
+
+@entmax.register_fake
+def _(scores: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@proximal.register_fake
+def _(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    result = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    return result, torch.empty_like(result, dtype=torch.int32)
+
+
+@proximal_gradient.register_fake
+def _(blocks: Tensor, upstream: Tensor) -> Tensor:
+    return torch.empty_like(upstream, memory_format=torch.contiguous_format)
+
+
+def _keep_probabilities(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+    ctx.alpha = inputs[2]
+
+
+def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """With u = p^(2−α) on the support: u·(g − Σug/Σu)."""
+    (output,) = ctx.saved_tensors
+    inside = output > 0
+    u = torch.where(inside, output.clamp_min(1e-300).pow(2 - ctx.alpha), 0.0)
+    u = u.to(output.dtype)
+    mean = (u * upstream).sum(1, keepdim=True) / u.sum(1, keepdim=True).clamp_min(1e-30)
+    return torch.where(inside, u * (upstream - mean), 0.0), None, None, None
+
+
+def _keep_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _proximal_backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    (blocks,) = ctx.saved_tensors
+    return proximal_gradient(blocks, upstream), None, None, None, None
+
+
+entmax.register_autograd(_entmax_backward, setup_context=_keep_probabilities)
+proximal.register_autograd(_proximal_backward, setup_context=_keep_blocks)
