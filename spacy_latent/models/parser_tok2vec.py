@@ -29,8 +29,9 @@ def build_parser_tok2vec_v1(
     chart. It stands wherever ``spacy-latent.LatentTok2Vec.v1`` does.
 
     parser: scores, decides and composes, one decision after another; None for GumbelTreeLstm.
-    temperature: of the softmax of its decisions; as for ``build_latent_tok2vec_v1``, as are the
-        other arguments.
+    temperature: of the softmax of its decisions; a number or a schedule.
+    tok2vec, width, span_getter, residual, scorer_learn_rate, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``.
     """
     latent = layer_model(
         partial(

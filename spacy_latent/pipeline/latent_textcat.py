@@ -164,6 +164,7 @@ class LatentTextCategorizer(TextCategorizer):
         parts as well, "none" nothing.
     probability_threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
+    threshold, scorer: as of ``textcat``.
     """
 
     multi_label = False

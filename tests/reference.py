@@ -1,0 +1,160 @@
+"""docs/reference.md from the docstrings and signatures of what the package registers.
+
+python -m tests.reference
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import srsly
+
+from spacy_latent.estimators.control_variates import ControlVariate
+from tests.matrix import registered
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+ENTRY = re.compile(r"([a-zA-Z_]\w*(?:, \w+)*)( \([^)]*\))?: (?=\S)")
+INTRODUCTION = """# Reference
+
+Names, settings and their defaults, written by `python -m tests.reference` from the docstrings; a
+test compares. In a config, a name stands with its registry: `@misc = "spacy-latent.KOfN.v1"`,
+`@architectures = "spacy-latent.LatentTok2Vec.v1"`, `factory = "latent_encoder"`. Shapes: B items in
+a batch, n tokens, K structures for each item.
+"""
+
+
+def page() -> str:
+    control_variates = registered._registered(
+        lambda loaded: inspect.isclass(loaded) and issubclass(loaded, ControlVariate)
+    )
+    sections = [
+        ("Components", _group("spacy_factories"), _of_function),
+        ("Architectures", _group("spacy_architectures"), _of_function),
+        ("Structures", registered.structures(), _of_class),
+        ("Estimators", registered.estimators(), _of_class),
+        ("Control variates", control_variates, _of_class),
+        ("Scorers", registered.scorers(), _of_builder),
+        ("Composers", registered.composers(), _of_builder),
+    ]
+    parts = [INTRODUCTION]
+    for title, found, describe in sections:
+        parts.append(f"## {title}\n")
+        parts += [f"### {_short(name)}\n\n{describe(found[name])}" for name in sorted(found)]
+    parts.append(_pairs())
+    return "\n".join(parts)
+
+
+def _group(name: str) -> dict[str, Any]:
+    return {point.name: point.load() for point in entry_points(group=name) if _own(point.value)}
+
+
+def _own(place: str) -> bool:
+    return place.startswith("spacy_latent.")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("spacy-latent.").removesuffix(".v1")
+
+
+def _of_class(kind: type) -> str:
+    return _settings(kind) + _with_inherited(kind, _text(kind.__doc__), kind)
+
+
+def _of_builder(build: Callable[..., Any]) -> str:
+    made = build()
+    assert isinstance(made, partial)
+    kind: Any = made.func
+    about = _text(kind.__doc__) + "\n" + _text(build.__doc__)
+    return _settings(build) + _with_inherited(build, about, kind)
+
+
+def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
+    """The text, and what the classes that it builds on say of settings that it does not name."""
+    for base in kind.__mro__[1:]:
+        lines = _text(base.__doc__).splitlines()
+        for start, line in enumerate(lines):
+            names = re.match(r"- `([^`]*)`", line)
+            wanted = set(inspect.signature(called).parameters)
+            if names and wanted & set(names[1].split(", ")) and names[0] not in text:
+                stop = start + 1
+                while stop < len(lines) and lines[stop].startswith("  "):
+                    stop += 1
+                text = text.rstrip("\n") + "\n" + "\n".join(lines[start:stop]) + "\n"
+    return text
+
+
+def _of_function(function: Callable[..., Any]) -> str:
+    doc = function.__doc__
+    if doc is None:
+        # A factory: what it makes says what it does.
+        made = function.__globals__[function.__annotations__["return"].strip('"')]
+        return _settings(function) + _with_inherited(function, _text(made.__doc__), made)
+    return _settings(function) + _text(doc)
+
+
+def _settings(called: Callable[..., Any]) -> str:
+    shown = []
+    for name, parameter in inspect.signature(called).parameters.items():
+        if name in ("nlp", "name") or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        default = parameter.default
+        value = "" if default is parameter.empty else f" = {srsly.json_dumps(default)}"
+        shown.append(f"`{name}{value}`")
+    return f"{', '.join(shown)}\n\n" if shown else ""
+
+
+def _text(doc: str | None) -> str:
+    """A docstring as Markdown: its lines of the form "name: ..." as a list."""
+    lines = inspect.cleandoc(doc or "").replace("``", "`").splitlines()
+    made: list[str] = []
+    for line in lines:
+        line = re.sub(r":(?:class|func|meth|attr):`~?([^`]*)`", _last_name, line)
+        entry = ENTRY.match(line)
+        if entry and not line.startswith(" "):
+            before = "" if made and made[-1].startswith(("- ", "  ")) else "\n"
+            if made and not made[-1]:
+                before = ""
+            line = f"{before}- `{entry[1]}`{entry[2] or ''}: {line[entry.end() :]}"
+        elif line.startswith("    "):
+            line = "  " + line.strip()
+        made.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(made)).strip() + "\n"
+
+
+def _last_name(match: re.Match[str]) -> str:
+    return f"`{match[1].rsplit('.', 1)[-1]}`"
+
+
+def _pairs() -> str:
+    """Which estimators work on which structures, by what the classes say of themselves."""
+    structures = {_short(name): kind() for name, kind in registered.structures().items()}
+    rows = []
+    for name in registered.estimators():
+        estimator = registered.make_estimator(name)
+        cells = ["✓" if registered.fits(estimator, made) else "" for made in structures.values()]
+        owner = "latent_textcat" if estimator.needs_loss else "any"
+        rows.append(f"| {_short(name)} | {owner} | {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            "## Which pairs work",
+            "",
+            "With default settings. All others are refused when the config is loaded, with both "
+            "names and the reason; `tests/matrix` trains every pair that is marked, in every kind "
+            "of component that the second column allows.",
+            "",
+            f"| estimator | component | {' | '.join(structures)} |",
+            f"|---|---|{':-:|' * len(structures)}",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf8")

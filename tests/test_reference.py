@@ -1,0 +1,22 @@
+"""docs/reference.md is what the docstrings say."""
+
+from tests.reference import PAGE, page
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.reference"
+
+
+def test_every_setting_has_a_word_about_it() -> None:
+    """A name in a signature that the text below it does not have."""
+    missing = []
+    for section in page().split("\n### ")[1:]:
+        lines = section.splitlines()
+        if len(lines) < 3 or not lines[2].startswith("`"):
+            continue
+        text = "\n".join(lines[3:])
+        for setting in lines[2].split("`")[1::2]:
+            name = setting.split(" = ")[0]
+            if name != "model" and name not in text:
+                missing.append(f"{lines[0]}: {name}")
+    assert missing == []
