@@ -1,21 +1,15 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-USAGE = "python -m benchmarks inference [--quick] | pipeline | gpu"
+PROGRAMS = ("inference", "pipeline", "scaling", "footprint", "gpu")
 
 
 def main() -> None:
-    if len(sys.argv) < 2 or sys.argv[1] not in ("inference", "pipeline", "gpu"):
-        sys.exit(f"usage: {USAGE}")
-    program = sys.argv.pop(1)
-    if program == "pipeline":
-        from benchmarks.pipeline import main as run
-    elif program == "inference":
-        from benchmarks.inference import main as run
-    else:
-        from benchmarks.gpu import main as run
-    run()
+    if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS:
+        sys.exit(f"usage: python -m benchmarks {' | '.join(PROGRAMS)} [--help]")
+    import_module(f"benchmarks.{sys.argv.pop(1)}").main()
 
 
 if __name__ == "__main__":

@@ -1,35 +1,83 @@
-"""Every check and measurement that needs a GPU; without one it says so and ends well."""
+"""Every check and measurement that needs a GPU; without one it says so and ends well.
+
+    python -m benchmarks gpu
+
+For each structure the best member, marginals with their gradient and SparseMAP with its gradient
+are computed from scores on the GPU, compared with those from the same scores on the CPU, and timed.
+"""
 
 from __future__ import annotations
 
 import time
+from datetime import date
+from statistics import median
 
 import torch
+from torch import Tensor
 
-from spacy_latent.structures.projective_tree import ProjectiveTree
-from spacy_latent.structures.spanning_tree import SpanningTree
+from benchmarks.cases import scores_for, structures
+from benchmarks.sections import write_section
+from spacy_latent.structures.base import Structure
+
+WORDS, BATCH, ROUNDS = 25, 32, 15
+OPERATIONS = ("map", "log_partition", "marginals", "sparsemap")
+
+
+def run(structure: Structure, operation: str, scores: Tensor, lengths: Tensor) -> list[Tensor]:
+    """The result, and the gradient of the scores where there is one."""
+    if operation == "map":
+        return [structure.map(scores, lengths)]
+    given = scores.detach().requires_grad_()
+    result = getattr(structure, operation)(given, lengths)
+    result = result.mean if operation == "sparsemap" else result
+    upstream = torch.ones_like(result) if result.dim() == 1 else scores
+    return [result.detach(), *torch.autograd.grad(result, given, upstream)]
+
+
+def measure(structure: Structure, operation: str, device: str) -> float:
+    """Milliseconds. Results are compared with those from the CPU first."""
+    scores, lengths = scores_for(structure, WORDS, BATCH, device)
+    found = run(structure, operation, scores, lengths)
+    expected = run(structure, operation, scores.cpu(), lengths.cpu())
+    for own, reference in zip(found, expected):
+        assert own.device == scores.device and own.dtype == scores.dtype
+        torch.testing.assert_close(own.cpu(), reference, rtol=1e-4, atol=1e-4)
+    times = []
+    for _ in range(ROUNDS):
+        if device != "cpu":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(structure, operation, scores, lengths)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - start))
+    return median(times)
+
+
+def rows(device: str) -> list[str]:
+    lines = [
+        f"| structure, n = {WORDS}, batch of {BATCH} | {' | '.join(OPERATIONS)} |",
+        f"|---|{'---:|' * len(OPERATIONS)}",
+    ]
+    for structure in structures():
+        cells = []
+        for operation in OPERATIONS:
+            missing = {operation} - structure.tractable - {"map", "sparsemap"}
+            cells.append("" if missing else f"{measure(structure, operation, device):.2f}")
+        lines.append(f"| {structure.name} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 def main() -> None:
     if not torch.cuda.is_available():
         print("No GPU here: nothing to run.")
         return
-    print(torch.cuda.get_device_name())
-    torch.manual_seed(0)
-    scores = torch.randn(32, 51, 51, device="cuda")
-    lengths = torch.full((32,), 50, device="cuda")
-    for structure in (SpanningTree(), ProjectiveTree()):
-        for operation in ("map", "log_partition", "marginals"):
-            run = getattr(structure, operation)
-            result = run(scores, lengths)
-            assert result.device == scores.device and result.dtype == scores.dtype
-            expected = run(scores.cpu(), lengths.cpu())
-            torch.testing.assert_close(result.cpu(), expected)
-            times = []
-            for _ in range(20):
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                run(scores, lengths)
-                torch.cuda.synchronize()
-                times.append(1e3 * (time.perf_counter() - start))
-            print(f"{structure.name}.{operation}: {sorted(times)[10]:.2f} ms")
+    name = torch.cuda.get_device_name()
+    print(name)
+    lines = [f"{date.today()}, torch {torch.__version__}, {name}; milliseconds, with gradients."]
+    write_section("gpu", "On a GPU", [*lines, "", *rows("cuda")])
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import inference
+from benchmarks import cases, footprint, gpu, inference, scaling, sections
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,12 +19,32 @@ def test_rows_run_and_agree_with_their_peer_where_it_is_installed(row):
 
 def test_results_keep_other_sections(tmp_path):
     path = tmp_path / "RESULTS.md"
-    for text in ("one", "two"):
-        inference.write_section(path, f"{inference.BEGIN}\n{text}\n{inference.END}")
-        if text == "one":
-            path.write_text(path.read_text() + "\nother section\n")
+    for name, text in [("a", "one"), ("b", "other"), ("a", "two")]:
+        sections.write_section(name, "Title", [text], path)
+    assert path.read_text().count("## Title") == 2
     assert "two" in path.read_text() and "one" not in path.read_text()
-    assert "other section" in path.read_text()
+    assert "other" in path.read_text()
+
+
+def test_every_structure_has_scores_and_agrees_with_itself():
+    """What ``gpu`` does, on the CPU."""
+    for structure in cases.structures():
+        for operation in ("map", *sorted({"log_partition", "marginals"} & structure.tractable)):
+            gpu.run(structure, operation, *cases.scores_for(structure, 7, 2))
+
+
+def test_exponents_and_their_plot(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    assert scaling.exponent([(8, 1.0), (16, 4.0), (32, 32.0), (64, 256.0)]) == pytest.approx(3.0)
+    monkeypatch.setattr(scaling, "IMAGES", tmp_path)
+    scaling.plot({"a": {"Tree": [(8, 1.0), (16, 2.0)]}, "b": {"Tree": [(8, 1.0), (16, 2.0)]}})
+    assert (tmp_path / "scaling.svg").read_text().startswith("<?xml")
+
+
+def test_peak_memory_is_seen():
+    grown = footprint.run(footprint.MEMORY, "SpanningTree", "marginals, forward + backward", "300")
+    # At least the scores and their gradient.
+    assert grown[0] > 2 * 4 * 301**2
 
 
 def test_without_a_gpu_there_is_nothing_to_run():

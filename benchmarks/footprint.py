@@ -1,0 +1,151 @@
+"""Peak memory, and the time of imports and first calls, each in a process of its own.
+
+    python -m benchmarks footprint
+
+Peak memory is what the resident set grew by over its level after a warm-up on short input.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from statistics import median
+
+from benchmarks.sections import write_section
+
+SIZES = (250, 500, 1000)
+MEMORY = """
+import sys, torch
+torch.set_num_threads(1)
+from benchmarks.cases import scores_for, structures
+from benchmarks.scaling import OPERATIONS
+structure = next(s for s in structures() if s.name == sys.argv[1])
+operation = OPERATIONS[sys.argv[2]]
+operation(structure, *scores_for(structure, 16, 1))
+scores, lengths = scores_for(structure, int(sys.argv[3]), 1)
+def level(field):
+    with open("/proc/self/status") as status:
+        return next(int(l.split()[1]) for l in status if l.startswith(field)) * 1024
+with open("/proc/self/clear_refs", "w") as refs:
+    refs.write("5")
+before = level("VmRSS")
+operation(structure, scores, lengths)
+print(level("VmHWM") - before)
+"""
+DOCUMENT = """
+import spacy
+nlp = spacy.blank("en")
+nlp.add_pipe("latent_encoder")
+nlp.add_pipe("textcat", config={"model": {"@architectures": "spacy.TextCatReduce.v1",
+    "exclusive_classes": True, "use_reduce_mean": True, "use_reduce_first": False,
+    "use_reduce_last": False, "use_reduce_max": False,
+    "tok2vec": {"@architectures": "spacy-latent.LatentListener.v1", "width": 96}}})
+nlp.get_pipe("textcat").add_label("A"), nlp.get_pipe("textcat").add_label("B")
+nlp.initialize()
+list(nlp.pipe(["a short text"]))
+import time, warnings
+warnings.simplefilter("ignore")
+def level(field):
+    with open("/proc/self/status") as status:
+        return next(int(l.split()[1]) for l in status if l.startswith(field)) * 1024
+with open("/proc/self/clear_refs", "w") as refs:
+    refs.write("5")
+before, start = level("VmRSS"), time.perf_counter()
+list(nlp.pipe([" ".join(["word"] * 10000)]))
+print(level("VmHWM") - before, time.perf_counter() - start)
+"""
+FIRST = """
+import time, torch
+from spacy_latent.structures.spanning_tree import SpanningTree
+scores, lengths = torch.randn(2, 11, 11, requires_grad=True), torch.tensor([10, 8])
+start = time.perf_counter()
+SpanningTree().marginals(scores, lengths).square().sum().backward()
+SpanningTree().map(scores.detach(), lengths)
+print(time.perf_counter() - start)
+"""
+IMPORT = "import time; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
+BLANK = (
+    "import time, spacy; s = time.perf_counter(); nlp = spacy.blank('en'); "
+    "nlp.add_pipe('textcat'); import sys; "
+    "print(time.perf_counter() - s, int('torch' in sys.modules), int('numba' in sys.modules))"
+)
+
+
+def run(program: str, *arguments: str, cache: str | None = None) -> list[float]:
+    environment = {**os.environ, **({"NUMBA_CACHE_DIR": cache} if cache else {})}
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        sys.exit(f"{' '.join(arguments)} failed:\n{ran.stderr[-2000:]}")
+    return [float(value) for value in ran.stdout.split()]
+
+
+def memory_lines() -> list[str]:
+    from benchmarks.cases import scores_for, structures
+    from benchmarks.scaling import OPERATIONS
+
+    lines = [
+        "Peak memory of one item above the inputs, in MB; and at the longest, in multiples of the "
+        "float32 scores.",
+        "",
+        f"| structure | operation | {' | '.join(f'n = {n}' for n in SIZES)} | × scores |",
+        f"|---|---|{'---:|' * (len(SIZES) + 1)}",
+    ]
+    for structure in structures():
+        for name in OPERATIONS:
+            if name.startswith("marginals") and "marginals" not in structure.tractable:
+                continue
+            # SparseMAP of a thousand words is minutes.
+            sizes = SIZES[:1] if name.startswith("SparseMAP") else SIZES
+            peaks = [run(MEMORY, structure.name, name, str(n))[0] for n in sizes]
+            cells = [f"{peak / 2**20:.1f}" for peak in peaks]
+            cells += [""] * (len(SIZES) - len(cells))
+            share = peaks[-1] / (4 * scores_for(structure, sizes[-1], 1)[0].numel())
+            lines.append(f"| {structure.name} | {name} | {' | '.join(cells)} | {share:.1f} |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def time_lines() -> list[str]:
+    def repeated(program: str) -> float:
+        return median(run(program)[0] for _ in range(5))
+
+    plain, own = repeated(IMPORT.format("spacy")), repeated(IMPORT.format("spacy, spacy_latent"))
+    blank = [run(BLANK) for _ in range(3)]
+    with tempfile.TemporaryDirectory() as cache:
+        cold = run(FIRST, cache=cache)[0]
+        warm = median(run(FIRST, cache=cache)[0] for _ in range(3))
+    peak, seconds = run(DOCUMENT)
+    loaded = "no" if not any(row[1] or row[2] for row in blank) else "yes"
+    return [
+        "| what | measured | bound |",
+        "|---|---:|---:|",
+        f"| `import spacy_latent` above `import spacy`, s | {own - plain:.3f} | 0.3 |",
+        f"| torch or numba loaded by a pipeline without latent components | {loaded} | no |",
+        f"| first call of a tree, nothing compiled, s | {cold:.1f} | 20 |",
+        f"| first call of a tree, compiled code on disk, s | {warm:.2f} | 2 |",
+        f"| 10,000 tokens through `nlp.pipe`, peak above the pipeline, MB | {peak / 2**20:.0f} "
+        "| 1000 |",
+        f"| 10,000 tokens through `nlp.pipe`, s | {seconds:.2f} | |",
+    ]
+
+
+def main() -> None:
+    if not os.path.exists("/proc/self/clear_refs"):
+        sys.exit("Peak memory is read from /proc, which this system does not have.")
+    times = time_lines()
+    print("\n".join(times))
+    lines = [f"{date.today()}, one thread.", "", *times, "", *memory_lines()]
+    write_section("footprint", "Imports, first calls, memory", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Time against length for every structure, with fitted exponents, as a table and a plot.
+
+    python -m benchmarks scaling
+
+One thread, a batch of 4, medians; a length is left out where the one before took over a second. The
+exponent is the slope of log time over log length by least squares over the three largest lengths.
+The plot needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.cases import scores_for, structures
+from benchmarks.sections import write_section
+from spacy_latent.structures.base import Structure
+
+SIZES = (16, 32, 64, 128, 256)
+BATCH, LONGEST = 4, 1.0
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = "osD^vPX*<>"
+Operation = Callable[[Structure, torch.Tensor, torch.Tensor], None]
+
+
+def best(structure: Structure, scores: torch.Tensor, lengths: torch.Tensor) -> None:
+    structure.map(scores, lengths)
+
+
+def marginals(structure: Structure, scores: torch.Tensor, lengths: torch.Tensor) -> None:
+    given = scores.detach().requires_grad_()
+    result = structure.marginals(given, lengths)
+    torch.autograd.grad(result, given, scores)
+
+
+def sparsemap(structure: Structure, scores: torch.Tensor, lengths: torch.Tensor) -> None:
+    given = scores.detach().requires_grad_()
+    mean = structure.sparsemap(given, lengths).mean
+    torch.autograd.grad(mean, given, scores)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "MAP": best,
+    "marginals, forward + backward": marginals,
+    "SparseMAP, forward + backward": sparsemap,
+}
+
+
+def curve(structure: Structure, operation: Operation) -> list[tuple[int, float]]:
+    """Lengths and seconds."""
+    found = []
+    for n in SIZES:
+        scores, lengths = scores_for(structure, n, BATCH)
+        operation(structure, scores, lengths)
+        times: list[float] = []
+        begin = time.perf_counter()
+        while len(times) < 3 or (len(times) < 15 and time.perf_counter() - begin < 0.15):
+            start = time.perf_counter()
+            operation(structure, scores, lengths)
+            times.append(time.perf_counter() - start)
+        found.append((n, median(times)))
+        if found[-1][1] > LONGEST / 4:
+            break
+    return found
+
+
+def exponent(points: list[tuple[int, float]]) -> float:
+    last = points[-3:]
+    x = [math.log(n) for n, _ in last]
+    y = [math.log(seconds) for _, seconds in last]
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((a - middle_x) ** 2 for a in x)
+    return sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y)) / spread
+
+
+def plot(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
+    """docs/images/scaling.png and .svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(15, 5.5), sharey=True)
+    for axis, (title, lines) in zip(axes, curves.items()):
+        for i, (name, points) in enumerate(lines.items()):
+            axis.plot(
+                [n for n, _ in points],
+                [1e3 * seconds for _, seconds in points],
+                color=COLOURS[i % len(COLOURS)],
+                marker=MARKERS[i % len(MARKERS)],
+                linestyle="-" if i < len(COLOURS) else "--",
+                label=f"{name}  n^{exponent(points):.1f}",
+            )
+        axis.set(title=title, xlabel="words", xscale="log", yscale="log")
+        axis.set_xticks(SIZES, [str(n) for n in SIZES])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel(f"milliseconds for a batch of {BATCH}, one thread")
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        # Without a date and with fixed names: the same figures give the same file.
+        metadata = {"Date": None} if kind == "svg" else {}
+        with pyplot.rc_context({"svg.hashsalt": "spacy-latent"}):
+            figure.savefig(IMAGES / f"scaling.{kind}", dpi=110, metadata=metadata)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {name: {} for name in OPERATIONS}
+    heads = " | ".join(f"n = {n}" for n in SIZES)
+    lines = [
+        f"{date.today()}, torch {torch.__version__}; milliseconds, batch of {BATCH}, one thread.",
+        "",
+        f"| structure | operation | {heads} | exponent |",
+        f"|---|---|{'---:|' * (len(SIZES) + 1)}",
+    ]
+    print("\n".join(lines))
+    for structure in structures():
+        for name, operation in OPERATIONS.items():
+            if name.startswith("marginals") and "marginals" not in structure.tractable:
+                continue
+            points = curve(structure, operation)
+            curves[name][structure.name] = points
+            cells = [f"{1e3 * seconds:.2f}" for _, seconds in points]
+            cells += [""] * (len(SIZES) - len(cells))
+            fitted = f"{exponent(points):.1f}"
+            lines.append(f"| {structure.name} | {name} | {' | '.join(cells)} | {fitted} |")
+            print(lines[-1], flush=True)
+    try:
+        plot(curves)
+        lines += ["", "![Time against length](../docs/images/scaling.svg)"]
+    except ImportError:
+        print("matplotlib is not installed: no plot.")
+    write_section("scaling", "Time against length", lines)
+
+
+if __name__ == "__main__":
+    main()
