@@ -23,12 +23,14 @@ class Draw:
     log_probs: ``(K, B)``, log p(z) under the scores, or None where no estimator needs it.
     padding: ``(K, B)`` bool, where an item has fewer than K structures: what z holds there has
         weight 0 and is not composed. None where every item has K.
+    penalty: ``(B,)``, added to the objective of each item in training, or None.
     """
 
     z: Tensor
     weights: Tensor
     log_probs: Tensor | None = None
     padding: Tensor | None = None
+    penalty: Tensor | None = None
 
     @property
     def present(self) -> Tensor:

@@ -19,7 +19,9 @@ class RelaxedPerturbation(Estimator):
     """z = μ((s + ε) / τ), μ the marginals or SparseMAP; with one of n items and Gumbel noise the
     Gumbel-softmax. K = num_samples, each of weight 1/K. At prediction without noise.
 
-    relaxation ("marginals" or "sparsemap"): μ.
+    relaxation ("marginals" or "sparsemap"): μ. With "sparsemap", Gaussian noise and OneOfN, KOfN
+        or Bits it is the Gaussian-sparsemax of Farinhas et al. (2022), the intrinsic one on the
+        simplex and its like on the capped simplex and the cube.
     temperature: τ.
     straight_through: the value is the best structure under the same noise, 0/1, and only the
         gradient goes through μ.

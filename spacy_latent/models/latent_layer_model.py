@@ -165,22 +165,22 @@ class SpanModule(nn.Module):
     def penalty(self, groups: list[Group], outputs: list[LatentOutput]) -> Tensor | None:
         if not self.training:
             return None
-        return entropy_penalty(self.latent, groups, outputs, self.entropy_weight)
+        return total_penalty(self.latent, groups, outputs, self.entropy_weight)
 
 
-def entropy_penalty(
-    latent: LatentLayer, groups: list[Group], outputs: list[LatentOutput], weight: float
+def total_penalty(
+    latent: LatentLayer, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
-    """``weight`` times the entropy of the structures, in nats per token."""
-    if not weight or not groups:
-        return None
-    tokens = sum(int(group.lengths.sum()) for group in groups)
-    total: Tensor | None = None
-    for group, output in zip(groups, outputs):
-        lengths = group.lengths.to(output.scores.device)
-        nats = latent.structure.entropy(output.scores, lengths).sum()
-        total = nats if total is None else total + nats
-    return None if total is None else weight * total / tokens
+    """``entropy_weight`` times the entropy of the structures, in nats per token, and the penalties
+    that the estimator puts on each; or None."""
+    terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
+    if entropy_weight and groups:
+        tokens = sum(int(group.lengths.sum()) for group in groups)
+        for group, output in zip(groups, outputs):
+            lengths = group.lengths.to(output.scores.device)
+            nats = latent.structure.entropy(output.scores, lengths).sum()
+            terms.append(entropy_weight * nats / tokens)
+    return torch.stack(terms).sum() if terms else None
 
 
 def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:

@@ -23,10 +23,10 @@ from spacy_latent.models.latent_layer_model import (
     check_entropy_weight,
     check_rates,
     detached,
-    entropy_penalty,
     group_spans,
     in_order,
     prepare,
+    total_penalty,
 )
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.temperature import Temperature
@@ -106,7 +106,7 @@ class TextModule(nn.Module):
         flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
         penalty = None
         if self.training:
-            penalty = entropy_penalty(self.latent, groups, outputs, self.entropy_weight)
+            penalty = total_penalty(self.latent, groups, outputs, self.entropy_weight)
         (means,) = _padded(rows.detach()[None], sizes)[0].sum(2)
         lengths = torch.tensor(sizes, device=rows.device).clamp_min(1)
         return flat, penalty, (outputs, count, means / lengths[:, None])

@@ -9,7 +9,10 @@ from typing import Any
 
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.stochastic_mask import StochasticMask
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
 
 
@@ -47,7 +50,9 @@ def make_estimator(name: str) -> Estimator:
 def fits(estimator: Estimator, structure: Structure) -> bool:
     """Whether the structure has what the estimator needs."""
     linear = structure.linear or not estimator.linear_only
-    if isinstance(estimator, Attention) and not isinstance(structure, OneOfN):
+    if isinstance(estimator, (Attention, MixedDirichlet)) and not isinstance(structure, OneOfN):
+        return False
+    if isinstance(estimator, StochasticMask) and not isinstance(structure, Bits):
         return False
     return linear and not structure.lacks(estimator.needed())
 

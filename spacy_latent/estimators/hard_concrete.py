@@ -1,0 +1,44 @@
+"""Hard concrete masks (Louizos et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.stochastic_mask import StochasticMask
+
+# The interval that the concrete variable is stretched to before it is clipped to [0, 1].
+LOW, HIGH = -0.1, 1.1
+
+
+class HardConcrete(StochasticMask):
+    """z = clip(σ((s + logit u) / temperature) · 1.2 − 0.1, 0, 1) with u uniform (Louizos et al.
+    2018, equations 10 and 11); P(z ≠ 0) = σ(s − temperature · log(0.1/1.1)). The structure is Bits.
+
+    temperature: the smaller, the more of the masks are 0 or 1.
+    rate, transitions, multiplier_rate, damping: see StochasticMask.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 2 / 3,
+        rate: float | None = None,
+        transitions: float | None = None,
+        multiplier_rate: float = 0.1,
+        damping: float = 10.0,
+    ) -> None:
+        super().__init__(rate, transitions, multiplier_rate, damping)
+        if not temperature > 0:
+            raise LatentError(f"HardConcrete: temperature is {temperature}; expected above 0.")
+        self.temperature = temperature
+
+    def draw(self, scores: Tensor) -> Tensor:
+        uniform = torch.rand_like(scores).clamp(torch.finfo(scores.dtype).tiny, 1 - 2**-24)
+        concrete = torch.sigmoid((scores + uniform.logit()) / self.temperature)
+        return (concrete * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
+
+    def nonzero(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores - self.temperature * math.log(-LOW / HIGH))

@@ -1,0 +1,47 @@
+"""HardKuma masks (Bastings et al. 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.estimators.hard_concrete import HIGH, LOW
+from spacy_latent.estimators.stochastic_mask import StochasticMask
+
+# Shapes beyond e^(±4.5) leave nothing to draw.
+LARGEST_SCORE = 9.0
+
+
+class HardKuma(StochasticMask):
+    """z = clip(k · 1.2 − 0.1, 0, 1) with k = (1 − u^(1/b))^(1/a) of Kumaraswamy's law (Bastings et
+    al. 2019, section 4). Its shapes come from one score, a = e^(s/2) and b = e^(−s/2): z is near 1
+    for high scores, near 0 for low ones, and k is uniform for a score of 0. The structure is Bits.
+
+    rate, transitions, multiplier_rate, damping: see StochasticMask.
+    """
+
+    def __init__(
+        self,
+        rate: float | None = None,
+        transitions: float | None = None,
+        multiplier_rate: float = 0.1,
+        damping: float = 10.0,
+    ) -> None:
+        super().__init__(rate, transitions, multiplier_rate, damping)
+
+    def draw(self, scores: Tensor) -> Tensor:
+        a, b = _shapes(scores)
+        uniform = torch.rand_like(scores).clamp(1e-6, 1 - 1e-6)
+        # 1 − u^(1/b) without cancellation.
+        inner = (-torch.expm1(uniform.log() / b)).clamp_min(torch.finfo(scores.dtype).tiny)
+        return (inner.pow(1 / a) * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
+
+    def nonzero(self, scores: Tensor) -> Tensor:
+        a, b = _shapes(scores)
+        threshold = torch.as_tensor(-LOW / (HIGH - LOW), dtype=scores.dtype, device=scores.device)
+        return (1 - threshold.pow(a)).pow(b)
+
+
+def _shapes(scores: Tensor) -> tuple[Tensor, Tensor]:
+    bounded = scores.clamp(-LARGEST_SCORE, LARGEST_SCORE) / 2
+    return bounded.exp(), (-bounded).exp()

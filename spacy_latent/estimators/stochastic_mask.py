@@ -1,0 +1,128 @@
+"""What relaxed masks over bits share: a prior on how much they choose, kept by a Lagrangian."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
+
+
+class StochasticMask(Estimator, nn.Module):
+    """Masks in [0, 1] that are 0 or 1 with positive probability and differentiable in between. In
+    training one draw; at prediction z = 1 where s > 0, else 0.
+
+    rate, transitions: the expected share of tokens that are not 0, and of neighbours of which one
+        is 0 and the other not, are held at these. To the loss of each text comes (λ + damping · e)
+        times its own excess, where e is the mean excess of the batch and λ grows by
+        multiplier_rate · e in each step: the Lagrangian of Bastings et al. (2019, section 3.3) with
+        the damping of Platt and Barr (1987), without which it swings. None for no constraint.
+    multiplier_rate, damping: as above. λ starts at 0; it is a buffer, stored with the weights.
+    """
+
+    hard = False
+    multipliers: Tensor
+
+    def __init__(
+        self,
+        rate: float | None,
+        transitions: float | None,
+        multiplier_rate: float,
+        damping: float,
+    ) -> None:
+        nn.Module.__init__(self)
+        for name, value in (("rate", rate), ("transitions", transitions)):
+            if value is not None and not 0 < value < 1:
+                raise LatentError(
+                    f"{self.name}: {name} is {value}; expected a share between 0 and 1, or null."
+                )
+        if not multiplier_rate >= 0 or not damping >= 0:
+            raise LatentError(
+                f"{self.name}: multiplier_rate is {multiplier_rate} and damping {damping}; "
+                "expected both to be at least 0."
+            )
+        self.rate = rate
+        self.transitions = transitions
+        self.multiplier_rate = multiplier_rate
+        self.damping = damping
+        self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return True
+
+    def check(self, structure: Structure) -> None:
+        super().check(structure)
+        if not isinstance(structure, Bits) or structure.budget is not None:
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                "its masks are independent of each other, and members of this structure are not",
+                f"Bits without a budget, or RelaxedPerturbation with {structure.name}",
+            )
+        if self.transitions is not None and structure.part_axes != 1:
+            raise IncompatiblePair(
+                f"{self.name} with transitions",
+                f"{structure.name} of {structure.parts}",
+                "only items have neighbours",
+                "transitions = null",
+            )
+
+    @abstractmethod
+    def draw(self, scores: Tensor) -> Tensor:
+        """Masks for finite scores, differentiable."""
+
+    @abstractmethod
+    def nonzero(self, scores: Tensor) -> Tensor:
+        """P(z ≠ 0), differentiable."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        ones = scores.new_ones((1, scores.shape[0]))
+        if not is_train:
+            return Draw(structure.map(scores, lengths)[None], ones)
+        prepared, _ = structure.prepare(scores, lengths)
+        allowed = ~prepared.isneginf()
+        safe = prepared.masked_fill(~allowed, 0.0)
+        z = torch.where(allowed, self.draw(safe), 0.0).to(scores.dtype)
+        chosen = torch.where(allowed, self.nonzero(safe), 0.0).to(scores.dtype)
+        inside = structure.part_mask(scores, lengths.to(scores.device)).expand_as(chosen)
+        return Draw(z[None], ones, penalty=self._penalty(chosen, inside))
+
+    def _penalty(self, chosen: Tensor, inside: Tensor) -> Tensor | None:
+        penalty = None
+        wanted = (self.rate, self.transitions)
+        for i, (target, measure) in enumerate(zip(wanted, (self._share, self._changes))):
+            if target is None:
+                continue
+            own = self._constrain(i, measure(chosen, inside) - target)
+            penalty = own if penalty is None else penalty + own
+        return penalty
+
+    @staticmethod
+    def _share(chosen: Tensor, inside: Tensor) -> Tensor:
+        """Expected share of parts that are not 0, ``(B,)``."""
+        return chosen.flatten(1).sum(1) / inside.flatten(1).sum(1).clamp_min(1)
+
+    @staticmethod
+    def _changes(chosen: Tensor, inside: Tensor) -> Tensor:
+        """Expected share of neighbours of which one is 0 and the other not, ``(B,)``."""
+        left, right = chosen[:, :-1], chosen[:, 1:]
+        changed = torch.where(inside[:, 1:], left * (1 - right) + (1 - left) * right, 0.0)
+        return changed.sum(1) / inside[:, 1:].sum(1).clamp_min(1)
+
+    def _constrain(self, i: int, excess: Tensor) -> Tensor:
+        """The penalty of each item, ``(B,)``; and a step of the multiplier."""
+        if not len(excess):
+            return excess
+        mean = float(excess.detach().double().mean())
+        force = float(self.multipliers[i]) + self.damping * mean
+        with torch.no_grad():
+            self.multipliers[i] += self.multiplier_rate * mean
+        return force * excess

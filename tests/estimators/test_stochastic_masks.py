@@ -1,0 +1,174 @@
+"""Masks that are 0 or 1 with positive probability, and the mixed Dirichlet."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.hard_concrete import HardConcrete
+from spacy_latent.estimators.hard_kuma import HardKuma
+from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.stochastic_mask import StochasticMask
+from spacy_latent.structures.bits import Bits
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.one_of_n import OneOfN
+
+MASKS = [HardConcrete, HardKuma]
+SCORES = torch.tensor([-4.0, -1.0, 0.0, 0.5, 3.0])
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_zeros_are_as_frequent_as_their_closed_form_says(kind: type[StochasticMask]) -> None:
+    torch.manual_seed(0)
+    scores = SCORES.double().repeat(40_000, 1)
+    z = kind().draw(scores)
+    assert (z >= 0).all() and (z <= 1).all() and (z == 1).any() and ((z > 0) & (z < 1)).any()
+    expected = kind().nonzero(SCORES.double())
+    torch.testing.assert_close((z > 0).double().mean(0), expected, atol=0.01, rtol=0)
+    assert (expected.diff() > 0).all()
+    # At 0 neither value is preferred; for HardKuma a = b = 1.
+    assert float(z[:, 2].mean()) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_gradients_with_the_noise_held_fixed(kind: type[StochasticMask]) -> None:
+    scores = SCORES.double().requires_grad_()
+
+    def fixed(s: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return kind().draw(s)
+
+    assert torch.autograd.gradcheck(fixed, (scores,))
+    assert torch.autograd.gradcheck(kind().nonzero, (scores,))
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_extreme_scores_are_decided(kind: type[StochasticMask]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        scores = torch.tensor([-1e30, -300.0, 300.0, 1e30], dtype=dtype, requires_grad=True)
+        z = kind().draw(scores)
+        assert z.tolist() == [0.0, 0.0, 1.0, 1.0]
+        (gradient,) = torch.autograd.grad(z.sum() + kind().nonzero(scores).sum(), scores)
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_forbidden_items_and_padding_are_never_chosen(kind: type[StochasticMask]) -> None:
+    scores = torch.full((2, 4), 5.0)
+    scores[0, 1] = -torch.inf
+    lengths = torch.tensor([4, 2])
+    estimator = kind(rate=0.5)
+    draw = estimator(Bits(), scores.requires_grad_(), lengths, True)
+    assert not draw.z[0, 0, 1] and not draw.z[0, 1, 2:].any() and draw.penalty is not None
+    (gradient,) = torch.autograd.grad(draw.z.sum() + draw.penalty.sum(), scores)
+    assert torch.isfinite(gradient).all() and not gradient[1, 2:].any()
+    share = estimator.nonzero(torch.tensor([5.0])) * torch.tensor([3 / 4, 1.0])
+    excess = share - 0.5
+    expected = 10 * excess.mean() * excess
+    torch.testing.assert_close(draw.penalty.detach(), expected, atol=1e-5, rtol=0)
+    assert float(estimator.multipliers[0]) == pytest.approx(0.1 * float(excess.mean()))
+    predicted = estimator(Bits(), scores, lengths, False)
+    assert predicted.penalty is None
+    assert predicted.z[0].tolist() == [[1, 0, 1, 1], [1, 1, 0, 0]]
+
+
+def test_transitions_are_counted_between_neighbours() -> None:
+    chosen = torch.tensor([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.0, 0.0]])
+    inside = torch.tensor([[True] * 4, [True, True, False, False]])
+    found = StochasticMask._changes(chosen, inside)
+    torch.testing.assert_close(found, torch.tensor([(1 + 0.5 + 0.5) / 3, 0.0]))
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_constraint_is_reached(kind: type[StochasticMask]) -> None:
+    """A loss that falls with every chosen item, against a rate of 0.3."""
+    torch.manual_seed(0)
+    scores = torch.zeros(16, 10, requires_grad=True)
+    lengths = torch.full((16,), 10)
+    estimator = kind(rate=0.3)
+    optimizer = torch.optim.Adam([scores], lr=0.05)
+    for _ in range(800):
+        draw = estimator(Bits(), scores, lengths, True)
+        loss = (draw.penalty - draw.z[0].mean(1)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(estimator.nonzero(scores).mean()) == pytest.approx(0.3, abs=0.05)
+    assert set(estimator.state_dict()) == {"multipliers"}
+
+
+def test_neighbours_stay_together_where_transitions_are_bound() -> None:
+    torch.manual_seed(0)
+    scores = torch.zeros(8, 12, requires_grad=True)
+    lengths = torch.full((8,), 12)
+    estimator = HardKuma(rate=0.5, transitions=0.1)
+    optimizer = torch.optim.Adam([scores], lr=0.05)
+    for _ in range(800):
+        draw = estimator(Bits(), scores, lengths, True)
+        optimizer.zero_grad()
+        draw.penalty.sum().backward()
+        optimizer.step()
+    z = (scores > 0).float()
+    assert float((z[:, 1:] != z[:, :-1]).float().mean()) < 0.25
+    assert 0.3 < float(z.mean()) < 0.7
+
+
+def test_faces_have_their_probabilities_and_weights_lie_on_them() -> None:
+    torch.manual_seed(0)
+    scores = torch.tensor([[0.5, -1.0, -torch.inf, 1.0, 9.0]], dtype=torch.float64)
+    estimator = MixedDirichlet(num_samples=40_000)
+    draw = estimator(OneOfN(), scores, torch.tensor([4]), True)
+    assert draw.log_probs is not None
+    torch.testing.assert_close(draw.z.sum(2), torch.ones(40_000, 1).double())
+    assert not draw.z[..., 2].any() and not draw.z[..., 4].any()
+    total = 0.0
+    for bits in product([0, 1], repeat=3):
+        if not any(bits):
+            continue
+        face = torch.tensor([bits[0], bits[1], 0, bits[2], 0])
+        on_it = ((draw.z[:, 0] > 0).long() == face).all(1)
+        expected = float(draw.log_probs[on_it][0].exp())
+        total += expected
+        assert float(on_it.double().mean()) == pytest.approx(expected, abs=0.01)
+    assert total == pytest.approx(1.0)
+
+
+def test_the_dirichlet_on_a_face_has_its_mean() -> None:
+    torch.manual_seed(0)
+    scores = torch.tensor([[30.0, 31.0]], dtype=torch.float64)
+    draw = MixedDirichlet(0.1, num_samples=40_000)(OneOfN(), scores, torch.tensor([2]), True)
+    both = draw.z[(draw.z > 0).all(2)]
+    concentration = 1 + torch.nn.functional.softplus(scores[0])
+    expected = concentration / concentration.sum()
+    torch.testing.assert_close(both.mean(0), expected, atol=0.01, rtol=0)
+
+
+def test_gaussian_sparsemax_is_a_setting_of_relaxed_perturbation() -> None:
+    torch.manual_seed(0)
+    estimator = RelaxedPerturbation("sparsemap", noise="gaussian", num_samples=64)
+    for structure, total in ((OneOfN(), 1.0), (KOfN(2), 2.0)):
+        draw = estimator(structure, torch.randn(1, 6), torch.tensor([6]), True)
+        torch.testing.assert_close(draw.z.sum(2), torch.full((64, 1), total))
+        assert (draw.z == 0).any() and ((draw.z > 0) & (draw.z < 1)).any()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for kind in MASKS:
+        with pytest.raises(IncompatiblePair, match=f"{kind.__name__}.*KOfN.*Bits"):
+            kind().check(KOfN())
+        with pytest.raises(IncompatiblePair, match=f"{kind.__name__}.*Bits"):
+            kind().check(Bits(budget=3))
+        with pytest.raises(IncompatiblePair, match="transitions"):
+            kind(transitions=0.1).check(Bits("arcs"))
+        with pytest.raises(LatentError, match=r"rate is 1\.5"):
+            kind(rate=1.5)
+    with pytest.raises(IncompatiblePair, match=r"MixedDirichlet.*KOfN"):
+        MixedDirichlet().check(KOfN())
+    with pytest.raises(LatentError, match="concentration is 0"):
+        MixedDirichlet(0)
+    with pytest.raises(LatentError, match="temperature is 0"):
+        HardConcrete(0)
