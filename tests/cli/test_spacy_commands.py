@@ -57,7 +57,11 @@ def test_shipped_configs_are_whole_and_build(config):
     assert run("debug", "config", config).exit_code == 0
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("listops_*.cfg")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "config",
+    sorted([*CONFIGS.glob("listops_*.cfg"), *CONFIGS.glob("demo_*.cfg")]),
+    ids=lambda path: path.stem,
+)
 def test_every_estimator_trains_as_configured(config, tmp_path):
     corpus = CONFIGS.parent / "assets" / "listops"
     overrides = [

@@ -146,7 +146,9 @@ def test_gold_brackets_are_those_of_the_published_files():
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.mark.parametrize("name", ["demo.cfg", *sorted(p.name for p in CONFIGS.glob("listops_*"))])
+@pytest.mark.parametrize(
+    "name", sorted(p.name for glob in ("demo*", "listops_*") for p in CONFIGS.glob(glob))
+)
 def test_shipped_configs_train_and_select_without_gold_trees(name):
     config = Config().from_disk(CONFIGS / name)
     assert config["corpora"]["train"]["heads"] is False

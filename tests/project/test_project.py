@@ -12,18 +12,21 @@ PROJECT = srsly.read_yaml(ROOT / "project.yml")
 COMMANDS = {command["name"]: command for command in PROJECT["commands"]}
 
 
+def filled(path: str) -> str:
+    for name, value in PROJECT["vars"].items():
+        path = path.replace(f"${{vars.{name}}}", str(value))
+    return path
+
+
 @pytest.mark.parametrize("workflow", PROJECT["workflows"])
 def test_each_step_finds_what_it_needs(workflow):
     made: set[str] = set()
     for name in PROJECT["workflows"][workflow]:
         command = COMMANDS[name]
         for needed in command.get("deps", []):
-            needed = needed.replace("${vars.estimator}", PROJECT["vars"]["estimator"])
+            needed = filled(needed)
             assert needed in made or (ROOT / needed).is_file(), f"{name} needs {needed}"
-        made |= {
-            output.replace("${vars.estimator}", PROJECT["vars"]["estimator"])
-            for output in command.get("outputs", [])
-        }
+        made |= {filled(output) for output in command.get("outputs", [])}
 
 
 def test_the_demo_runs_dry():
