@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ class HardConcrete(StochasticMask):
     2018, equations 10 and 11); P(z ≠ 0) = σ(s − temperature · log(0.1/1.1)). The structure is Bits.
 
     temperature: the smaller, the more of the masks are 0 or 1.
-    rate, transitions, multiplier_rate, damping: see StochasticMask.
+    rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
     """
 
     def __init__(
@@ -29,14 +30,14 @@ class HardConcrete(StochasticMask):
         transitions: float | None = None,
         multiplier_rate: float = 0.1,
         damping: float = 10.0,
+        prediction: Literal["map", "mean"] = "map",
     ) -> None:
-        super().__init__(rate, transitions, multiplier_rate, damping)
+        super().__init__(rate, transitions, multiplier_rate, damping, prediction)
         if not temperature > 0:
             raise LatentError(f"HardConcrete: temperature is {temperature}; expected above 0.")
         self.temperature = temperature
 
-    def draw(self, scores: Tensor) -> Tensor:
-        uniform = torch.rand_like(scores).clamp(torch.finfo(scores.dtype).tiny, 1 - 2**-24)
+    def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:
         concrete = torch.sigmoid((scores + uniform.logit()) / self.temperature)
         return (concrete * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
 

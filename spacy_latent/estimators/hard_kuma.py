@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ class HardKuma(StochasticMask):
     al. 2019, section 4). Its shapes come from one score, a = e^(s/2) and b = e^(−s/2): z is near 1
     for high scores, near 0 for low ones, and k is uniform for a score of 0. The structure is Bits.
 
-    rate, transitions, multiplier_rate, damping: see StochasticMask.
+    rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
     """
 
     def __init__(
@@ -26,12 +28,12 @@ class HardKuma(StochasticMask):
         transitions: float | None = None,
         multiplier_rate: float = 0.1,
         damping: float = 10.0,
+        prediction: Literal["map", "mean"] = "map",
     ) -> None:
-        super().__init__(rate, transitions, multiplier_rate, damping)
+        super().__init__(rate, transitions, multiplier_rate, damping, prediction)
 
-    def draw(self, scores: Tensor) -> Tensor:
+    def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:
         a, b = _shapes(scores)
-        uniform = torch.rand_like(scores).clamp(1e-6, 1 - 1e-6)
         # 1 − u^(1/b) without cancellation.
         inner = (-torch.expm1(uniform.log() / b)).clamp_min(torch.finfo(scores.dtype).tiny)
         return (inner.pow(1 / a) * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
@@ -43,5 +45,6 @@ class HardKuma(StochasticMask):
 
 
 def _shapes(scores: Tensor) -> tuple[Tensor, Tensor]:
-    bounded = scores.clamp(-LARGEST_SCORE, LARGEST_SCORE) / 2
+    # Not cut off: a score that went too far must find back.
+    bounded = LARGEST_SCORE * torch.tanh(scores / LARGEST_SCORE) / 2
     return bounded.exp(), (-bounded).exp()

@@ -63,16 +63,14 @@ class MixedDirichlet(ScoreFunction):
         best = structure.map(scores, lengths)[None]
         if not is_train or not scores.shape[1]:
             return Draw(best, scores.new_ones((1, batch)))
-        inside = structure.part_mask(scores, lengths.to(scores.device))
-        allowed = inside & ~scores.isneginf()
+        prepared, lengths = structure.prepare(scores, lengths)
+        inside = structure.part_mask(prepared, lengths.to(scores.device))
+        allowed = inside & ~prepared.isneginf()
         some = allowed.any(1)
-        safe = scores.masked_fill(~allowed, 0.0)
+        safe = prepared.masked_fill(~allowed, 0.0)
         with torch.no_grad():
             faces = _faces(safe, allowed, count)
-        # log(Π(1 + e^s) − 1): the empty set is left out.
-        whole = softplus(safe).masked_fill(~allowed, 0.0).sum(1)
-        normaliser = whole + torch.log(-torch.expm1(-whole.clamp_min(1e-30)))
-        log_probs = (faces * safe).sum(2) - torch.where(some, normaliser, 0.0)
+        log_probs = (faces * safe).sum(2) - torch.where(some, _log_faces(safe, allowed), 0.0)
         shape = self.concentration * (1 + softplus(safe)).expand_as(faces)
         # A face as a product of Gammas, which leaves the other items out exactly.
         gammas = torch.distributions.Gamma(shape, torch.ones_like(shape)).rsample()
@@ -80,10 +78,20 @@ class MixedDirichlet(ScoreFunction):
         z = gammas / gammas.sum(2, keepdim=True).clamp_min(1e-20)
         weights = scores.new_full((count, batch), 1.0 / count)
         if self.control_variate is not None and self.control_variate.greedy:
-            nothing = scores.new_zeros((1, batch))
+            nothing = log_probs.new_zeros((1, batch))
             z, weights = torch.cat([z, best]), torch.cat([weights, nothing])
             log_probs = torch.cat([log_probs, nothing])
-        return Draw(z, weights, log_probs)
+        return Draw(z.to(scores.dtype), weights, log_probs.to(scores.dtype))
+
+
+def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:
+    """log(Π(1 + e^s) − 1), ``(B,)``: of all sets but the empty one."""
+    whole = softplus(scores).masked_fill(~allowed, 0.0).sum(1)
+    # Where it is small, its logarithm from those of softplus, and expm1(w) = w·(1 + w/2 + ...).
+    each = torch.where(scores < -15, scores, softplus(scores.clamp_min(-15)).log())
+    small = each.masked_fill(~allowed, -1e30).logsumexp(1) + whole / 2
+    large = whole.clamp_min(1e-3)
+    return torch.where(whole < 1e-3, small, large + torch.log(-torch.expm1(-large)))
 
 
 def _faces(scores: Tensor, allowed: Tensor, count: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,17 @@ from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 
+# Of the midpoint rule for means.
+POINTS = 64
+
 
 class StochasticMask(Estimator, nn.Module):
     """Masks in [0, 1] that are 0 or 1 with positive probability and differentiable in between. In
-    training one draw; at prediction z = 1 where s > 0, else 0.
+    training one draw.
 
+    prediction ("map" or "mean"): z = 1 where s > 0, else 0; or the mean of the stretched and
+        clipped variable, which is seldom 0. A rate is held for P(z ≠ 0), and the best mask keeps it
+        only where scores have become decided.
     rate, transitions: the expected share of tokens that are not 0, and of neighbours of which one
         is 0 and the other not, are held at these. To the loss of each text comes (λ + damping · e)
         times its own excess, where e is the mean excess of the batch and λ grows by
@@ -34,8 +41,14 @@ class StochasticMask(Estimator, nn.Module):
         transitions: float | None,
         multiplier_rate: float,
         damping: float,
+        prediction: Literal["map", "mean"],
     ) -> None:
         nn.Module.__init__(self)
+        if prediction not in ("map", "mean"):
+            raise LatentError(
+                f"{self.name}: prediction is {prediction!r}; expected 'map' or 'mean'."
+            )
+        self.prediction = prediction
         for name, value in (("rate", rate), ("transitions", transitions)):
             if value is not None and not 0 < value < 1:
                 raise LatentError(
@@ -54,7 +67,7 @@ class StochasticMask(Estimator, nn.Module):
 
     @property
     def hard_at_prediction(self) -> bool:
-        return True
+        return self.prediction == "map"
 
     def check(self, structure: Structure) -> None:
         super().check(structure)
@@ -74,23 +87,38 @@ class StochasticMask(Estimator, nn.Module):
             )
 
     @abstractmethod
-    def draw(self, scores: Tensor) -> Tensor:
-        """Masks for finite scores, differentiable."""
+    def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        """Masks for finite scores from numbers in (0, 1), differentiable."""
 
     @abstractmethod
     def nonzero(self, scores: Tensor) -> Tensor:
         """P(z ≠ 0), differentiable."""
 
+    def draw(self, scores: Tensor) -> Tensor:
+        """One mask for each score."""
+        smallest = torch.finfo(scores.dtype).tiny
+        return self.mask(scores, torch.rand_like(scores).clamp(smallest, 1 - 2**-24))
+
+    def mean(self, scores: Tensor) -> Tensor:
+        """Means of the masks, by the midpoint rule over what a draw takes at random."""
+        total = torch.zeros_like(scores)
+        for i in range(POINTS):
+            total = total + self.mask(scores, torch.full_like(scores, (i + 0.5) / POINTS))
+        return total / POINTS
+
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         ones = scores.new_ones((1, scores.shape[0]))
-        if not is_train:
+        if not is_train and self.prediction == "map":
             return Draw(structure.map(scores, lengths)[None], ones)
         prepared, _ = structure.prepare(scores, lengths)
         allowed = ~prepared.isneginf()
         safe = prepared.masked_fill(~allowed, 0.0)
-        z = torch.where(allowed, self.draw(safe), 0.0).to(scores.dtype)
+        own = self.draw(safe) if is_train else self.mean(safe)
+        z = torch.where(allowed, own, 0.0).to(scores.dtype)
+        if not is_train:
+            return Draw(z[None], ones)
         chosen = torch.where(allowed, self.nonzero(safe), 0.0).to(scores.dtype)
         inside = structure.part_mask(scores, lengths.to(scores.device)).expand_as(chosen)
         return Draw(z[None], ones, penalty=self._penalty(chosen, inside))
@@ -101,27 +129,32 @@ class StochasticMask(Estimator, nn.Module):
         for i, (target, measure) in enumerate(zip(wanted, (self._share, self._changes))):
             if target is None:
                 continue
-            own = self._constrain(i, measure(chosen, inside) - target)
+            share, count = measure(chosen, inside)
+            # A text without anything to count neither keeps a rate nor breaks it.
+            own = self._constrain(i, torch.where(count > 0, share - target, 0.0), count > 0)
             penalty = own if penalty is None else penalty + own
         return penalty
 
     @staticmethod
-    def _share(chosen: Tensor, inside: Tensor) -> Tensor:
-        """Expected share of parts that are not 0, ``(B,)``."""
-        return chosen.flatten(1).sum(1) / inside.flatten(1).sum(1).clamp_min(1)
+    def _share(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Expected share of parts that are not 0, and the number of parts, ``(B,)``."""
+        count = inside.flatten(1).sum(1)
+        return chosen.flatten(1).sum(1) / count.clamp_min(1), count
 
     @staticmethod
-    def _changes(chosen: Tensor, inside: Tensor) -> Tensor:
-        """Expected share of neighbours of which one is 0 and the other not, ``(B,)``."""
+    def _changes(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Expected share of neighbours of which one is 0 and the other not, and the number of
+        neighbours, ``(B,)``."""
         left, right = chosen[:, :-1], chosen[:, 1:]
         changed = torch.where(inside[:, 1:], left * (1 - right) + (1 - left) * right, 0.0)
-        return changed.sum(1) / inside[:, 1:].sum(1).clamp_min(1)
+        count = inside[:, 1:].sum(1)
+        return changed.sum(1) / count.clamp_min(1), count
 
-    def _constrain(self, i: int, excess: Tensor) -> Tensor:
+    def _constrain(self, i: int, excess: Tensor, counts: Tensor) -> Tensor:
         """The penalty of each item, ``(B,)``; and a step of the multiplier."""
-        if not len(excess):
+        if not bool(counts.any()):
             return excess
-        mean = float(excess.detach().double().mean())
+        mean = float(excess.detach().double().sum() / counts.sum())
         force = float(self.multipliers[i]) + self.damping * mean
         with torch.no_grad():
             self.multipliers[i] += self.multiplier_rate * mean

@@ -124,14 +124,13 @@ def build_latent_text_classifier_v1(
             "span_getter": span_getter or DocSpans(max_length=512),
             "multi_label": not exclusive_classes,
             "resize_output": resize_output,
-            "replace_listener": set_refs,
         },
     )
     return set_refs(model)
 
 
 def set_refs(model: Model) -> Model:
-    """Name the parts. ``Model.copy`` drops the names, so ``nlp.replace_listeners`` calls this."""
+    """Name the parts."""
     tok2vec, texts, output = model.layers
     model.set_ref("tok2vec", tok2vec)
     model.set_ref("latent", texts)

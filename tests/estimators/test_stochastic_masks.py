@@ -80,7 +80,53 @@ def test_transitions_are_counted_between_neighbours() -> None:
     chosen = torch.tensor([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.0, 0.0]])
     inside = torch.tensor([[True] * 4, [True, True, False, False]])
     found = StochasticMask._changes(chosen, inside)
-    torch.testing.assert_close(found, torch.tensor([(1 + 0.5 + 0.5) / 3, 0.0]))
+    torch.testing.assert_close(found[0], torch.tensor([(1 + 0.5 + 0.5) / 3, 0.0]))
+    assert found[1].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_texts_without_anything_to_count_do_not_move_the_multiplier(
+    kind: type[StochasticMask],
+) -> None:
+    scores, both = torch.full((2, 3), 9.0), torch.tensor([3, 0])
+    estimator = kind(rate=0.5, transitions=0.5)
+    draw = estimator(Bits(), scores, both, True)
+    alone = kind(rate=0.5, transitions=0.5)
+    expected = alone(Bits(), scores[:1], both[:1], True)
+    torch.testing.assert_close(estimator.multipliers, alone.multipliers)
+    torch.testing.assert_close(draw.penalty, torch.cat([expected.penalty, torch.zeros(1)]))
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_means_are_those_of_many_draws(kind: type[StochasticMask]) -> None:
+    torch.manual_seed(0)
+    scores = SCORES.double()
+    found = kind(prediction="mean")(Bits(), scores[None], torch.tensor([5]), False).z[0, 0]
+    torch.testing.assert_close(
+        found, kind().draw(scores.repeat(40_000, 1)).mean(0), atol=0.01, rtol=0
+    )
+
+
+def test_masks_and_faces_take_half_precision() -> None:
+    lengths = torch.tensor([4, 0])
+    for dtype in (torch.float16, torch.bfloat16):
+        scores = torch.randn(2, 4).to(dtype)
+        for estimator, structure in (
+            *((kind(rate=0.5), Bits()) for kind in MASKS),
+            (MixedDirichlet(), OneOfN()),
+        ):
+            draw = estimator(structure, scores, lengths, True)
+            assert draw.z.dtype == dtype and torch.isfinite(draw.z).all()
+
+
+@pytest.mark.parametrize("score", [-200.0, -60.0, -8.0, -7.0, 0.0, 50.0])
+def test_the_only_face_is_certain(score: float) -> None:
+    for dtype in (torch.float32, torch.float64):
+        scores = torch.full((1, 1), score, dtype=dtype, requires_grad=True)
+        draw = MixedDirichlet()(OneOfN(), scores, torch.tensor([1]), True)
+        assert draw.log_probs is not None
+        (gradient,) = torch.autograd.grad(draw.log_probs.sum(), scores)
+        assert abs(float(draw.log_probs)) < 1e-5 and abs(float(gradient)) < 1e-3
 
 
 @pytest.mark.parametrize("kind", MASKS)

@@ -273,6 +273,35 @@ def test_control_variates_with_a_state_learn_and_are_stored(name: str) -> None:
     assert all(torch.equal(after[key], value) for key, value in state(other).items())
 
 
+def test_it_listens_and_listeners_can_be_replaced() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+    model = {"exclusive_classes": True, "tok2vec": listener}
+    nlp.add_pipe("latent_textcat", config={"model": model})
+    trained(nlp, steps=5)
+    expected = nlp("this is good stuff").cats
+    nlp.replace_listeners("tok2vec", "latent_textcat", ["model.tok2vec"])
+    nlp.remove_pipe("tok2vec")
+    assert nlp("this is good stuff").cats == pytest.approx(expected)
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert again("this is good stuff").cats == pytest.approx(expected)
+
+
+def test_gradients_add_up_with_inner_steps_to_follow() -> None:
+    nlp = pipeline(estimator={**SCORE_FUNCTION, "num_samples": 2, "inner_steps": 3})
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    pipe = nlp.get_pipe("latent_textcat")
+    for _ in range(2):
+        nlp.update(made[:2], sgd=False)
+        nlp.update(made[2:], sgd=False)
+        assert len(pipe._further) == 4
+        pipe.finish_update(optimizer)
+        assert not pipe._further
+    assert nlp("good").cats == nlp("good").cats
+
+
 def test_no_docs_no_tokens_and_rehearsal() -> None:
     nlp = trained(pipeline(), steps=2)
     assert list(nlp.pipe([])) == [] and nlp("").cats == {"A": 0.0, "B": 0.0}
