@@ -25,15 +25,16 @@ from benchmarks.scaling import OPERATIONS
 structure = next(s for s in structures() if s.name == sys.argv[1])
 operation = OPERATIONS[sys.argv[2]]
 operation(structure, *scores_for(structure, 16, 1))
-scores, lengths = scores_for(structure, int(sys.argv[3]), 1)
 def level(field):
     with open("/proc/self/status") as status:
         return next(int(l.split()[1]) for l in status if l.startswith(field)) * 1024
-with open("/proc/self/clear_refs", "w") as refs:
-    refs.write("5")
-before = level("VmRSS")
-operation(structure, scores, lengths)
-print(level("VmHWM") - before)
+for n in sys.argv[3:]:
+    scores, lengths = scores_for(structure, int(n), 1)
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")
+    before = level("VmRSS")
+    operation(structure, scores, lengths)
+    print(level("VmHWM") - before)
 """
 DOCUMENT = """
 import spacy
@@ -105,7 +106,7 @@ def memory_lines() -> list[str]:
                 continue
             # SparseMAP of a thousand words is minutes.
             sizes = SIZES[:1] if name.startswith("SparseMAP") else SIZES
-            peaks = [run(MEMORY, structure.name, name, str(n))[0] for n in sizes]
+            peaks = run(MEMORY, structure.name, name, *map(str, sizes))
             cells = [f"{peak / 2**20:.1f}" for peak in peaks]
             cells += [""] * (len(SIZES) - len(cells))
             share = peaks[-1] / (4 * scores_for(structure, sizes[-1], 1)[0].numel())

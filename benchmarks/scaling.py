@@ -92,9 +92,11 @@ def plot(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(15, 5.5), sharey=True)
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(15, 7.5), sharey=True)
+    names = sorted({name for lines in curves.values() for name in lines})
     for axis, (title, lines) in zip(axes, curves.items()):
-        for i, (name, points) in enumerate(lines.items()):
+        for name, points in lines.items():
+            i = names.index(name)
             axis.plot(
                 [n for n, _ in points],
                 [1e3 * seconds for _, seconds in points],
@@ -107,7 +109,7 @@ def plot(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
         axis.set_xticks(SIZES, [str(n) for n in SIZES])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     axes[0].set_ylabel(f"milliseconds for a batch of {BATCH}, one thread")
     figure.tight_layout()
     for kind in ("png", "svg"):
