@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.sections import write_section
 
-SIZES = (250, 500, 1000)
+SIZES = (125, 250, 500)
 MEMORY = """
 import sys, torch
 torch.set_num_threads(1)
@@ -104,7 +104,7 @@ def memory_lines() -> list[str]:
         for name in OPERATIONS:
             if name.startswith("marginals") and "marginals" not in structure.tractable:
                 continue
-            # SparseMAP of a thousand words is minutes.
+            # SparseMAP of hundreds of words is minutes.
             sizes = SIZES[:1] if name.startswith("SparseMAP") else SIZES
             peaks = run(MEMORY, structure.name, name, *map(str, sizes))
             cells = [f"{peak / 2**20:.1f}" for peak in peaks]
