@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ class SpanStructure:
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
+    labels: names of the tags of "tags", or None. Tags of entities are "O", and B-, I-, L- and U-
+        with a label.
+    entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
+        float32, or None.
     """
 
     start: int
@@ -51,6 +56,8 @@ class SpanStructure:
     parts: np.ndarray | None = None
     probabilities: np.ndarray | None = None
     alternatives: list[tuple[np.ndarray, float]] = field(default_factory=list)
+    labels: tuple[str, ...] | None = None
+    entity_probabilities: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -81,6 +88,17 @@ class Bracket:
     end: int
     probability: float
     label: int | None = None
+
+
+@dataclass(frozen=True)
+class Entity:
+    """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
+    label; 1 where none is stored."""
+
+    start: int
+    end: int
+    label: str
+    probability: float
 
 
 # What components may be asked to write; see LatentEncoder.
@@ -161,6 +179,30 @@ class LatentAnnotation:
                 found.append(Item(span.start + i, p))
         return found
 
+    def entities(self, alternative: int | None = None) -> list[Entity]:
+        """The entities that named tags make: of the best sequences, or of this alternative, whose
+        entities come with the weight of the alternative as probability."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "entities", "tags")
+            if span.labels is None:
+                raise LatentError(
+                    f"The tags of {self.component!r} have no names, so they make no entities. They "
+                    "are in doc._.latent[...].tags."
+                )
+            tags, probabilities = span.decoded, span.entity_probabilities
+            if alternative is not None:
+                if alternative >= len(span.alternatives):
+                    continue
+                tags, weight = span.alternatives[alternative]
+                probabilities = None
+            for i, (start, end, label) in enumerate(entities_of(tags, span.labels)):
+                p = 1.0 if alternative is None else weight
+                if probabilities is not None:
+                    p = float(probabilities[i])
+                found.append(Entity(span.start + start, span.start + end, label, p))
+        return found
+
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Bracket]:
@@ -206,7 +248,7 @@ class LatentAnnotation:
         return drawings
 
     # displaCy escapes the text of a word, and nothing else; what is not text below is made of
-    # numbers.
+    # numbers and of names of tags.
 
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
@@ -287,6 +329,18 @@ class LatentAnnotation:
         return [(part, known.get(part, otherwise)) for part in _indices(span.kind, decoded)]
 
 
+def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int, str]]:
+    """(start, end, label) of the entities in a sequence of tags with BILUO names."""
+    found, start = [], 0
+    for i in np.flatnonzero(np.asarray(tags) != labels.index("O")).tolist():
+        prefix, label = labels[int(tags[i])].split("-", 1)
+        if prefix in "BU":
+            start = i
+        if prefix in "LU":
+            found.append((start, i + 1, label))
+    return found
+
+
 def _indices(kind: str, decoded: np.ndarray) -> list[tuple[int, ...]]:
     values = np.asarray(decoded).tolist()
     if kind == "heads":
@@ -321,7 +375,10 @@ def _displacy_style(span: SpanStructure) -> str:
 
 
 def _label(span: SpanStructure, probability: float, label: int | None = None) -> str:
-    shown = [] if label is None else [str(label)]
+    shown = []
+    if label is not None:
+        # displaCy does not escape it.
+        shown.append(str(label) if span.labels is None else escape(span.labels[label]))
     if span.probabilities is not None:
         shown.append(f"{probability:.2f}")
     return " ".join(shown)
@@ -395,6 +452,10 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         if span.parts is not None and span.probabilities is not None:
             record["parts"] = np.array(span.parts, dtype="int32")
             record["probabilities"] = np.array(span.probabilities, dtype="float32")
+        if span.labels is not None:
+            record["labels"] = list(span.labels)
+        if span.entity_probabilities is not None:
+            record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
         if span.alternatives:
             record["alternatives"] = [
                 [np.array(decoded, dtype="int32"), float(weight)]
@@ -441,6 +502,8 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     record.get("parts"),
                     record.get("probabilities"),
                     [(decoded, weight) for decoded, weight in record.get("alternatives", [])],
+                    tuple(record["labels"]) if "labels" in record else None,
+                    record.get("entity_probabilities"),
                 )
             )
     return found

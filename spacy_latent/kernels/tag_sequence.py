@@ -411,6 +411,46 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
             trace_k_best(places, origin, n, k, tags[:, b])
 
 
+@njit(cache=True, nogil=True, fastmath=False)
+def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
+    """How probable each step along given sequences is.
+
+    tags: ``(B, N)`` int32, read up to each length.
+    marginals: ``(B, N, K)`` float64, those of tags; 0 at padding.
+    steps: ``(B, N)`` float64, p(own tag | previous tag), at the first position p(own tag); 0 at
+        padding and after a tag that is impossible.
+    """
+    room, count = _longest(start, stop, lengths), scores.shape[2]
+    weights = _table(count)
+    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
+    factors = np.empty((room, count))
+    for b in range(start, stop):
+        n = lengths[b]
+        marginals[b], steps[b] = 0.0, 0.0
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        gamma, own = marginals[b], tags[b]
+        plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma)
+        if not plain:
+            if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
+                status[b] = INFEASIBLE
+                continue
+            weights[:] = _split(scores[b])[1]
+        steps[b, 0] = gamma[0, own[0]]
+        for i in range(1, n):
+            p, t = own[i - 1], own[i]
+            if plain:
+                pair = left[i - 1, p] * weights[p, t] * share[i, t]
+            else:
+                pair = math.exp(left[i - 1, p] + weights[p, t] + share[i, t])
+            if gamma[i - 1, p] > 0.0:
+                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+
+
 def _tags_shape(shape: torch.Size) -> tuple[int, ...]:
     return (shape[0], shape[1] - shape[2] - 2)
 

@@ -17,7 +17,6 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.pipeline.trainable_pipe import TrainablePipe
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
-from spacy.util import minibatch
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
@@ -244,21 +243,7 @@ class LatentEncoder(TrainablePipe):
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Apply the component to a stream. A doc that fails goes to the error handler alone; the
         others of its batch go on."""
-        for docs in minibatch(stream, size=batch_size):
-            docs = list(docs)
-            try:
-                self.set_annotations(docs, self.predict(docs))
-            except Exception:
-                docs = [doc for doc in docs if self._try(doc)]
-            yield from docs
-
-    def _try(self, doc: Doc) -> bool:
-        try:
-            self.set_annotations([doc], self.predict([doc]))
-        except Exception as error:
-            self.get_error_handler()(self.name, self, [doc], error)
-            return False
-        return True
+        yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> Any:
         """RETURNS: the LatentBatch of the docs, and for each doc its structures."""

@@ -13,13 +13,13 @@ from spacy.language import Language
 from spacy.pipeline.textcat import TextCategorizer
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
-from spacy.util import minibatch
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.batches import annotate_stream
 
 DEFAULT_CONFIG = """
 [latent_textcat]
@@ -201,21 +201,7 @@ class LatentTextCategorizer(TextCategorizer):
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Apply the component to a stream. A doc that fails goes to the error handler alone; the
         others of its batch go on."""
-        for docs in minibatch(stream, size=batch_size):
-            docs = list(docs)
-            try:
-                self.set_annotations(docs, self.predict(docs))
-            except Exception:
-                docs = [doc for doc in docs if self._try(doc)]
-            yield from docs
-
-    def _try(self, doc: Doc) -> bool:
-        try:
-            self.set_annotations([doc], self.predict([doc]))
-        except Exception as error:
-            self.get_error_handler()(self.name, self, [doc], error)
-            return False
-        return True
+        yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> Any:
         """RETURNS: scores ``(D, labels)``, and for each doc its structures."""

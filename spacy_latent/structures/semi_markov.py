@@ -28,6 +28,7 @@ class SemiMarkov(TagSequence):
     parts: ClassVar[str] = "segments"
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     annotation: ClassVar[str] = "parts"
+    tractable = TagSequence.tractable - {"smoothed"}
 
     def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().prepare(scores, lengths)

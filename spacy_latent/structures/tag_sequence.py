@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.base import SparseSolution, Structure, TopK
-from spacy_latent.structures.linear_chain import check_lengths, check_tags
+from spacy_latent.structures.linear_chain import LinearChain, check_lengths, check_tags
 
 FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
@@ -37,7 +37,9 @@ class TagSequence(Structure):
     parts: ClassVar[str] = "tags"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1,)
     annotation: ClassVar[str] = "tags"
-    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+    tractable = frozenset(
+        {"log_partition", "marginals", "sample", "entropy", "log_prob", "smoothed"}
+    )
 
     def __init__(self) -> None:
         self.bound: tuple[Tensor, Tensor, Tensor] | None = None
@@ -81,6 +83,53 @@ class TagSequence(Structure):
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         position = torch.arange(scores.shape[1], device=scores.device)
         return (position < lengths.to(scores.device)[:, None])[:, :, None]
+
+    def smoothed_maximum(
+        self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over
+        positions."""
+        return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
+
+    def chain_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences at the
+        same scores; differentiable for emissions and for what is bound."""
+        count = scores.shape[-1]
+        if not scores.shape[1] or self.bound is None:
+            return scores[:, :, None, :].expand(-1, -1, count, -1)
+        transitions, start, end = (given.to(scores) for given in self.bound)
+        position = torch.arange(scores.shape[1], device=scores.device)
+        last = (position == lengths.to(scores.device)[:, None] - 1)[..., None]
+        emissions = scores + torch.where(last, end, 0.0)
+        first = (emissions[:, :1] + start)[:, :, None, :].expand(-1, -1, count, -1)
+        return torch.cat([first, emissions[:, 1:, None, :] + transitions], 1)
+
+    def follow(self, tags: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Marginals ``(B, N, K)``, and along the sequences ``tags`` ``(B, N)`` the probability of
+        each tag given the one before, ``(B, N)``; of the first tag its own. A run of tags from i to
+        j then has the probability marginals[i, tag i] · Π steps[i + 1 … j]. Both float64, without
+        gradient, 0 at padding."""
+        from spacy_latent.kernels import operators, tag_sequence
+        from spacy_latent.kernels.pool import spread
+
+        prepared, lengths = self.prepare(scores, lengths)
+        array, sizes = operators.read(self._join(prepared), lengths)
+        given = tags.to("cpu", torch.int32).contiguous().numpy()
+        marginals = np.empty((*given.shape, scores.shape[-1]))
+        steps, status = np.empty(given.shape), np.zeros(len(given), dtype=np.int8)
+        costs = tag_sequence.FAMILY.total_cost(sizes)
+        arguments = (array, sizes, given, marginals, steps, status)
+        spread(tag_sequence.follow_sequences, costs, arguments)
+        operators.check(self.name, status)
+        found = torch.from_numpy(marginals), torch.from_numpy(steps)
+        return found[0].to(scores.device), found[1].to(scores.device)
+
+    def best_tags(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """:meth:`map` as tags ``(B, N)`` int32, −1 at padding."""
+        from spacy_latent.kernels import operators
+
+        prepared, lengths = self.prepare(scores.detach(), lengths)
+        return operators.best(self._join(prepared), lengths, *self._family(prepared))
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators

@@ -1,0 +1,137 @@
+"""A linear chain over tags: scores of the tags of each token, and of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spacy.tokens import Doc
+from thinc.api import (
+    Linear,
+    Maxout,
+    Model,
+    chain,
+    expand_window,
+    with_array,
+    zero_init,
+)
+from thinc.layers.resizable import resize_linear_weighted
+from thinc.types import Floats2d
+
+from spacy_latent.errors import LatentError
+
+NAME = "crf_tagger"
+
+
+@dataclass
+class TagScores:
+    """What the model gives, and what its backprop takes.
+
+    emissions: ``(N, K)``, of the tokens of all docs, one doc after the other.
+    transitions: ``(K + 2, K)``: [previous tag, tag], then those of the first and of the last tag.
+    """
+
+    emissions: Floats2d
+    transitions: Floats2d
+
+
+def build_crf_tagger_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    hidden_width: int | None = None,
+    window_size: int = 1,
+    maxout_pieces: int = 2,
+    nO: int | None = None,
+) -> Model[list[Doc], TagScores]:
+    """Model of ``crf_ner``: docs to scores of a chain of tags (Lafferty et al. 2001).
+
+    tok2vec: the embedder, or a listener.
+    hidden_width: of a maxout layer between the embedder and the tags; None for a linear map.
+    window_size: how many neighbours on each side that layer reads besides the token.
+    maxout_pieces: of that layer.
+    nO: number of tags; set by the component.
+    """
+    if hidden_width is not None and hidden_width < 1:
+        raise LatentError(
+            f"CrfTagger: hidden_width is {hidden_width}; expected at least 1, or null for none."
+        )
+    if window_size < 0:
+        raise LatentError(f"CrfTagger: window_size is {window_size}; expected 0 or more.")
+    layers: list[Model] = [tok2vec]
+    if hidden_width is not None:
+        hidden: Model = Maxout(hidden_width, nP=maxout_pieces, normalize=True, dropout=0.0)
+        if window_size:
+            hidden = chain(expand_window(window_size), hidden)
+        layers.append(with_array(hidden, pad=window_size))
+    layers.append(Linear(nO, hidden_width, init_W=zero_init))
+    model: Model = Model(
+        NAME,
+        forward,
+        init=init,
+        layers=layers,
+        dims={"nO": nO},
+        params={"transitions": None},
+        refs={"tok2vec": tok2vec, "output_layer": layers[-1]},
+    )
+    return model
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    tok2vec, *hidden, output = model.layers
+    tok2vec.initialize(X=X)
+    arrays = None
+    if X:
+        arrays = tok2vec.predict(list(X))
+    elif tok2vec.has_dim("nO"):
+        arrays = [model.ops.alloc2f(1, tok2vec.get_dim("nO"))]
+    for layer in hidden:
+        layer.initialize(X=arrays)
+        if arrays is not None:
+            arrays = layer.predict(arrays)
+    if arrays is not None and not output.has_dim("nI"):
+        output.set_dim("nI", arrays[0].shape[1])
+    if model.has_dim("nO"):
+        tags = model.get_dim("nO")
+        output.set_dim("nO", tags, force=True)
+        if output.has_dim("nI"):
+            output.initialize()
+        model.set_param("transitions", model.ops.alloc2f(tags + 2, tags))
+    return model
+
+
+def set_tags(model: Model, tags: int) -> None:
+    """Make room for as many tags. What is known of the first ones stays."""
+    known = model.maybe_get_dim("nO")
+    if known == tags:
+        return
+    if known is not None and model.has_param("transitions"):
+        old: Any = model.get_param("transitions")
+        new: Any = model.ops.alloc2f(tags + 2, tags)
+        new[:known, :known] = old[:known]
+        new[tags:, :known] = old[known:]
+        model.layers[-1] = resize_linear_weighted(model.layers[-1], tags)
+        model.set_ref("output_layer", model.layers[-1])
+        model.set_param("transitions", new)
+    model.set_dim("nO", tags, force=True)
+
+
+def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    tok2vec, *hidden, output = model.layers
+    arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
+    backprops = []
+    for layer in hidden:
+        arrays, backprop_hidden = layer(arrays, is_train)
+        backprops.append(backprop_hidden)
+    sizes = [len(array) for array in arrays]
+    emissions, backprop_output = output(model.ops.flatten(arrays), is_train)
+
+    def backprop(gradient: TagScores) -> Any:
+        model.inc_grad("transitions", gradient.transitions)
+        ops: Any = model.ops
+        d_arrays = ops.unflatten(backprop_output(gradient.emissions), sizes)
+        for backprop_hidden in reversed(backprops):
+            d_arrays = backprop_hidden(d_arrays)
+        return backprop_tok2vec(d_arrays)
+
+    transitions: Any = model.get_param("transitions")
+    return TagScores(emissions, transitions), backprop

@@ -1,0 +1,270 @@
+"""What a chain of tags learns from: a value of all sequences less that of those that the gold
+annotation allows.
+
+With whole annotation that is one sequence, and these are the Fenchel-Young losses (Blondel et al.
+2020) of four regularizers; where tokens have none, every tag is allowed there, and the second value
+is that of the best, or a sum over, what remains (Tsuboi et al. 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from thinc.api import torch2xp, xp2torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError
+from spacy_latent.models.crf_tagger import TagScores
+from spacy_latent.models.latent_layer_model import group_spans
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
+from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
+
+
+@dataclass
+class TagGroup:
+    """Docs that are padded to a common length.
+
+    docs: their places in the batch. rows: ``(B, N)``, rows of the emissions; at padding one past
+        the last. lengths: ``(B,)``.
+    """
+
+    docs: list[int]
+    rows: Tensor
+    lengths: Tensor
+
+
+def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
+    """The docs that have tokens, in groups of similar length."""
+    groups = group_spans(sizes, [[(0, size)] if size else [] for size in sizes])
+    return [TagGroup([d for d, _ in group.members], group.rows, group.lengths) for group in groups]
+
+
+def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
+    """Sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
+    between, start, end = (part.to(transitions) for part in allowed_transitions(tags, "biluo"))
+    count = len(tags)
+    return TagSequence().bind(
+        transitions[:count] + between, transitions[count] + start, transitions[count + 1] + end
+    )
+
+
+# ---------------------------------------------------------------- values
+
+
+def crf_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+    """The log-partition: −log p(gold) is the loss (Lafferty et al. 2001)."""
+    return chain.log_partition(scores, lengths)
+
+
+def quadratic_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+    """The recursion with the quadratically smoothed maximum (Mensch and Blondel 2018)."""
+    return smoothed_value(chain, scores, lengths, "quadratic")
+
+
+def perceptron_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+    """The score of the best sequence (Collins 2002)."""
+    return chain.log_potential(chain.map(scores, lengths), scores, lengths)
+
+
+def sparsemap_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+    """max over the marginal polytope of μ·s − ½‖μ‖², μ over pairs of neighbouring tags (Niculae et
+    al. 2018a)."""
+    pairs = chain.chain_scores(scores, lengths)
+    mean = LinearChain().sparsemap(pairs.detach(), lengths).mean
+    # By Danskin's theorem the gradient is the mean.
+    taken = torch.where(mean != 0, pairs, 0.0)
+    return (mean * taken - 0.5 * mean.square()).flatten(1).sum(1)
+
+
+VALUES: dict[str, Callable[[TagSequence, Tensor, Tensor], Tensor]] = {
+    "crf": crf_value,
+    "quadratic": quadratic_value,
+    "perceptron": perceptron_value,
+    "sparsemap": sparsemap_value,
+}
+
+
+def tag_loss(
+    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
+) -> Tensor:
+    """Losses ``(B,)`` in nats, never negative.
+
+    scores, allowed: ``(B, N, K)``; allowed is bool, what agrees with the annotation.
+    """
+    gold = scores.masked_fill(~allowed, -torch.inf)
+    value = VALUES[kind]
+    return value(chain, scores, lengths) - value(chain, gold, lengths)
+
+
+def loss_and_gradient(
+    kind: str, found: TagScores, tags: Sequence[str], allowed: Sequence[Tensor]
+) -> tuple[list[float], TagScores, list[int]]:
+    """Losses of the docs, and the gradient of their sum.
+
+    allowed: for each doc ``(n, K)`` bool, what its annotation allows.
+    RETURNS: also the docs whose annotation no sequence of tags agrees with. They do not count.
+    """
+    emissions = xp2torch(found.emissions).requires_grad_()
+    transitions = xp2torch(found.transitions).requires_grad_()
+    losses, left_out, total = [0.0] * len(allowed), [], emissions.new_zeros(())
+    with torch.enable_grad():
+        chain = bound_chain(transitions, tags)
+        padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
+        everything = torch.cat([*allowed, torch.ones(1, len(tags), dtype=torch.bool)])
+        for group in group_docs([len(part) for part in allowed]):
+            scores = padded[group.rows.to(padded.device)]
+            lengths = group.lengths.to(padded.device)
+            open_to = everything[group.rows].to(padded.device)
+            bad = _infeasible(chain, scores, lengths, open_to)
+            left_out += [group.docs[b] for b in bad]
+            open_to[bad] = True
+            each = tag_loss(kind, chain, scores, lengths, open_to)
+            total = total + each.sum()
+            for doc, value in zip(group.docs, each.tolist()):
+                losses[doc] = value
+        d_emissions, d_transitions = torch.autograd.grad(
+            total, (emissions, transitions), allow_unused=True, materialize_grads=True
+        )
+    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
+    return losses, gradient, left_out
+
+
+def _infeasible(chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor) -> list[int]:
+    try:
+        chain.best_tags(scores.masked_fill(~allowed, -torch.inf), lengths)
+    except InfeasibleError as error:
+        return list(error.items)
+    return []
+
+
+def rehearsal_gradient(
+    found: TagScores, teacher: TagScores, tags: Sequence[str], sizes: Sequence[int]
+) -> tuple[float, TagScores]:
+    """The cross-entropy of the chain to that of a teacher with as many tags or fewer first ones, in
+    nats summed over docs, and its gradient: what is expected of the one less of the other."""
+    known = teacher.emissions.shape[1]
+    own = TagScores(
+        found.emissions[:, :known],
+        torch2xp(_first_tags(xp2torch(found.transitions), known)),  # type: ignore[arg-type]
+    )
+    value, uses = _expected_uses(own, tags[:known], sizes)
+    _, wanted = _expected_uses(teacher, tags[:known], sizes)
+    d_emissions = torch.zeros_like(xp2torch(found.emissions))
+    d_emissions[:, :known] = uses[0] - wanted[0]
+    difference = uses[1] - wanted[1]
+    d_transitions = torch.zeros_like(xp2torch(found.transitions))
+    d_transitions[:known, :known] = difference[:known]
+    d_transitions[len(tags) :, :known] = difference[known:]
+    scored = (wanted[0] * xp2torch(own.emissions)).sum()
+    scored = scored + (wanted[1] * xp2torch(own.transitions)).sum()
+    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
+    return float(value - scored), gradient
+
+
+def _first_tags(transitions: Tensor, known: int) -> Tensor:
+    count = transitions.shape[1]
+    rows = [*range(known), count, count + 1]
+    return transitions[rows][:, :known].contiguous()
+
+
+def _expected_uses(
+    found: TagScores, tags: Sequence[str], sizes: Sequence[int]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    emissions = xp2torch(found.emissions).contiguous().requires_grad_()
+    transitions = xp2torch(found.transitions).requires_grad_()
+    with torch.enable_grad():
+        chain, total = bound_chain(transitions, tags), emissions.new_zeros(())
+        padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
+        for group in group_docs(sizes):
+            scores = padded[group.rows.to(padded.device)]
+            total = total + chain.log_partition(scores, group.lengths.to(padded.device)).sum()
+        uses = torch.autograd.grad(
+            total, (emissions, transitions), allow_unused=True, materialize_grads=True
+        )
+    return total.detach(), uses  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- probabilities
+
+
+@dataclass
+class Probabilities:
+    """Of a group of docs, under the distribution that the loss has learned.
+
+    tags: ``(B, N, K)``, of each tag at each token.
+    steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
+    mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, else None.
+    best: ``(B, N)``.
+    """
+
+    tags: np.ndarray
+    best: np.ndarray
+    steps: np.ndarray | None = None
+    mixture: tuple[np.ndarray, np.ndarray] | None = None
+
+    def of_run(self, b: int, start: int, end: int) -> float:
+        """Of the tags of the best sequence from ``start`` to before ``end``, together."""
+        own = self.best[b, start:end]
+        if self.mixture is not None:
+            sequences, weights = self.mixture
+            same = (sequences[:, b, start:end] == own).all(1)
+            return float((same * weights[:, b]).sum())
+        assert self.steps is not None
+        first = self.tags[b, start, own[0]]
+        return float(first * self.steps[b, start + 1 : end].prod())
+
+
+def probabilities(
+    kind: str, chain: TagSequence, best: Tensor, scores: Tensor, lengths: Tensor
+) -> Probabilities:
+    """Of the CRF, also for the perceptron; of the walk that quadratic smoothing induces; or of the
+    mixture of SparseMAP. best: ``(B, N)``, from ``best_tags``."""
+    path = best.cpu().numpy()
+    if kind in ("crf", "perceptron"):
+        followed = chain.follow(best, scores, lengths)
+        return Probabilities(followed[0].cpu().numpy(), path, followed[1].cpu().numpy())
+    pairs = chain.chain_scores(scores, lengths)
+    if kind == "sparsemap":
+        solution = LinearChain().sparsemap(pairs, lengths)
+        sequences = solution.atoms.amax(3).argmax(-1).cpu().numpy()
+        mixture = sequences, solution.weights.cpu().numpy()
+        return Probabilities(solution.mean.sum(2).cpu().numpy(), path, mixture=mixture)
+    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic")
+    of_pairs = walk.double().cpu().numpy()
+    of_tags = of_pairs.sum(2)
+    steps = np.zeros(path.shape)
+    for b, length in enumerate(lengths.tolist()):
+        for i in range(length):
+            before, own = (path[b, i - 1], path[b, i]) if i else (0, path[b, i])
+            whole = of_tags[b, i - 1, before] if i else 1.0
+            steps[b, i] = of_pairs[b, i, before, own] / whole if whole > 0 else 0.0
+    return Probabilities(of_tags, path, steps)
+
+
+def ranked(
+    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, count: int
+) -> list[list[tuple[Tensor, float]]]:
+    """For each doc of a group up to ``count`` sequences ``(n,)`` with their weights, heaviest
+    first: the support of SparseMAP where that was learned, else the best ones with their
+    probabilities."""
+    if kind == "sparsemap":
+        pairs = chain.chain_scores(scores, lengths)
+        solution = LinearChain().sparsemap(pairs, lengths)
+        # Heaviest first, as the solver leaves them.
+        tags, weights = solution.atoms[:count].amax(3).argmax(-1), solution.weights[:count]
+    else:
+        best = chain.top_k(scores, lengths, count)
+        tags = best.z.argmax(-1)
+        weights = (best.scores - chain.log_partition(scores, lengths)).exp()
+    return [
+        [
+            (tags[k, b, :length].cpu(), float(weights[k, b]))
+            for k in range(len(weights))
+            if weights[k, b] > 0
+        ]
+        for b, length in enumerate(lengths.tolist())
+    ]

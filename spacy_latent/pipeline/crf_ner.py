@@ -1,0 +1,439 @@
+"""The component ``crf_ner``: named entities by a linear chain of BILUO tags.
+
+Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from spacy.errors import Errors
+from spacy.language import Language
+from spacy.pipeline.trainable_pipe import TrainablePipe
+from spacy.tokens import Doc, Span
+from spacy.training import Example, remove_bilu_prefix, validate_examples, validate_get_examples
+from spacy.util import check_lexeme_norms
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer, set_dropout_rate
+
+from spacy_latent import annotations
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.batches import annotate_stream
+
+DEFAULT_CONFIG = """
+[crf_ner]
+loss = "crf"
+annotate = "map"
+threshold = 0.01
+alternatives = 0
+scorer = {"@scorers": "spacy.ner_scorer.v1"}
+
+[crf_ner.model]
+@architectures = "spacy-latent.CrfTagger.v1"
+hidden_width = null
+window_size = 1
+maxout_pieces = 2
+
+[crf_ner.model.tok2vec]
+@architectures = "spacy.HashEmbedCNN.v2"
+pretrained_vectors = null
+width = 96
+depth = 4
+embed_size = 2000
+window_size = 1
+maxout_pieces = 3
+subword_features = true
+"""
+LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
+PREFIXES = ("B", "I", "L", "U")
+INSIDE, BEGIN = 1, 3
+
+
+@Language.factory(
+    "crf_ner",
+    assigns=["doc.ents", "token.ent_iob", "token.ent_type", "doc._.latent"],
+    default_config=Config().from_str(DEFAULT_CONFIG)["crf_ner"],
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+)
+def make_crf_ner(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: str,
+    annotate: str,
+    threshold: float,
+    alternatives: int,
+    scorer: Callable | None,
+) -> "CrfEntityRecognizer":
+    return CrfEntityRecognizer(
+        nlp.vocab,
+        model,
+        name,
+        loss=loss,
+        annotate=annotate,
+        threshold=threshold,
+        alternatives=alternatives,
+        scorer=scorer,
+    )
+
+
+class CrfEntityRecognizer(TrainablePipe):
+    """Finds entities as spaCy's ``ner`` does, by the best of all valid sequences of BILUO tags.
+
+    Entities that are on a doc already stay, and those of the component go around them; blocked
+    tokens stay outside. No entity crosses the start of a sentence, where these are set, or begins
+    or ends with white space.
+
+    loss: "crf", −log p(gold); "quadratic", with a smoothed maximum in the recursion (Mensch and
+        Blondel 2018); "perceptron"; or "sparsemap". Tokens without annotation may have any tag.
+    annotate: "map" writes the tags to ``doc._.latent``, "probabilities" those of tags and of
+        entities as well, "none" nothing there.
+    threshold: tags less probable than this are not stored.
+    alternatives: how many ranked sequences to store, the best among them.
+    scorer: as of ``ner``.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model,
+        name: str = "crf_ner",
+        *,
+        loss: str = "crf",
+        annotate: str = "map",
+        threshold: float = 0.01,
+        alternatives: int = 0,
+        scorer: Callable | None = None,
+    ) -> None:
+        annotations.check_settings(name, annotate, threshold, alternatives)
+        if loss not in LOSSES:
+            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        if model.name != "crf_tagger":
+            raise LatentError(
+                f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
+                'model.@architectures = "spacy-latent.CrfTagger.v1" with that model as tok2vec.'
+            )
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.scorer = scorer
+        self._rehearsal_model: Model | None = None
+        self.cfg: dict[str, Any] = {
+            "labels": [],
+            "loss": loss,
+            "annotate": annotate,
+            "threshold": threshold,
+            "alternatives": alternatives,
+        }
+
+    # ---------------------------------------------------------------- labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of entities, in the order in which they came."""
+        return tuple(self.cfg["labels"])
+
+    @property
+    def label_data(self) -> list[str]:
+        return list(self.cfg["labels"])
+
+    @property
+    def tags(self) -> list[str]:
+        """ "O", and four tags for each label. More labels add to the end."""
+        return ["O", *(f"{prefix}-{label}" for label in self.labels for prefix in PREFIXES)]
+
+    def add_label(self, label: str) -> int:
+        """RETURNS: 1, or 0 where the label is known."""
+        if not isinstance(label, str):
+            raise ValueError(Errors.E187)
+        if not label:
+            raise LatentError(f"{self.name}: a label of entities must not be empty.")
+        if label in self.labels:
+            return 0
+        self._allow_extra_label()
+        self.cfg["labels"].append(label)
+        self.vocab.strings.add(label)
+        self._resize()
+        return 1
+
+    def _resize(self) -> None:
+        from spacy_latent.models.crf_tagger import set_tags
+
+        set_tags(self.model, len(self.tags))
+
+    def _allow_extra_label(self) -> None:
+        # TrainablePipe's asks whether the output can grow; it can.
+        return
+
+    # ---------------------------------------------------------------- prediction
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
+        others of its batch go on."""
+        yield from annotate_stream(self, stream, batch_size)
+
+    def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
+        """RETURNS: for each doc the best sequence of tags, None for an empty doc."""
+        import torch
+        from thinc.api import xp2torch
+
+        from spacy_latent.models import tag_losses
+
+        docs = list(docs)
+        found: list[annotations.SpanStructure | None] = [None] * len(docs)
+        if not any(len(doc) for doc in docs):
+            return found
+        if not self.labels:
+            return [_outside(doc) if len(doc) else None for doc in docs]
+        made = self.model.predict(docs)
+        tags = tuple(self.tags)
+        kind, level = self.cfg["loss"], self.cfg["annotate"]
+        masks = [self._open_tags(doc) for doc in docs]
+        emissions = xp2torch(made.emissions)
+        with torch.no_grad():
+            chain = tag_losses.bound_chain(xp2torch(made.transitions), tags)
+            if any(mask is not None for mask in masks):
+                whole = [
+                    np.ones((len(doc), len(tags)), dtype=bool) if mask is None else mask
+                    for doc, mask in zip(docs, masks)
+                ]
+                closed = torch.from_numpy(~np.concatenate(whole)).to(emissions.device)
+                emissions = emissions.masked_fill(closed, -torch.inf)
+            padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
+            for group in tag_losses.group_docs([len(doc) for doc in docs]):
+                scores = padded[group.rows.to(padded.device)]
+                lengths = group.lengths.to(padded.device)
+                best = chain.best_tags(scores, lengths)
+                path = best.cpu().numpy()
+                for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
+                    found[d] = annotations.SpanStructure(
+                        0, n, chain.name, "tags", path[b, :n].copy(), labels=tags
+                    )
+                if level == "probabilities":
+                    likely = tag_losses.probabilities(kind, chain, best, scores, lengths)
+                    for b, d in enumerate(group.docs):
+                        self._add_probabilities(found[d], likely, b)
+                if level != "none" and self.cfg["alternatives"]:
+                    count = self.cfg["alternatives"]
+                    others = tag_losses.ranked(kind, chain, scores, lengths, count)
+                    for d, sequences in zip(group.docs, others):
+                        structure: Any = found[d]
+                        structure.alternatives = [
+                            (sequence.numpy().astype("int32"), weight)
+                            for sequence, weight in sequences
+                        ]
+        return found
+
+    def _add_probabilities(
+        self, structure: annotations.SpanStructure | None, likely: Any, b: int
+    ) -> None:
+        assert structure is not None and structure.labels is not None
+        of_tags = likely.tags[b, : len(structure)]
+        token, tag = np.nonzero(of_tags > max(self.cfg["threshold"], 0.0))
+        structure.parts = np.stack([token, tag], 1).astype("int32")
+        structure.probabilities = of_tags[token, tag].astype("float32")
+        entities = annotations.entities_of(structure.decoded, structure.labels)
+        structure.entity_probabilities = np.array(
+            [likely.of_run(b, start, end) for start, end, _ in entities], dtype="float32"
+        )
+
+    def _open_tags(self, doc: Doc) -> np.ndarray | None:
+        """Tags ``(n, K)`` that each token may have, or None where all may have all: what is on the
+        doc stays, and entities neither cross sentences nor begin or end with white space."""
+        found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE", "SENT_START", "IS_SPACE"])
+        preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
+        starts, spaces = found[:, 2] == 1, found[:, 3] == 1
+        # Of a doc that is one sentence only the first token starts one.
+        starts[:1] = False
+        if not (preset.any() or starts.any() or spaces.any()):
+            return None
+        mask = np.ones((len(doc), len(self.tags)), dtype=bool)
+        prefixes = np.array([tag[0] for tag in self.tags])
+        mask[np.ix_(starts, np.isin(prefixes, ["I", "L"]))] = False
+        mask[np.ix_(spaces, np.isin(prefixes, ["B", "L", "U"]))] = False
+        if preset.any():
+            mask[preset] = False
+            # Blocked tokens, and entities of other labels, which set_annotations keeps.
+            mask[preset, 0] = True
+            for span in doc.ents:
+                if span.label_ in self.labels:
+                    for i, tag in enumerate(_biluo(len(span), span.label_), span.start):
+                        mask[i] = False
+                        mask[i, self.tags.index(tag)] = True
+        return mask
+
+    def set_annotations(
+        self, docs: Iterable[Doc], predictions: Sequence[annotations.SpanStructure | None]
+    ) -> None:
+        for doc, structure in zip(docs, predictions):
+            if structure is not None and structure.labels is not None:
+                found = annotations.entities_of(structure.decoded, structure.labels)
+                ents = list(doc.ents)
+                kept = {(span.start, span.end) for span in ents}
+                ents += [
+                    Span(doc, start, end, label=label)
+                    for start, end, label in found
+                    if (start, end) not in kept
+                ]
+                doc.set_ents(ents, blocked=_blocked(doc), default="outside")
+            if self.cfg["annotate"] != "none":
+                annotations.write(doc, self.name, [] if structure is None else [structure])
+
+    # ---------------------------------------------------------------- training
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
+        docs."""
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = [example for example in examples if len(example.predicted)]
+        validate_examples(examples, "CrfEntityRecognizer.update")
+        self._add_preset_labels(examples)
+        if not examples or not self.labels:
+            return losses
+        set_dropout_rate(self.model, drop)
+        found, backprop = self.model.begin_update([example.predicted for example in examples])
+        loss, gradient = self.get_loss(examples, found)
+        backprop(gradient)
+        if sgd is not None:
+            self.finish_update(sgd)
+        losses[self.name] += loss
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+        """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
+        from spacy_latent.models.tag_losses import loss_and_gradient
+
+        examples = list(examples)
+        allowed = [self._gold_tags(example) for example in examples]
+        losses, gradient, left_out = loss_and_gradient(self.cfg["loss"], scores, self.tags, allowed)
+        if left_out:
+            text = examples[left_out[0]].reference.text[:60]
+            warnings.warn(
+                f"{self.name}: no sequence of entities agrees with the annotation of "
+                f"{len(left_out)} doc(s) of the batch, such as {text!r}. They do not count.",
+                LatentWarning,
+                stacklevel=2,
+            )
+        return float(sum(losses)), gradient
+
+    def _gold_tags(self, example: Example) -> Any:
+        """Tags ``(n, K)`` that agree with the reference, bool: any where that is missing, or where
+        its tokens are not those of the doc."""
+        import torch
+
+        tags = self.tags
+        place = {tag: i for i, tag in enumerate(tags)}
+        allowed = torch.zeros(len(example.predicted), len(tags), dtype=torch.bool)
+        for i, tag in enumerate(example.get_aligned_ner()):
+            if tag is None or tag == "-":
+                allowed[i] = True
+            elif tag in place:
+                allowed[i, place[tag]] = True
+            else:
+                # "U-" marks a blocked token.
+                label = remove_bilu_prefix(tag)
+                if label:
+                    raise LatentError(
+                        f"{self.name}: the entity label {label!r} is unknown; expected one of "
+                        f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
+                        "labels before training."
+                    )
+                allowed[i, 0] = True
+        return allowed
+
+    def _add_preset_labels(self, examples: Sequence[Example]) -> None:
+        """As spaCy's ``ner``: labels of entities that are on the docs before training."""
+        for example in examples:
+            for span in example.predicted.ents:
+                if span.label_:
+                    self.add_label(span.label_)
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+
+        labels: names, such as ``spacy init labels`` writes.
+        """
+        validate_get_examples(get_examples, "CrfEntityRecognizer.initialize")
+        check_lexeme_norms(self.vocab, "crf_ner")
+        if labels is not None:
+            names = list(labels)
+        else:
+            names = sorted(
+                {
+                    span.label_
+                    for example in get_examples()
+                    for span in example.reference.ents
+                    if span.label_
+                }
+            )
+        for name in names:
+            self.add_label(name)
+        self._resize()
+        sample = [example.predicted for example in islice(get_examples(), 10)]
+        assert sample, Errors.E923.format(name=self.name)
+        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+
+    def rehearse(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Stay close to the model as it was: the cross-entropy to its sequences is the loss, for
+        the labels that it knew."""
+        from spacy_latent.models.tag_losses import rehearsal_gradient
+
+        losses = {} if losses is None else losses
+        if self._rehearsal_model is None:
+            return losses
+        losses.setdefault(self.name, 0.0)
+        docs = [example.predicted for example in examples if len(example.predicted)]
+        if not docs or not self.labels:
+            return losses
+        set_dropout_rate(self.model, drop)
+        teacher = self._rehearsal_model.predict(docs)
+        found, backprop = self.model.begin_update(docs)
+        sizes = [len(doc) for doc in docs]
+        loss, gradient = rehearsal_gradient(found, teacher, self.tags, sizes)
+        backprop(gradient)
+        if sgd is not None:
+            self.finish_update(sgd)
+        losses[self.name] += loss
+        return losses
+
+
+def _outside(doc: Doc) -> annotations.SpanStructure:
+    """What there is to say without labels."""
+    nothing = np.zeros(len(doc), dtype="int32")
+    return annotations.SpanStructure(0, len(doc), "TagSequence", "tags", nothing, labels=("O",))
+
+
+def _biluo(length: int, label: str) -> list[str]:
+    if length == 1:
+        return [f"U-{label}"]
+    return [f"B-{label}", *[f"I-{label}"] * (length - 2), f"L-{label}"]
+
+
+def _blocked(doc: Doc) -> list[Span]:
+    """Tokens that must not be part of an entity: spaCy marks them as entities without a label."""
+    found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
+    marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
+    return [doc[i : i + 1] for i in marked.tolist()]
