@@ -24,6 +24,7 @@ from thinc.types import Floats2d
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning, NotTractable
 from spacy_latent.models.listener import LatentListener, remember
+from spacy_latent.pipeline.batches import annotate_stream
 
 DEFAULT_CONFIG = """
 [latent_encoder]
