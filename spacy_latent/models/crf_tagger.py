@@ -63,21 +63,30 @@ def build_crf_tagger_v1(
         if window_size:
             hidden = chain(expand_window(window_size), hidden)
         layers.append(with_array(hidden, pad=window_size))
-    layers.append(Linear(nO, hidden_width, init_W=zero_init))
-    model: Model = Model(
-        NAME,
-        forward,
-        init=init,
-        layers=layers,
-        dims={"nO": nO},
-        params={"transitions": None},
-        refs={"tok2vec": tok2vec, "output_layer": layers[-1]},
-    )
+    layers += [Linear(nO, hidden_width, init_W=zero_init), build_table()]
+    model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO})
+    return set_refs(model)
+
+
+def build_table() -> Model:
+    """A node of its own, because a model that has weights cannot change its dimensions."""
+    return Model("transitions", no_forward, params={"transitions": None})
+
+
+def no_forward(model: Model, X: Any, is_train: bool) -> Any:
+    raise NotImplementedError("This node only holds the transitions of the tagger.")
+
+
+def set_refs(model: Model) -> Model:
+    """Name the parts."""
+    model.set_ref("tok2vec", model.layers[0])
+    model.set_ref("output_layer", model.layers[-2])
+    model.set_ref("transitions", model.layers[-1])
     return model
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
-    tok2vec, *hidden, output = model.layers
+    tok2vec, *hidden, output, table = model.layers
     tok2vec.initialize(X=X)
     arrays = None
     if X:
@@ -95,7 +104,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
         output.set_dim("nO", tags, force=True)
         if output.has_dim("nI"):
             output.initialize()
-        model.set_param("transitions", model.ops.alloc2f(tags + 2, tags))
+        table.set_param("transitions", model.ops.alloc2f(tags + 2, tags))
     return model
 
 
@@ -104,19 +113,21 @@ def set_tags(model: Model, tags: int) -> None:
     known = model.maybe_get_dim("nO")
     if known == tags:
         return
-    if known is not None and model.has_param("transitions"):
-        old: Any = model.get_param("transitions")
+    *_, output, table = model.layers
+    if known is not None and table.has_param("transitions"):
+        old: Any = table.get_param("transitions")
         new: Any = model.ops.alloc2f(tags + 2, tags)
         new[:known, :known] = old[:known]
         new[tags:, :known] = old[known:]
-        model.layers[-1] = resize_linear_weighted(model.layers[-1], tags)
-        model.set_ref("output_layer", model.layers[-1])
-        model.set_param("transitions", new)
+        wider = build_table()
+        wider.set_param("transitions", new)
+        model.layers[-2:] = [resize_linear_weighted(output, tags), wider]
+        set_refs(model)
     model.set_dim("nO", tags, force=True)
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
-    tok2vec, *hidden, output = model.layers
+    tok2vec, *hidden, output, table = model.layers
     arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
     backprops = []
     for layer in hidden:
@@ -126,12 +137,12 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     emissions, backprop_output = output(model.ops.flatten(arrays), is_train)
 
     def backprop(gradient: TagScores) -> Any:
-        model.inc_grad("transitions", gradient.transitions)
+        table.inc_grad("transitions", gradient.transitions)
         ops: Any = model.ops
         d_arrays = ops.unflatten(backprop_output(gradient.emissions), sizes)
         for backprop_hidden in reversed(backprops):
             d_arrays = backprop_hidden(d_arrays)
         return backprop_tok2vec(d_arrays)
 
-    transitions: Any = model.get_param("transitions")
+    transitions: Any = table.get_param("transitions")
     return TagScores(emissions, transitions), backprop

@@ -112,6 +112,8 @@ class TagSequence(Structure):
         from spacy_latent.kernels import operators, tag_sequence
         from spacy_latent.kernels.pool import spread
 
+        if self.part_axes != 2:
+            raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self.prepare(scores, lengths)
         array, sizes = operators.read(self._join(prepared), lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()

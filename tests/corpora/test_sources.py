@@ -10,6 +10,7 @@ import spacy
 from spacy.tokens import DocBin
 
 from spacy_latent.corpora import emerging_entities, sentence_polarity
+from spacy_latent.corpora.iob import read_iob
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.errors import LatentError
 
@@ -69,12 +70,12 @@ def test_split_is_disjoint_stratified_and_seeded():
 
 def test_iob_reader_survives_the_quirks_of_the_files():
     text = "a\tB-x\nb\tI-x\n\t\n\ufeffc\tI-y\nd\u2028e\tO\n\n\n"
-    assert list(emerging_entities.read_iob(text)) == [
+    assert list(read_iob(text)) == [
         (["a", "b"], ["B-x", "I-x"]),
         (["c", "d\u2028e"], ["B-y", "O"]),
     ]
     with pytest.raises(LatentError, match="Line 2"):
-        list(emerging_entities.read_iob("a\tO\nb no tag\n"))
+        list(read_iob("a\tO\nb no tag\n"))
 
 
 @pytest.mark.skipif(not (DATA / "ner-wnut17").is_dir(), reason="the data are not here")

@@ -381,3 +381,56 @@ def test_operators_follow_the_rules_of_torch() -> None:
     torch.library.opcheck(operators.log_partition, arguments)
     torch.library.opcheck(operators._marginals, (*arguments, True))
     torch.library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_steps_along_a_sequence_against_enumeration(scale: float) -> None:
+    """At 1000 the kernel runs on logarithms."""
+    torch.manual_seed(1)
+    num_tags, n = 3, 4
+    emissions, bound = torch.randn(n, num_tags).double() * scale, random_bound(num_tags, scale)
+    chain = TagSequence().bind(*bound)
+    every = sequences_of(n, num_tags)
+    weights = totals_of(every, emissions, bound).softmax(0)
+    scores, lengths = padded(emissions, n + 2), torch.tensor([n])
+    for tags in [chain.best_tags(scores, lengths)[0, :n], torch.tensor([0, 2, 1, 1])]:
+        given = torch.full((1, n + 2), -1)
+        given[0, :n] = tags
+        marginals, steps = chain.follow(given, scores, lengths)
+        torch.testing.assert_close(marginals, chain.marginals(scores, lengths))
+        assert not steps[0, n:].any()
+        for start in range(n):
+            for end in range(start + 1, n + 1):
+                agrees = (every[:, start:end] == tags[start:end]).all(1)
+                found = marginals[0, start, tags[start]] * steps[0, start + 1 : end].prod()
+                torch.testing.assert_close(found, (weights * agrees).sum(), atol=1e-12, rtol=1e-9)
+
+
+def test_a_chain_of_pairs_has_the_same_sequences_at_the_same_scores() -> None:
+    torch.manual_seed(0)
+    emissions = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([4, 2])
+    bound = tuple(part.requires_grad_() for part in random_bound(3))
+    for chain in (TagSequence(), TagSequence().bind(*bound)):
+        pairs = chain.chain_scores(emissions, lengths)
+        own, other = (
+            chain.log_partition(emissions, lengths),
+            LinearChain().log_partition(pairs, lengths),
+        )
+        torch.testing.assert_close(own, other)
+        leaves = [emissions, *(bound if chain.bound is not None else ())]
+        for a, b in zip(
+            torch.autograd.grad(own.sum(), leaves), torch.autograd.grad(other.sum(), leaves)
+        ):
+            torch.testing.assert_close(a, b)
+
+
+def test_best_tags_are_the_map() -> None:
+    torch.manual_seed(0)
+    chain = TagSequence().bind(*random_bound(3))
+    scores, lengths = torch.randn(3, 5, 3).double(), torch.tensor([5, 0, 2])
+    tags = chain.best_tags(scores, lengths)
+    z = chain.map(scores, lengths)
+    assert (tags[1] == -1).all() and (tags[2, 2:] == -1).all()
+    torch.testing.assert_close(z.sum(-1), (tags >= 0).to(z))
+    assert (z.argmax(-1)[tags >= 0] == tags[tags >= 0]).all()

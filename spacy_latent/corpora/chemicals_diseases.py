@@ -1,0 +1,36 @@
+"""BC5CDR (Li et al. 2016): chemicals and diseases in abstracts, as Crichton et al. (2017) split it.
+
+python -m spacy_latent.corpora.chemicals_diseases corpus/bc5cdr
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from spacy_latent.corpora.iob import convert
+from spacy_latent.corpora.sources import Source
+
+FOLDER = "ner-bc5cdr"
+SOURCES = {
+    "train": Source(
+        FOLDER,
+        "train.tsv",
+        "b731361c0ed73afd04cc5fdad39afcdfd8f325d6e46c282339185a91d1af4c14",
+    ),
+    "dev": Source(
+        FOLDER,
+        "devel.tsv",
+        "b909de65c4f7e3c23bb09ad52d654cdc92e96db941abe1a5dcf6f6010c03cff5",
+    ),
+}
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads/bc5cdr")) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT."""
+    convert(SOURCES, output, downloads)
+
+
+if __name__ == "__main__":
+    typer.run(main)

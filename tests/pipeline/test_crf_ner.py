@@ -1,0 +1,334 @@
+"""``crf_ner`` beside spaCy's ``ner``: what it learns from, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+from thinc.api import Config
+
+from spacy_latent.errors import LatentError, LatentWarning
+from tests.pipeline.small_pipelines import (
+    TOK2VEC,
+    examples,
+    initialized,
+    latent_pipeline,
+    step,
+)
+
+MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
+LISTENING = {
+    "tok2vec": {"@architectures": "spacy-latent.LatentListener.v1", "width": 16},
+    "hidden_width": 8,
+}
+
+
+def pipeline(**config: Any) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": MODEL, **config})
+    return nlp
+
+
+def trained(steps: int = 20, **config: Any) -> Language:
+    nlp = pipeline(**config)
+    optimizer = initialized(nlp)
+    for _ in range(steps):
+        nlp.update(examples(nlp), sgd=optimizer)
+    return nlp
+
+
+def entities(doc: Doc) -> list[tuple[str, str]]:
+    return [(ent.text, ent.label_) for ent in doc.ents]
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return trained(annotate="probabilities", alternatives=3)
+
+
+@pytest.mark.parametrize("loss", ["crf", "quadratic", "perceptron", "sparsemap"])
+def test_each_loss_learns_the_entities(loss: str) -> None:
+    nlp = trained(loss=loss, annotate="probabilities", alternatives=2)
+    assert nlp.evaluate(examples(nlp))["ents_f"] == 1.0
+    doc = nlp("I like London a lot")
+    assert entities(doc) == [("London", "GPE")]
+    (found,) = doc._.latent["crf_ner"].entities()
+    assert (found.start, found.end, found.label) == (2, 3, "GPE") and 0 < found.probability <= 1
+    (span,) = doc._.latent["crf_ner"].spans
+    assert 1 <= len(span.alternatives) <= 2 and span.alternatives[0][1] > 0
+
+
+def test_what_is_written_survives_bytes_and_doc_bin(nlp: Language) -> None:
+    docs = list(nlp.pipe(["I like London a lot", "", "Berlin", " "]))
+    blank = spacy.blank("en").vocab
+    copies = [Doc(blank).from_bytes(doc.to_bytes()) for doc in docs]
+    bins = DocBin(docs=docs, store_user_data=True)
+    for doc, *others in zip(docs, copies, bins.get_docs(blank)):
+        own = doc._.latent["crf_ner"]
+        for other in others:
+            assert entities(other) == entities(doc)
+            again = other._.latent["crf_ner"]
+            assert again.entities() == own.entities()
+            assert again.entities(alternative=1) == own.entities(alternative=1)
+            assert len(again.spans) == bool(len(doc))
+    (span,) = docs[0]._.latent["crf_ner"].spans
+    token, tag = span.parts.T  # type: ignore[union-attr]
+    totals = np.bincount(token, span.probabilities, minlength=5)
+    assert (totals > 0.9).all() and (totals < 1.001).all()
+    assert span.labels is not None and span.labels[tag[0]] == "O"
+    (drawing,) = docs[0]._.latent["crf_ner"].to_displacy()
+    assert "U-GPE" in drawing["spans"][2]["label"]
+
+
+def test_a_pipeline_comes_back_from_disk_the_same(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    text = "I hate Paris and London a lot"
+    assert entities(again(text)) == entities(nlp(text)) != []
+    first, second = (pipe(text)._.latent["crf_ner"].entities() for pipe in (nlp, again))
+    assert first == second
+
+
+def test_neither_batch_nor_order_change_a_prediction(nlp: Language) -> None:
+    texts = ["London " * 40, "I like Paris", "", "Berlin is very grey", "one"]
+    together = [doc._.latent["crf_ner"] for doc in nlp.pipe(texts)]
+    backward = [doc._.latent["crf_ner"] for doc in nlp.pipe(texts[::-1], batch_size=2)][::-1]
+    for own, other in zip(together, backward):
+        for a, b in zip(own.entities(), other.entities(), strict=True):
+            assert (a.start, a.end, a.label) == (b.start, b.end, b.label)
+            assert a.probability == pytest.approx(b.probability, abs=1e-4)
+
+
+def test_updates_reach_embedder_tags_and_transitions() -> None:
+    nlp = pipeline()
+    optimizer = initialized(nlp)
+    model = nlp.get_pipe("crf_ner").model  # type: ignore[union-attr]
+    embedder = next(node for node in model.get_ref("tok2vec").walk() if node.has_param("E"))
+
+    def weights() -> list[np.ndarray]:
+        output = model.get_ref("output_layer")
+        found = [
+            output.get_param("W"),
+            model.get_ref("transitions").get_param("transitions"),
+            embedder.get_param("E"),
+        ]
+        return [np.array(part) for part in found]
+
+    before = weights()
+    for _ in range(2):
+        nlp.update(examples(nlp), sgd=optimizer)
+    for old, new in zip(before, weights()):
+        assert np.isfinite(new).all() and not np.array_equal(old, new)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, second = (trained(3).to_bytes(exclude=["vocab"]) for _ in range(2))
+    assert first == second
+
+
+def test_it_trains_a_latent_encoder() -> None:
+    nlp = latent_pipeline()
+    nlp.add_pipe("crf_ner", config={"model": LISTENING})
+    optimizer = initialized(nlp)
+    for _ in range(2):
+        losses = step(nlp, examples(nlp), optimizer)
+    assert losses["latent_encoder"] > 0 and losses["crf_ner"] > 0
+    assert set(nlp("I like London")._.latent) == {"latent_encoder", "crf_ner"}
+
+
+# ---------------------------------------------------------------- what is known already
+
+
+def test_entities_that_are_there_stay_and_blocked_tokens_stay_outside(nlp: Language) -> None:
+    doc = nlp.make_doc("I like London a lot")
+    doc.ents = [Span(doc, 0, 2, label="GPE"), Span(doc, 3, 5, label="OTHER")]
+    assert entities(nlp(doc)) == [("I like", "GPE"), ("London", "GPE"), ("a lot", "OTHER")]
+    doc = nlp.make_doc("I like London a lot")
+    doc.set_ents([], blocked=[doc[2:3]], default="missing")
+    assert entities(nlp(doc)) == []
+    assert doc[2].ent_iob == 3 and not doc[2].ent_type
+    certain = [e for e in nlp(doc)._.latent["crf_ner"].entities() if e.start == 2]
+    assert not certain
+
+
+def test_entities_do_not_cross_sentences_or_begin_with_white_space(nlp: Language) -> None:
+    sequences = nlp.get_pipe("crf_ner")
+    doc = Doc(nlp.vocab, words=["New", "\n", "York", "London"], sent_starts=[1, 0, 0, 1])
+    mask = sequences._open_tags(doc)  # type: ignore[union-attr]
+    tags = sequences.tags  # type: ignore[union-attr]
+    allowed = [{tags[k] for k in np.flatnonzero(row)} for row in mask]
+    assert allowed[0] == set(tags)
+    assert allowed[1] == {"O", "I-GPE"}
+    assert allowed[3] == {"O", "B-GPE", "U-GPE"}
+    assert sequences._open_tags(nlp.make_doc("New York")) is None  # type: ignore[union-attr]
+
+
+def test_missing_annotation_is_not_taken_for_the_absence_of_entities() -> None:
+    """One entity is annotated, and nothing else; whole annotation says that the rest is outside."""
+    nlp = pipeline()
+    words = ["London", "met", "Paris"]
+
+    def example(complete: bool) -> Example:
+        reference = Doc(nlp.vocab, words=words)
+        default = "outside" if complete else "missing"
+        reference.set_ents([Span(reference, 0, 1, label="GPE")], default=default)
+        return Example(Doc(nlp.vocab, words=words), reference)
+
+    for complete in (True, False):
+        optimizer = initialized(nlp, sample=[example(complete)])
+        for _ in range(40):
+            losses = nlp.update([example(complete)], sgd=optimizer)
+        crf: Any = nlp.get_pipe("crf_ner")
+        found = crf.model.predict([Doc(nlp.vocab, words=words)]).emissions
+        outside = found[:, 0] - found[:, 1:].max(1)
+        assert losses["crf_ner"] < 0.5 and outside[0] < 0
+        assert (outside[2] > 0) == complete
+    unknown = Example(Doc(nlp.vocab, words=words), Doc(nlp.vocab, words=words))
+    assert nlp.update([unknown])["crf_ner"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_entities_that_the_tokens_do_not_fit_count_as_missing() -> None:
+    nlp = pipeline()
+    initialized(nlp)
+    reference = Doc(nlp.vocab, words=["New", "York", "ers"], spaces=[True, False, False])
+    reference.ents = [Span(reference, 0, 2, label="GPE")]
+    misaligned = Example(Doc(nlp.vocab, words=["New", "Yorkers"]), reference)
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf._gold_tags(misaligned).all()
+    assert np.isfinite(nlp.update([misaligned])["crf_ner"])
+
+
+def test_annotation_that_nothing_agrees_with_is_named() -> None:
+    nlp = pipeline()
+    initialized(nlp)
+    crf: Any = nlp.get_pipe("crf_ner")
+    broken = examples(nlp)[:1]
+    crf._gold_tags = lambda example: __import__("torch").zeros(5, 5, dtype=bool)
+    with pytest.warns(LatentWarning, match="no sequence of entities agrees.*London"):
+        losses = nlp.update(broken)
+    assert losses["crf_ner"] == 0.0
+
+
+# ---------------------------------------------------------------- labels
+
+
+def test_labels_may_be_added_and_what_was_learned_stays() -> None:
+    nlp = trained()
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf.labels == ("GPE",) and crf.label_data == ["GPE"]
+    before = crf.model.predict([nlp.make_doc("I like London")])
+    assert crf.add_label("GPE") == 0 and crf.add_label("PERSON") == 1
+    after = crf.model.predict([nlp.make_doc("I like London")])
+    np.testing.assert_allclose(after.emissions[:, :5], before.emissions, atol=1e-6)
+    np.testing.assert_array_equal(after.transitions[:5, :5], before.transitions[:5])
+    np.testing.assert_array_equal(after.transitions[9:, :5], before.transitions[5:])
+    assert entities(nlp("I like London"))[0] == ("London", "GPE")
+    optimizer = nlp.resume_training()
+    doc = nlp.make_doc("I like Anna")
+    example = Example.from_dict(doc, {"entities": [(7, 11, "PERSON")]})
+    for _ in range(30):
+        nlp.update([example], sgd=optimizer)
+        losses = nlp.rehearse(examples(nlp), sgd=optimizer)
+    assert losses["crf_ner"] > 0
+    assert entities(nlp("I like Anna")) == [("Anna", "PERSON")]
+    assert entities(nlp("I hate Paris")) == [("Paris", "GPE")]
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert entities(again("I like Anna")) == [("Anna", "PERSON")]
+
+
+def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
+    nlp = pipeline()
+    nlp.config["initialize"]["components"]["crf_ner"] = {"labels": ["ORG"]}
+    nlp.initialize(lambda: examples(nlp))
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf.labels == ("ORG",)
+    with pytest.raises(LatentError, match=r"label 'GPE' is unknown.*ORG.*add_label"):
+        nlp.update(examples(nlp))
+
+
+def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
+    nlp = pipeline()
+    blank = Example(nlp.make_doc("no entities"), nlp.make_doc("no entities"))
+    optimizer = nlp.initialize(lambda: [blank])
+    assert nlp.update([blank], sgd=optimizer)["crf_ner"] == 0.0
+    assert entities(nlp("nothing here")) == []
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"loss": "hinge"}, "loss is 'hinge'; expected one of crf, quadratic"),
+        ({"annotate": "all"}, "annotate is 'all'"),
+        ({"alternatives": -1}, "alternatives is -1"),
+        ({"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}}, "CrfTagger.v1"),
+        ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
+        ({"model": {**MODEL, "window_size": -1}}, "window_size is -1"),
+    ],
+)
+def test_impossible_settings_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(LatentError, match=message):
+        pipeline(**config)
+
+
+def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(nlp: Language) -> None:
+    crf: Any = nlp.get_pipe("crf_ner")
+    failed: list[str] = []
+    real = crf.model._func
+
+    def broken(model: Any, docs: list[Doc], is_train: bool) -> Any:
+        found, backprop = real(model, docs, is_train)
+        if any(doc.text == "bad" for doc in docs):
+            found.emissions[:] = np.nan
+        return found, backprop
+
+    nlp.set_error_handler(lambda name, proc, docs, error: failed.extend(doc.text for doc in docs))
+    crf.model._func = broken
+    try:
+        kept = [doc.text for doc in nlp.pipe(["I like London", "bad", "Paris"])]
+    finally:
+        crf.model._func = real
+        nlp.set_error_handler(lambda *_: None)
+    assert kept == ["I like London", "Paris"] and failed == ["bad"]
+
+
+def test_a_long_doc(nlp: Language) -> None:
+    doc = nlp(Doc(nlp.vocab, words=["I", "like", "London", "."] * 2_500))
+    found = {ent.start for ent in doc.ents}
+    assert found >= set(range(2, 10_000, 4))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes(nlp: Language, method: str, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path / "model")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, spacy\n"
+        "if __name__ == '__main__':\n"
+        f"    multiprocessing.set_start_method({method!r})\n"
+        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
+        "    docs = list(nlp.pipe(['I like London'] * 6, n_process=2, batch_size=2))\n"
+        "    print(*{doc._.latent['crf_ner'].entities()[0].label for doc in docs})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "GPE", done.stderr
+
+
+def test_the_recipes_fill_without_a_change() -> None:
+    for name in ("ner_crf", "ner_baseline"):
+        path = Path(__file__).parents[2] / "configs" / f"{name}.cfg"
+        config = Config().from_disk(path, interpolate=False)
+        filled = spacy.util.load_model_from_config(config, auto_fill=True).config
+        assert filled["components"] == config.interpolate()["components"]
