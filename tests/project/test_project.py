@@ -1,11 +1,15 @@
 """project.yml: every workflow's commands, inputs and configs fit together."""
 
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 import srsly
 from typer.testing import CliRunner
 from weasel.cli.main import app
+
+import spacy_latent.corpora
 
 ROOT = Path(__file__).parents[2]
 PROJECT = srsly.read_yaml(ROOT / "project.yml")
@@ -36,8 +40,9 @@ def test_the_demo_runs_dry():
 
 
 def test_assets_have_checksums_or_are_checked_when_read():
-    from spacy_latent.corpora import emerging_entities, sentence_polarity
-
-    checked = {source.archive or source.name for source in sentence_polarity.SOURCES.values()}
-    checked |= {source.name for source in emerging_entities.SOURCES.values()}
+    checked = set()
+    for found in iter_modules(spacy_latent.corpora.__path__):
+        module = import_module(f"spacy_latent.corpora.{found.name}")
+        sources = getattr(module, "SOURCES", {})
+        checked |= {source.archive or source.name for source in sources.values()}
     assert {Path(asset["dest"]).name for asset in PROJECT["assets"]} == checked
