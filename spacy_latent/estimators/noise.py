@@ -46,7 +46,7 @@ def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -
 
 
 def repeat_with_noise(
-    scores: Tensor, lengths: Tensor, noise: Noise, scale: float, num_samples: int, k: int
+    scores: Tensor, lengths: Tensor, noise: Noise, scale: float, num_samples: int, k: int = 10
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``num_samples`` perturbed copies of a batch, one after another, ``(K·B, *parts)``; their
     noise; and their lengths. The noise of all parts is drawn at once: it is what a method with a

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.noise import Noise, check_noise, draw_noise
+from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.relaxation import project_relaxed
 
@@ -31,6 +31,7 @@ class Spigot(Estimator):
     noise, scale: with noise z = MAP(s + ε) in training, as in PerturbAndMap, and the backward is
         that at s + ε. An extension: without it, scores that all prefer the same trivial structure
         see no other.
+    num_samples: with noise, the number K of structures drawn per item, each of weight 1/K.
     """
 
     hard = True
@@ -45,9 +46,15 @@ class Spigot(Estimator):
         tolerance: float = 1e-6,
         noise: Noise | None = None,
         scale: float = 1.0,
+        num_samples: int = 1,
     ) -> None:
         if noise is not None:
-            check_noise(self.name, noise, scale, 1, 1)
+            check_noise(self.name, noise, scale, num_samples, 1)
+        elif num_samples != 1:
+            raise LatentError(
+                f"Spigot: num_samples is {num_samples} without noise, which would give as many "
+                "times the same structure. Set noise, or num_samples = 1."
+            )
         if projection not in ("exact", "relaxed"):
             raise LatentError(
                 f"Spigot: projection is {projection!r}; expected 'exact' or 'relaxed'."
@@ -71,6 +78,7 @@ class Spigot(Estimator):
         self.tolerance = tolerance
         self.noise: Noise | None = noise
         self.scale = scale
+        self.num_samples = num_samples
 
     def check(self, structure: Structure) -> None:
         super().check(structure)
@@ -92,13 +100,16 @@ class Spigot(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        if is_train:
-            if self.noise is not None:
-                scores = scores + draw_noise(self.noise, scores, self.scale)
-            z = _ProjectedGradient.apply(scores, structure, lengths, self)
-        else:
+        batch = scores.shape[0]
+        if not is_train:
             z = structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+            return Draw(z[None], scores.new_ones((1, batch)))
+        count = self.num_samples
+        if self.noise is not None:
+            scores, _, lengths = repeat_with_noise(scores, lengths, self.noise, self.scale, count)
+        z = _ProjectedGradient.apply(scores, structure, lengths, self)
+        weights = scores.new_full((count, batch), 1.0 / count)
+        return Draw(z.view(count, batch, *scores.shape[1:]), weights)
 
 
 class _ProjectedGradient(torch.autograd.Function):
@@ -118,10 +129,13 @@ class _ProjectedGradient(torch.autograd.Function):
         z, allowed, lengths = ctx.saved_tensors
         estimator: Spigot = ctx.estimator
         gradient = gradient.masked_fill(~allowed, 0.0)
-        if estimator.scale_by_batch:
-            gradient = gradient * gradient.shape[0]
+        # The gradient of each sample is divided by their number already.
+        count = estimator.num_samples
+        items = gradient.shape[0] // count if estimator.scale_by_batch else 1
+        gradient = gradient * (count * items)
         if estimator.max_norm is not None:
             norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
             gradient = gradient * (estimator.max_norm / norm.clamp_min(estimator.max_norm))
         points = (z - estimator.step_size * gradient).masked_fill(~allowed, -torch.inf)
-        return z - estimator.project(ctx.structure, points, lengths), None, None, None
+        step = z - estimator.project(ctx.structure, points, lengths)
+        return step / count, None, None, None

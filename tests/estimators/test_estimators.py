@@ -69,6 +69,24 @@ def test_spigot_with_noise_is_spigot_at_the_noisy_scores() -> None:
     torch.testing.assert_close(predicted, SpanningTree().map(scores, LENGTHS))
 
 
+def test_spigot_draws_several_structures_and_takes_the_mean_of_their_steps() -> None:
+    scores, upstream = make_scores(2), torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    torch.manual_seed(0)
+    draw = Spigot(noise="gumbel", num_samples=2)(SpanningTree(), scores, LENGTHS, True)
+    assert draw.z.shape == (2, 3, 4, 4) and draw.weights.eq(0.5).all()
+    losses = (draw.z * upstream).sum((1, 2, 3))
+    (found,) = torch.autograd.grad(losses.mean(), scores)
+    torch.manual_seed(0)
+    noise = draw_noise("gumbel", scores.repeat(2, 1, 1), 1.0).view(2, *scores.shape)
+    steps = []
+    for one, own in zip(noise, upstream):
+        noisy = (scores + one).detach().requires_grad_()
+        steps.append(gradient_at_scores(Spigot(), noisy, own)[1])
+    torch.testing.assert_close(found, (steps[0] + steps[1]) / 2)
+    with pytest.raises(LatentError, match="num_samples is 2 without noise"):
+        Spigot(num_samples=2)
+
+
 @pytest.mark.parametrize("step_size, max_norm", [(1.0, None), (0.3, None), (1.0, 0.5)])
 def test_spigot_exact_against_its_definition(step_size: float, max_norm: float | None) -> None:
     scores, upstream = make_scores(2), torch.randn(3, 4, 4, dtype=torch.float64)
