@@ -78,6 +78,14 @@ class SparseSolution:
         """
         return self._expand()
 
+    def cast(self, dtype: torch.dtype) -> SparseSolution:
+        """The same in another precision; the gap stays as it is."""
+        if self.mean.dtype == dtype:
+            return self
+        expand = self._expand
+        mean, weights = self.mean.to(dtype), self.weights.to(dtype)
+        return SparseSolution(mean, weights, self.gap, lambda: expand().to(dtype))
+
 
 class Structure(ABC):
     """A set of structures over parts. Subclasses are stateless and may be pickled.
@@ -256,7 +264,8 @@ class Structure(ABC):
         from spacy_latent.structures.active_set import solve_with_oracle
 
         prepared, lengths = self.prepare(scores, lengths)
-        return solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
+        solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
+        return solution.cast(scores.dtype)
 
     def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
         """What an annotation stores of one 0/1 structure ``(*parts)``: here, the chosen parts."""

@@ -71,7 +71,8 @@ class OneToOneAlignment(Structure):
         from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 
         prepared, lengths = self.prepare(scores, lengths)
-        return solve_one_to_one(self, prepared, lengths, max_iter, tolerance, self.unaligned)
+        options = max_iter, tolerance, self.unaligned
+        return solve_one_to_one(self, prepared, lengths, *options).cast(scores.dtype)
 
     def sinkhorn(
         self,

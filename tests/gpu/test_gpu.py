@@ -1,0 +1,116 @@
+"""What needs a GPU. ``python -m benchmarks gpu`` runs these where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.cases import scores_for, structures
+from spacy_latent.structures.base import Structure
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+OPERATIONS = ("map", "log_partition", "marginals", "entropy", "sparsemap", "sample", "top_k")
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    pytest.importorskip("cupy")
+    from thinc.api import require_cpu, require_gpu
+
+    require_gpu(0)
+    yield
+    require_cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("structure", structures(), ids=lambda structure: structure.name)
+def test_each_operation_stays_on_its_device_and_agrees_with_the_cpu(
+    structure: Structure, dtype: torch.dtype
+) -> None:
+    scores, lengths = scores_for(structure, 7, 3, "cuda")
+    scores = scores.to(dtype)
+    for operation in OPERATIONS:
+        if {operation} - structure.tractable - {"map", "sparsemap", "top_k"}:
+            continue
+        options = {"k": 2} if operation == "top_k" else {}
+        results = []
+        for device in ("cuda", "cpu"):
+            torch.manual_seed(0)
+            found = getattr(structure, operation)(scores.to(device), lengths.to(device), **options)
+            results.append(getattr(found, "mean" if operation == "sparsemap" else "z", found))
+        own, reference = results
+        assert own.device.type == "cuda" and own.dtype == dtype
+        torch.testing.assert_close(own.cpu(), reference, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_take_streams_as_they_come() -> None:
+    """Scores that another stream is still writing are waited for."""
+    structure = structures()[0]
+    scores, lengths = scores_for(structure, 20, 8, "cuda")
+    expected = structure.map(2.0 * scores, lengths)
+    torch.testing.assert_close(structure.map(scores + scores, lengths), expected)
+
+
+@pytest.mark.parametrize("mixed_precision", [False, True])
+@pytest.mark.parametrize("estimator", ["Marginals", "SparseMAP", "StraightThrough"])
+def test_a_latent_pipeline_trains_and_predicts(
+    gpu: Any, estimator: str, mixed_precision: bool
+) -> None:
+    from tests.pipeline.small_pipelines import examples, initialized, latent_pipeline, step
+
+    settings = {
+        "model": {
+            "tok2vec": {
+                "@architectures": "spacy.HashEmbedCNN.v2",
+                "width": 16,
+                "depth": 1,
+                "embed_size": 100,
+                "window_size": 1,
+                "maxout_pieces": 2,
+                "subword_features": True,
+                "pretrained_vectors": None,
+            },
+            "estimator": {"@misc": f"spacy-latent.{estimator}.v1"},
+            "mixed_precision": mixed_precision,
+        }
+    }
+    nlp = latent_pipeline("textcat", "ner", encoder=settings)
+    optimizer = initialized(nlp)
+    for _ in range(3):
+        losses = step(nlp, examples(nlp), optimizer)
+    assert all(np.isfinite(value) for value in losses.values())
+    doc = nlp("I like London a lot")
+    assert len(doc._.latent["latent_encoder"].heads) == 5
+    assert all(isinstance(score, float) for score in doc.cats.values())
+
+
+def test_components_with_losses_of_their_own_train(gpu: Any) -> None:
+    import spacy
+
+    from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    optimizer = initialized(nlp)
+    for _ in range(30):
+        losses = nlp.update(examples(nlp), sgd=optimizer)
+    assert all(np.isfinite(value) for value in losses.values())
+    doc = nlp("I like London a lot")
+    assert [ent.text for ent in doc.ents] == ["London"]
+    assert all(isinstance(value, np.ndarray) for value in _arrays(doc.user_data))
+
+
+def _arrays(value: Any) -> list[Any]:
+    """Everything in it with a shape: nothing of a GPU may stay on a doc."""
+    if isinstance(value, dict):
+        return [found for part in value.values() for found in _arrays(part)]
+    if isinstance(value, (list, tuple)):
+        return [found for part in value for found in _arrays(part)]
+    return [value] if hasattr(value, "shape") else []
