@@ -247,24 +247,20 @@ def probabilities(
 
 def ranked(
     kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, count: int
-) -> list[list[tuple[Tensor, float]]]:
-    """For each doc of a group up to ``count`` sequences ``(n,)`` with their weights, heaviest
+) -> list[list[tuple[np.ndarray, float]]]:
+    """For each doc of a group up to ``count`` sequences ``(n,)`` int32 with their weights, heaviest
     first: the support of SparseMAP where that was learned, else the best ones with their
     probabilities."""
     if kind == "sparsemap":
-        pairs = chain.chain_scores(scores, lengths)
-        solution = LinearChain().sparsemap(pairs, lengths)
+        solution = LinearChain().sparsemap(chain.chain_scores(scores, lengths), lengths)
         # Heaviest first, as the solver leaves them.
-        tags, weights = solution.atoms[:count].amax(3).argmax(-1), solution.weights[:count]
+        tags = solution.atoms[:count].amax(3).argmax(-1).int()
+        weights = solution.weights[:count]
     else:
-        best = chain.top_k(scores, lengths, count)
-        tags = best.z.argmax(-1)
-        weights = (best.scores - chain.log_partition(scores, lengths)).exp()
+        tags, totals = chain.top_k_tags(scores, lengths, count)
+        weights = (totals - chain.log_partition(scores, lengths)).exp()
+    sequences, shares = tags.cpu().numpy(), weights.cpu().numpy()
     return [
-        [
-            (tags[k, b, :length].cpu(), float(weights[k, b]))
-            for k in range(len(weights))
-            if weights[k, b] > 0
-        ]
-        for b, length in enumerate(lengths.tolist())
+        [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(shares[:, b])]
+        for b, n in enumerate(lengths.tolist())
     ]

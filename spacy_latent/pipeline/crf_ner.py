@@ -220,10 +220,7 @@ class CrfEntityRecognizer(TrainablePipe):
                     others = tag_losses.ranked(kind, chain, scores, lengths, count)
                     for d, sequences in zip(group.docs, others):
                         structure: Any = found[d]
-                        structure.alternatives = [
-                            (sequence.numpy().astype("int32"), weight)
-                            for sequence, weight in sequences
-                        ]
+                        structure.alternatives = sequences
         return found
 
     def _add_probabilities(

@@ -173,15 +173,20 @@ class TagSequence(Structure):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        tags, totals = self.top_k_tags(scores, lengths, k)
+        z = self._indicate(tags, self.prepare(scores, lengths)[0])
+        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+
+    def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
+        their scores ``(K, B)`` float64, −inf where there are fewer."""
         from spacy_latent.kernels import operators
         from spacy_latent.kernels.linear_chain import k_best
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self.prepare(scores.detach(), lengths)
         place, options = self._family(prepared)
         family, kernel = operators.family_of(place), self._k_best_kernel()
-        tags, totals = k_best(self._join(prepared), lengths, k, family, kernel, options)
-        z = self._indicate(tags, prepared)
-        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+        return k_best(self._join(prepared), lengths, k, family, kernel, options)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
