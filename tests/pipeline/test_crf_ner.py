@@ -332,3 +332,22 @@ def test_the_recipes_fill_without_a_change() -> None:
         config = Config().from_disk(path, interpolate=False)
         filled = spacy.util.load_model_from_config(config, auto_fill=True).config
         assert filled["components"] == config.interpolate()["components"]
+
+
+def test_it_may_be_sourced_and_its_listener_replaced(tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": listener, "hidden_width": 8}})
+    optimizer = initialized(nlp)
+    for _ in range(30):
+        step(nlp, examples(nlp), optimizer)
+    assert entities(nlp("I like London")) == [("London", "GPE")]
+    other = spacy.blank("en")
+    nlp.replace_listeners("tok2vec", "crf_ner", ["model.tok2vec"])
+    other.add_pipe("crf_ner", source=nlp)
+    assert entities(other("I like London")) == [("London", "GPE")]
+    other.to_disk(tmp_path)
+    assert entities(spacy.load(tmp_path)("I like London")) == [("London", "GPE")]
+    optimizer = other.resume_training()
+    assert np.isfinite(other.update(examples(other), sgd=optimizer)["crf_ner"])

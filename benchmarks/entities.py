@@ -1,0 +1,112 @@
+"""``crf_ner`` beside spaCy's ``ner``: F1 on a development set, calibration, words per second.
+
+    python -m benchmarks entities WNUT-17 corpus/ner/dev.spacy \
+        --crf training/crf_seed0/model-best --ner training/ner_seed0/model-best
+
+Pipelines that were trained with the same settings but for the component; several of each for
+several seeds. Speeds are of the first of each, in turn in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+
+from benchmarks.sections import write_section
+from spacy_latent.calibration import entity_calibration_error
+
+ROUNDS = 7
+
+
+def examples_for(nlp: Language, corpus: Path) -> list[Example]:
+    docs = DocBin().from_disk(corpus).get_docs(nlp.vocab)
+    return [Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc) for doc in docs]
+
+
+def evaluate(path: Path, corpus: Path) -> tuple[float, float | None]:
+    """F1, and the calibration error where there are probabilities."""
+    nlp = spacy.load(path)
+    examples = examples_for(nlp, corpus)
+    scores = nlp.evaluate(examples)
+    if "crf_ner" not in nlp.pipe_names:
+        return scores["ents_f"], None
+    for example, doc in zip(examples, nlp.pipe(example.x for example in examples)):
+        example.predicted = doc
+    return scores["ents_f"], entity_calibration_error(examples)
+
+
+def seconds(path: Path, corpus: Path, **settings: Any) -> Callable[[], float]:
+    nlp = spacy.load(path)
+    if settings:
+        nlp.get_pipe("crf_ner").cfg.update(settings)  # type: ignore[union-attr]
+    words = [[token.text for token in example.x] for example in examples_for(nlp, corpus)]
+
+    def run() -> float:
+        docs = [Doc(nlp.vocab, words=own) for own in words]
+        start = time.perf_counter()
+        for _ in nlp.pipe(docs, batch_size=256):
+            pass
+        return time.perf_counter() - start
+
+    run()
+    return run
+
+
+def shares(values: list[float]) -> str:
+    """In percent: each, and the mean where there are several."""
+    each = ", ".join(f"{100 * value:.1f}" for value in values)
+    mean = f"; mean {100 * sum(values) / len(values):.1f}" if len(values) > 1 else ""
+    return each + mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("title")
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--crf", type=Path, nargs="+", required=True)
+    parser.add_argument("--ner", type=Path, nargs="+", required=True)
+    given = parser.parse_args()
+    found = {
+        name: [evaluate(path, given.corpus) for path in paths]
+        for name, paths in (("crf_ner", given.crf), ("ner", given.ner))
+    }
+    runs = {
+        "crf_ner, with probabilities": seconds(given.crf[0], given.corpus),
+        "crf_ner": seconds(given.crf[0], given.corpus, annotate="map"),
+        "ner": seconds(given.ner[0], given.corpus),
+    }
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            times[name].append(run())
+    base = median(times["ner"])
+    errors = [error for _, error in found["crf_ner"] if error is not None]
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, {torch.get_num_threads()} threads.",
+        "",
+        "| component | F1 of each seed, % | calibration error, % | speed, ner = 1 |",
+        "|---|---|---|---:|",
+    ]
+    for name, values in times.items():
+        f1 = shares([score for score, _ in found[name]]) if name in found else ""
+        error = shares(errors) if name == "crf_ner" and errors else ""
+        lines.append(f"| {name} | {f1} | {error} | {base / median(values):.2f} |")
+    key = re.sub(r"\W+", "_", given.title.lower())
+    write_section(f"entities_{key}", f"Entities: {given.title}", lines)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
