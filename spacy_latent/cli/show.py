@@ -106,7 +106,7 @@ def load(model: str) -> Language:
 
 def annotated(
     nlp: Language,
-    texts: Iterable[str],
+    texts: Iterable[str | Doc],
     component: str | None,
     threshold: float | None,
     alternatives: int,
@@ -140,7 +140,7 @@ def annotated(
             exits=1,
         )
     for text in texts:
-        doc = nlp.make_doc(text)
+        doc = nlp.make_doc(text) if isinstance(text, str) else text
         for name, pipe in nlp.pipeline:
             wanted = name in latent and component in (None, name)
             if wanted and isinstance(pipe, LatentEncoder):

@@ -14,7 +14,8 @@ from spacy_latent.visualize.text_size import text_width
 WORD = 15
 ROW = 24
 LABEL = 10
-BETWEEN = 170
+# Between the columns: the taller they are the further, or lines would run up and down.
+BETWEEN = (170.0, 460.0)
 DESCRIBED = 40
 
 
@@ -49,7 +50,7 @@ def draw_alignment(
     )
     rows = max(len(source), len(target), 1)
     start = look.offset_x + first + 8
-    end = start + BETWEEN
+    end = start + min(BETWEEN[1], max(BETWEEN[0], rows * ROW / 2))
     across = end + 8 + second + look.offset_x
     down = rows * ROW + 16
 

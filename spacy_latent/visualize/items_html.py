@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text, visible
-from spacy_latent.visualize.palette import BLUE, ORANGE, opacity, tinted
+from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, opacity, tinted
 from spacy_latent.visualize.picture import Picture
 
 RULES = """
 .sl-text{line-height:2;overflow-wrap:anywhere;margin:.2rem 0;max-width:60rem}
 .sl-text mark{color:inherit;padding:.1em .25em;border-radius:.25em;border-bottom:2px solid}
 .sl-text mark.sl-faint{border-bottom-style:dashed}
-.sl-text mark small{font-size:.7em;color:var(--sl-muted);margin-inline-start:.35em}
+.sl-text mark small{font-size:.7em;opacity:.8;margin-inline-start:.35em}
 """
 
 
@@ -41,7 +41,7 @@ def draw_items(
             probability = others[i] if faint else chosen[i]
             if known and look.probabilities:
                 shown += element("small", {}, f"{probability:.2f}")
-            color = look.color or (BLUE if faint else ORANGE)
+            color = look.color or (SKY_BLUE if faint else ORANGE)
             strength = 0.05 + (0.2 if faint else 0.5) * opacity(probability)
             style = f"background:{tinted(color, strength)};border-color:{color}"
             attributes = {"class": "sl-faint" if faint else None, "style": style}

@@ -40,7 +40,7 @@ def fragment(figures: Sequence[Figure], look: Look) -> str:
 
 def _figure(figure: Figure) -> str:
     look = figure.look
-    panels = "\n".join(_panel(picture, look) for picture in figure.pictures)
+    panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
     return element(
         "figure",
         {"class": "sl-figure", "lang": look.lang, "dir": look.direction},
@@ -49,7 +49,7 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _panel(picture: Picture, look: Look) -> str:
+def _panel(picture: Picture, look: Look, drop: float) -> str:
     header = ""
     if picture.weight is not None:
         bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
@@ -59,7 +59,14 @@ def _panel(picture: Picture, look: Look) -> str:
         header += element("span", {}, text(picture.caption))
     drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)
     # A region that scrolls has to be reached by the keyboard.
-    scroll = {"class": "sl-scroll", "tabindex": 0, "role": "region", "aria-label": picture.title}
+    scroll: dict[str, object] = {
+        "class": "sl-scroll",
+        "tabindex": 0,
+        "role": "region",
+        "aria-label": picture.title,
+    }
+    if drop:
+        scroll["style"] = f"padding-top:{drop:.0f}px"
     return element(
         "div",
         {"class": "sl-panel"},

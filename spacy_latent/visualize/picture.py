@@ -25,6 +25,7 @@ class Picture:
     size: width and height in pixels.
     title, description: for those who do not see it; plain text.
     caption: short plain text above it. weight: of the structure among its alternatives.
+    baseline: height at which the words stand, if those of pictures side by side are to be level.
     """
 
     content: str
@@ -33,6 +34,7 @@ class Picture:
     size: tuple[float, float] | None = None
     caption: str = ""
     weight: float | None = None
+    baseline: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Figure:
     pictures: tuple[Picture, ...]
     caption: str
     look: Look
+
+    def drop(self, picture: Picture) -> float:
+        """How far down to move a picture, for its words to be level with those of the others."""
+        return max(other.baseline for other in self.pictures) - picture.baseline
 
 
 def stylesheet() -> str:
@@ -122,7 +128,7 @@ def beside(figures: Sequence[Figure]) -> Picture:
             for picture in row:
                 assert picture.size is not None
                 caption = picture_caption(picture)
-                lead = CAPTION if caption else 0
+                lead = (CAPTION if caption else 0) + figure.drop(picture)
                 if caption:
                     where = {"x": left + 16, "y": below + 20, "class": "sl-ink"}
                     bold = {"font-weight": "bold", "fill": light("ink")}

@@ -23,7 +23,7 @@ background:var(--sl-ground);color:var(--sl-muted);font-size:12px;text-align:end}
 .sl-tag{display:inline-block;padding:0 5px;border-radius:4px;border:1.5px solid var(--sl-line);
 font-size:12px;line-height:1.5}
 .sl-tag-other{border-style:dashed}
-.sl-tag small{color:var(--sl-muted);margin-inline-start:.4em}
+.sl-tag small{opacity:.8;margin-inline-start:.4em}
 """
 
 

@@ -79,6 +79,7 @@ def draw_tree(
         (columns.across, foot),
         caption,
         weight,
+        top,
     )
 
 

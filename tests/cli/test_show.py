@@ -74,6 +74,5 @@ def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
         assert word in shown
     if kind == "items":
         assert len(re.findall(r"\[\w+ \d\.\d\d\]", shown)) == 2
-    marks = {"heads": "displacy-arc", "items": "<mark", "tags": 'class="spans"'}
-    marks["spans"] = marks["tags"]
+    marks = {"heads": "displacy-arc", "items": "<mark", "tags": "sl-tag", "spans": "sl-bracket"}
     assert marks[kind] in page.read_text(encoding="utf8")
