@@ -8,22 +8,29 @@ import numpy as np
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
-    """A level from 1 up for each interval, higher than that of any shorter one that it overlaps.
+    """A low level from 1 up for each interval: above all that it holds, and on another level than
+    those that it crosses.
 
-    intervals: (start, end) with start < end; those that only share an end do not overlap.
+    intervals: (start, end) with start < end; those that only share an end may be level.
     """
-    taken = np.zeros(max((end for _, end in intervals), default=0), dtype="int32")
-    found = [0] * len(intervals)
-    by_length = sorted(range(len(intervals)), key=lambda i: (_length(intervals[i]), intervals[i]))
-    for i in by_length:
-        start, end = intervals[i]
-        found[i] = int(taken[start:end].max()) + 1
-        taken[start:end] = found[i]
-    return found
-
-
-def _length(interval: tuple[int, int]) -> int:
-    return interval[1] - interval[0]
+    if not intervals:
+        return []
+    ends = np.array(intervals)
+    # The shortest first: what an interval holds is placed before it.
+    order = np.lexsort((ends[:, 0], ends[:, 1] - ends[:, 0]))
+    start, end = ends[order, 0], ends[order, 1]
+    found = np.zeros(len(ends), dtype="int64")
+    for i in range(len(ends)):
+        overlapping = (start[:i] < end[i]) & (start[i] < end[:i])
+        held = overlapping & (start[i] <= start[:i]) & (end[:i] <= end[i])
+        level = int(found[:i][held].max(initial=0)) + 1
+        taken = set(found[:i][overlapping].tolist())
+        while level in taken:
+            level += 1
+        found[i] = level
+    by_interval = np.empty_like(found)
+    by_interval[order] = found
+    return by_interval.tolist()
 
 
 def crossing(intervals: Sequence[tuple[int, int]]) -> list[bool]:

@@ -49,7 +49,7 @@ def draw_tree(
 ) -> Picture:
     """Arcs from heads to modifiers above the words, as wide and dark as they are probable.
 
-    An arc is higher than all shorter ones that it overlaps, so that crossing arcs stay apart.
+    An arc is higher than those below it, and crossing arcs are not level, so that they stay apart.
     below: other arcs of the same words, hanging from them; such as those of a gold tree.
     """
     above_words, below_words = _Side(arcs), _Side(below)
