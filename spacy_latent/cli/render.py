@@ -132,7 +132,11 @@ def _annotate(
     """Docs of the pipeline, those of a .spacy file, and whether there are further ones."""
     from tqdm import tqdm
 
-    inputs = list(islice(_inputs(nlp, data, text_key), limit + 1))
+    try:
+        inputs = list(islice(_inputs(nlp, data, text_key), limit + 1))
+    except Exception as error:
+        # Each format fails in its own way; the user needs the file's name and the reason.
+        msg.fail(f"{data} cannot be read", str(error), exits=1)
     more, inputs = len(inputs) > limit, inputs[:limit]
     if not inputs:
         msg.fail(f"There are no texts in {'standard input' if data == STDIN else data}", exits=1)

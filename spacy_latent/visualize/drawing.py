@@ -188,7 +188,7 @@ def _as_gold(docs: Sequence[Doc], gold: Doc | Sequence[Doc] | None) -> list[Doc]
 def _markup(figures: Sequence[Figure], look: Look, page: bool, notebook: bool) -> str:
     pictures = [picture for figure in figures for picture in figure.pictures]
     if page:
-        return html_page(fragment(figures, look) if figures else "", look)
+        return html_page(figures, look)
     if not pictures:
         return ""
     if len(pictures) == 1 and pictures[0].size is not None and not notebook:

@@ -24,10 +24,8 @@ def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
         overlapping = (start[:i] < end[i]) & (start[i] < end[:i])
         held = overlapping & (start[i] <= start[:i]) & (end[:i] <= end[i])
         level = int(found[:i][held].max(initial=0)) + 1
-        taken = set(found[:i][overlapping].tolist())
-        while level in taken:
-            level += 1
-        found[i] = level
+        taken = np.bincount(found[:i][overlapping], minlength=level) > 0
+        found[i] = level + np.argmin(np.append(taken[level:], False))
     by_interval = np.empty_like(found)
     by_interval[order] = found
     return by_interval.tolist()

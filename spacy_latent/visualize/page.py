@@ -29,13 +29,39 @@ RULES = """
 
 
 def fragment(figures: Sequence[Figure], look: Look) -> str:
-    """HTML of the figures under one style sheet."""
-    rules = stylesheet() + RULES + tags_html.RULES + items_html.RULES
-    style = f"{overrides(look)}font-family:{look.font}"
-    attributes = {"class": "spacy-latent", "lang": look.lang, "dir": look.direction, "style": style}
-    return element(
-        "div", attributes, element("style", {}, rules), *(_figure(figure) for figure in figures)
+    """HTML of the figures, with the style sheet that they need."""
+    return _body(figures, look, _style())
+
+
+def html_page(figures: Sequence[Figure], look: Look) -> str:
+    """A whole HTML page of the figures; it needs nothing from anywhere else."""
+    style = f"{overrides(look)}margin:0;min-height:100vh"
+    lang, direction = escape(look.lang), escape(look.direction)
+    head = (
+        '<meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>Latent structures</title>{_style()}"
     )
+    return (
+        f'<!DOCTYPE html>\n<html lang="{lang}" dir="{direction}">\n<head>{head}</head>\n'
+        f'<body class="spacy-latent" style="{style}">\n{_body(figures, look, "")}\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _style() -> str:
+    return element("style", {}, stylesheet(), RULES, tags_html.RULES, items_html.RULES)
+
+
+def _body(figures: Sequence[Figure], look: Look, style: str) -> str:
+    attributes = {
+        "class": "spacy-latent",
+        "lang": look.lang,
+        "dir": look.direction,
+        "style": f"{overrides(look)}font-family:{look.font}",
+    }
+    return element("div", attributes, style, *(_figure(figure) for figure in figures))
 
 
 def _figure(figure: Figure) -> str:
@@ -72,22 +98,6 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
         {"class": "sl-panel"},
         element("header", {}, header) if header else "",
         element("div", scroll, drawn),
-    )
-
-
-def html_page(content: str, look: Look) -> str:
-    """A whole HTML page around a fragment; it needs nothing from anywhere else."""
-    body = overrides(look) + "margin:0;min-height:100vh;background:var(--sl-ground)"
-    head = (
-        '<meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<title>Latent structures</title>"
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="{escape(look.lang)}" dir="{escape(look.direction)}">\n'
-        f'<head>{head}</head>\n<body class="spacy-latent" style="{body}">\n{content}\n'
-        "</body>\n</html>\n"
     )
 
 

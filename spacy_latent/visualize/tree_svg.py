@@ -16,8 +16,10 @@ from spacy_latent.visualize.text_size import text_width
 WORD = 15
 LABEL = 10
 LINE = 22
-# Deep trees grow in height up to this, then their levels move closer to each other.
+# Deep trees grow to the first height, then their levels move together as far as can still be
+# seen; nothing grows beyond the second.
 HEIGHT = 330
+HIGHEST = 4000
 STEP = (4.0, 22.0)
 # Below this there is no room for labels between the levels.
 STEP_WITH_LABELS = 13
@@ -94,7 +96,8 @@ class _Side:
         self.crossing = crossing(intervals)
         self.highest = max(self.levels, default=0) + (1 if self.roots else 0)
         least, most = STEP
-        self.step = min(most, max(least, HEIGHT / max(self.highest, 1)))
+        count = max(self.highest, 1)
+        self.step = min(most, max(min(least, HIGHEST / count), HEIGHT / count))
         # At each word from left to right: arcs to the left, the lowest first; those from the root;
         # arcs to the right, the highest first. So none crosses another near the word.
         ports: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)

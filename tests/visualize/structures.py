@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import spacy
 from spacy.tokens import Doc
+from spacy.vocab import Vocab
 
 from spacy_latent.annotations import SpanStructure, write
 
@@ -45,6 +47,11 @@ INJECTIONS = [
 ]
 
 
+@cache
+def vocab(lang: str) -> Vocab:
+    return spacy.blank(lang).vocab
+
+
 def annotated(
     kind: str,
     decoded: Any,
@@ -54,7 +61,7 @@ def annotated(
     name: str = "encoder",
     **options: Any,
 ) -> Doc:
-    doc = Doc(spacy.blank(lang).vocab, words=list(words))
+    doc = Doc(vocab(lang), words=list(words))
     end = options.pop("end", len(words))
     span = SpanStructure(0, end, "Some", kind, np.array(decoded, dtype="int32"), **options)
     if parts is not None:
@@ -88,7 +95,5 @@ def every_kind(words: Sequence[str], lang: str = "xx") -> dict[str, Doc]:
             parts = {tuple(np.atleast_1d(part).tolist()): 0.5 for part in best}
         options = {"end": other, "other_start": other, "other_end": n} if kind == "cells" else {}
         alternatives = [(best, 0.75), (best, 0.25)]
-        docs[kind] = annotated(
-            kind, best, parts, words, lang, alternatives=alternatives, **options
-        )
+        docs[kind] = annotated(kind, best, parts, words, lang, alternatives=alternatives, **options)
     return docs

@@ -108,9 +108,7 @@ intervals = st.lists(
 @given(intervals)
 def test_overlapping_arcs_have_different_levels(pairs):
     found = levels(pairs)
-    by_definition = [
-        any(a < c < b < d or c < a < d < b for c, d in pairs) for a, b in pairs
-    ]
+    by_definition = [any(a < c < b < d or c < a < d < b for c, d in pairs) for a, b in pairs]
     assert crossing(pairs) == by_definition
     for (i, (a, b)), (j, (c, d)) in itertools.combinations(enumerate(pairs), 2):
         if max(a, c) < min(b, d):
@@ -184,8 +182,7 @@ def test_weighted_trees_stand_side_by_side_on_one_line():
     shifts = re.findall(r"translate\(([\d.]+),([\d.]+)\)", svg)
     heights = re.findall(r'displacy-word[^>]* y="([\d.]+)"', svg)
     levels_of_words = {
-        float(shift[1]) + float(height)
-        for shift, height in zip(shifts, [heights[0], heights[-1]])
+        float(shift[1]) + float(height) for shift, height in zip(shifts, [heights[0], heights[-1]])
     }
     assert max(levels_of_words) - min(levels_of_words) <= 1
     assert float(shifts[0][0]) < float(shifts[1][0])
