@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spacy import displacy
@@ -15,20 +15,20 @@ from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.displacy_drawing import render_with_displacy
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
-from spacy_latent.visualize.items_html import draw_items
+from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import shortened
 from spacy_latent.visualize.page import deliver, fragment, html_page, in_notebook, minified
 from spacy_latent.visualize.page import serve_markup as _serve_markup
 from spacy_latent.visualize.picture import Figure, Picture, beside, svg
-from spacy_latent.visualize.tags_html import DrawnTag, TagRow, draw_tags
+from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
 # More than this many parts a word hide each other.
 PARTS_PER_WORD = 3
 TITLE_WORDS = 12
 DISPLACY_STYLES = ("dep", "ent", "span")
-# How each kind is drawn if no style is asked for.
+# How each kind is drawn if no style is asked for; tags that make entities as such.
 DEFAULT_STYLES = {
     "heads": "tree",
     "arcs": "tree",
@@ -55,9 +55,10 @@ def render(
     component: name of the component; None draws those of all.
     style: None for that which fits each structure. "tree" draws arcs over the words, "alignment"
         two columns of words with lines between them, "heatmap" a square for each pair of words
-        (alignments, trees) or of a tag and a word, "tags" rows of tags, "rationale" highlighted
-        words, "brackets" spans and segments. "dep", "ent" and "span" are displaCy's own drawings of
-        trees, of items, and of tags, spans and segments. A style that does not fit is refused.
+        (alignments, trees) or of a tag and a word, "tags" rows of tags, "entities" those that tags
+        such as B-PER make, "rationale" highlighted words, "brackets" spans and segments. "dep",
+        "ent" and "span" are displaCy's own drawings of trees, of items, and of tags, spans and
+        segments. A style that does not fit is refused.
     page: a whole HTML page. minify: without line breaks. jupyter: show it in a notebook; None to
         find out. The wrapper of ``displacy.set_render_wrapper`` is used.
     options: those of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives, fold,
@@ -93,8 +94,8 @@ def render_svg(
 ) -> str:
     """One SVG with all drawings: those of one structure side by side, structures in rows.
 
-    Arguments as for :func:`render`. Raises LatentError for tags and rationales, which flow as text
-    does and are HTML only, and if there is nothing to draw.
+    Arguments as for :func:`render`. Texts are folded at the option ``fold``. Raises LatentError for
+    displaCy's own styles, and if there is nothing to draw.
     """
     made = _as_docs(docs)
     look = Look.from_options(options)
@@ -103,17 +104,12 @@ def render_svg(
             f"style is {style!r}, which displaCy draws one by one; for one SVG leave style out, or "
             "use render."
         )
+    look = replace(look, as_svg=True)
     figures = make_figures(made, component, style, look, _as_gold(made, gold))
     if not figures:
         raise LatentError(
             "There is no latent structure to draw on the docs. Were they made by the pipeline, "
             "with annotate other than 'none'?"
-        )
-    flowing = {figure.caption for figure in figures if figure.pictures[0].size is None}
-    if flowing:
-        raise LatentError(
-            f"{', '.join(sorted(flowing))}: drawn as HTML, which folds with the window. Use "
-            'render(..., page=True), or the styles "heatmap" (tags) and "span" (tags).'
         )
     look = look.of(displacy.get_doc_settings(made[0]))
     return svg(beside(figures), look, standalone=True) + "\n"
@@ -207,7 +203,7 @@ class _Subject:
     gold: Doc | None
 
     def figure(self, style: str | None) -> Figure:
-        style = style or DEFAULT_STYLES.get(self.span.kind)
+        style = style or self.default_style
         kinds, draw = STYLES.get(style or "", ((), _tree))
         if self.span.kind not in kinds:
             fitting = [name for name, (kinds, _) in STYLES.items() if self.span.kind in kinds]
@@ -222,12 +218,23 @@ class _Subject:
         return Figure(tuple(pictures), f"{named} · {note}" if note else named, self.look)
 
     @property
+    def default_style(self) -> str | None:
+        if self.span.kind == "tags" and "O" in (self.span.labels or ()):
+            return "entities"
+        return DEFAULT_STYLES.get(self.span.kind)
+
+    @property
     def annotation(self) -> LatentAnnotation:
         return LatentAnnotation(self.doc, self.component, [self.span])
 
     @property
     def words(self) -> list[str]:
         return [token.text for token in self.doc[self.span.start : self.span.end]]
+
+    @property
+    def spaced_words(self) -> list[tuple[str, str]]:
+        tokens = self.doc[self.span.start : self.span.end]
+        return [(token.text, token.whitespace_) for token in tokens]
 
     @property
     def known(self) -> bool:
@@ -246,23 +253,26 @@ class _Subject:
         return [(i, weight) for i, (_, weight) in enumerate(asked)] or [(None, None)]
 
     def parts(self, alternative: int | None) -> list[tuple[tuple[int, ...], float, bool]]:
-        """Index within the span, probability, and whether it is of the structure itself: all parts
-        of the structure, and those as probable as the threshold, but not too many."""
+        """Index within the span, probability, and whether it is of the structure itself: the parts
+        of the structure; or with a threshold all that are as probable, but not too many."""
         chosen = self.annotation._chosen(self.span, None, alternative)
-        found = [(part, p, True) for part, p in chosen]
         if self.look.threshold is None or alternative is not None:
-            return found
+            return [(part, p, True) for part, p in chosen]
         own = {part for part, _ in chosen}
-        others = self.annotation._chosen(self.span, self.look.threshold, None)
-        strongest = sorted((other for other in others if other[0] not in own), key=lambda o: -o[1])
-        room = max(0, PARTS_PER_WORD * len(self.span) - len(found))
-        return found + [(part, p, False) for part, p in strongest[:room]]
+        probable = self.annotation._chosen(self.span, self.look.threshold, None)
+        found = [(part, p, part in own) for part, p in probable]
+        found.sort(key=lambda one: (not one[2], -one[1]))
+        return found[: PARTS_PER_WORD * len(self.span)]
+
+    def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
+        """The parts of the structure, whatever the threshold."""
+        return self.annotation._chosen(self.span, None, alternative)
 
     def label(self, probability: float) -> str:
         return f"{probability:.2f}" if self.known and self.look.probabilities else ""
 
     def tag_name(self, number: int) -> str:
-        labels: Sequence[str] | None = getattr(self.span, "labels", None)
+        labels = self.span.labels
         return labels[number] if labels and 0 <= number < len(labels) else str(number)
 
 
@@ -280,7 +290,7 @@ def _tree(subject: _Subject) -> Drawn:
             head = None if h == 0 else h - 1
             apart = bool(gold) and (head, m - 1) not in in_gold
             arcs.append(DrawnArc(head, m - 1, p, subject.label(p), apart, not chosen))
-        here = {(arc.head, arc.modifier) for arc in arcs if not arc.faint}
+        here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in subject.structure(alternative)}
         below = [
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
@@ -370,30 +380,66 @@ def _axes(subject: _Subject) -> tuple[list[str], list[str], tuple[int, int], str
 
 
 def _tags(subject: _Subject) -> Drawn:
-    def tag(number: int, probability: float) -> DrawnTag:
-        return DrawnTag(number, subject.tag_name(number), probability)
+    shown = subject.known and subject.look.probabilities
 
-    rows = []
+    def tag(number: int, p: float, other: bool = False, first: bool = True) -> DrawnTag:
+        return DrawnTag(number, subject.tag_name(number), p, other, shown and first)
+
+    best: list[int] = []
+    rows: list[TagRow] = []
     for alternative, weight in subject.choices:
-        chosen = subject.annotation._chosen(subject.span, None, alternative)
-        rows.append(TagRow([tag(number, p) for (_, number), p in chosen], weight))
+        sequence = subject.structure(alternative)
+        first = not rows
+        best = best or [number for (_, number), _ in sequence]
+        tags = [[tag(number, p, number != best[i], first)] for (i, number), p in sequence]
+        rows.append(TagRow(tags, "" if weight is None else f"{weight:.2f}"))
     further: list[list[DrawnTag]] = [[] for _ in subject.words]
-    for (i, number), p, chosen_here in subject.parts(None):
-        if not chosen_here:
-            further[i].append(tag(number, p))
-    return [draw_tags(subject.words, rows, further, subject.look, subject.title, subject.known)], ""
+    if subject.look.threshold is not None:
+        probable = subject.annotation._chosen(subject.span, subject.look.threshold, None)
+        for (i, number), p in sorted(probable, key=lambda one: -one[1]):
+            if number != best[i] and len(further[i]) < PARTS_PER_WORD:
+                further[i].append(tag(number, p, True))
+    if any(further):
+        rows.append(TagRow(further, "else"))
+    return [draw_tags(subject.words, rows, subject.look, subject.title)], ""
+
+
+def _entities(subject: _Subject) -> Drawn:
+    pictures = []
+    for alternative, weight in subject.choices:
+        # Of an alternative it is the whole sequence that has a probability.
+        shown = alternative is None and subject.span.entity_probabilities is not None
+        least = subject.look.threshold if alternative is None else None
+        if least is not None:
+            # Says so where no probabilities are stored.
+            subject.parts(None)
+        marks = [
+            Highlight(
+                entity.start - subject.span.start,
+                entity.end - subject.span.start,
+                entity.probability if shown else 1.0,
+                entity.label,
+                f"{entity.probability:.2f}" if shown and subject.look.probabilities else "",
+            )
+            for entity in subject.annotation.entities(alternative)
+            if least is None or entity.probability >= least
+        ]
+        drawn = draw_highlights(
+            subject.spaced_words, marks, subject.look, subject.title, weight=weight
+        )
+        pictures.append(drawn)
+    return pictures, ""
 
 
 def _rationale(subject: _Subject) -> Drawn:
-    tokens = subject.doc[subject.span.start : subject.span.end]
-    words = [(token.text, token.whitespace_) for token in tokens]
     pictures = []
     for alternative, weight in subject.choices:
-        parts = subject.parts(alternative)
-        chosen = {part[0]: p for part, p, own in parts if own}
-        others = {part[0]: p for part, p, own in parts if not own}
-        drawn = draw_items(
-            words, chosen, subject.look, subject.title, subject.known, others, weight=weight
+        marks = [
+            Highlight(i, i + 1, p, "", subject.label(p), not chosen)
+            for (i,), p, chosen in sorted(subject.parts(alternative))
+        ]
+        drawn = draw_highlights(
+            subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
         pictures.append(drawn)
     return pictures, ""
@@ -405,6 +451,7 @@ STYLES: Mapping[str, tuple[tuple[str, ...], Callable[[_Subject], Drawn]]] = {
     "alignment": (("cells",), _alignment),
     "heatmap": (("cells", "heads", "arcs", "tags"), _heat_map),
     "tags": (("tags",), _tags),
+    "entities": (("tags",), _entities),
     "rationale": (("items",), _rationale),
     "brackets": (("spans", "segments"), _brackets),
 }

@@ -36,7 +36,7 @@ class Look:
     threshold: draw all parts at least this probable, beside those of the best structure.
     alternatives: draw up to this many of the stored alternative structures, side by side.
     probabilities: write probabilities beside the parts, where there is room.
-    fold: width in pixels after which tags go on in a new row.
+    fold: width in pixels after which tags, and highlights in an SVG, go on in a new row.
     compact: words closer to each other.
     color, bg: of the text and of the ground; those of the reader's light or dark scheme if None.
     font: as in CSS.
@@ -45,6 +45,7 @@ class Look:
     arrow_width: of the arrow heads. arrow_stroke: of arcs whose probability is 1.
     offset_x: margin at the sides.
     colors: of tags and labels, by name.
+    direction, lang: of the doc. as_svg: draw as SVG what would otherwise flow as HTML.
     """
 
     threshold: float | None = None
@@ -64,11 +65,12 @@ class Look:
     colors: Mapping[str, str] = field(default_factory=dict)
     direction: str = "ltr"
     lang: str = "en"
+    as_svg: bool = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None) -> Look:
         """Raises LatentError for an option that nothing knows, or a value it cannot have."""
-        known = {entry.name for entry in fields(cls)} - {"direction", "lang"}
+        known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg"}
         given = {name: value for name, value in (options or {}).items() if value is not None}
         unknown = sorted(given.keys() - known - set(DISPLACY_OPTIONS))
         if unknown:

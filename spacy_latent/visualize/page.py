@@ -8,7 +8,7 @@ from html import escape
 from spacy import displacy
 from spacy.util import find_available_port, is_in_jupyter
 
-from spacy_latent.visualize import items_html, tags_html
+from spacy_latent.visualize import highlights, tag_rows
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
@@ -51,7 +51,7 @@ def html_page(figures: Sequence[Figure], look: Look) -> str:
 
 
 def _style() -> str:
-    return element("style", {}, stylesheet(), RULES, tags_html.RULES, items_html.RULES)
+    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES)
 
 
 def _body(figures: Sequence[Figure], look: Look, style: str) -> str:

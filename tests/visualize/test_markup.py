@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from spacy.tokens import Doc
 
 from spacy_latent.visualize import render, render_svg
-from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, shortened, text, visible
-from spacy_latent.visualize.tags_html import DrawnTag, TagRow, draw_tags
+from spacy_latent.visualize.picture import stylesheet
 from spacy_latent.visualize.text_size import text_width
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 TAGS = set(
     "html head meta title body div style figure figcaption header span svg desc g path rect text "
-    "table tr th td bdi p mark small br wbr".split()
+    "table tr th td bdi p mark small strong br wbr".split()
 )
 DOCS = every_kind([word for word in INJECTIONS if word != "\ud800"])
 STYLES = {
@@ -82,8 +81,11 @@ def test_labels_and_names_are_inert_too():
     for page in (True, False):
         check_inert(render(doc, page=page, jupyter=False, gold=gold))
     check_inert(render_svg(doc, gold=gold))
-    row = TagRow([DrawnTag(0, bad, 0.5)])
-    check_inert(draw_tags(["a"], [row], [[DrawnTag(1, bad)]], Look(), bad, True).content)
+    labels = ("O", f"B-{bad}", f"L-{bad}")
+    doc = annotated("tags", [1, 2], words=["a", "b"], labels=labels)
+    for style in ("tags", "entities", "heatmap"):
+        check_inert(render(doc, style=style, page=True, jupyter=False))
+        check_inert(render_svg(doc, style=style).replace(stylesheet(), ""))
 
 
 def test_a_lone_surrogate_becomes_a_sign():
@@ -101,8 +103,6 @@ def test_every_svg_is_well_formed_xml(words):
 
 def test_every_kind_of_svg_is_well_formed():
     for kind, style in CASES:
-        if style in ("rationale", "tags"):
-            continue
         svg = render_svg(DOCS[kind], style=style, options={"alternatives": 2, "threshold": 0.1})
         root = ElementTree.fromstring(svg)
         assert root.get("role") == "img"

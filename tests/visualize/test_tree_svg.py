@@ -156,7 +156,7 @@ def test_right_to_left_is_the_mirror_image():
 PARTS = {(2, 1): 0.9, (0, 1): 0.1, (0, 2): 0.7, (1, 2): 0.3, (2, 3): 1.0}
 
 
-def test_a_threshold_adds_dashed_arcs_to_the_best_tree():
+def test_a_threshold_draws_all_probable_arcs_and_dashes_those_outside_of_the_tree():
     doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"])
 
     def drawn(threshold):
@@ -165,6 +165,7 @@ def test_a_threshold_adds_dashed_arcs_to_the_best_tree():
 
     best = {"b → a (0.90)": False, "root → b (0.70)": False, "b → c (1.00)": False}
     assert drawn(None) == drawn(0.5) == best
+    assert drawn(0.8) == {"b → a (0.90)": False, "b → c (1.00)": False}
     assert drawn(0.2) == {**best, "a → b (0.30)": True}
     assert drawn(0.05) == {**best, "a → b (0.30)": True, "root → a (0.10)": True}
     with pytest.raises(LatentError, match="annotate"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.tags_html import DrawnTag, TagRow, draw_tags
+from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from tests.visualize.structures import annotated
+from tests.visualize.test_tree_svg import SVG
 
 WORDS = ["a", "b", "c"]
 
@@ -46,12 +49,12 @@ def test_tags_below_their_words_with_alternatives():
 
 def test_parts_of_an_entity_share_a_color_and_the_outside_has_none():
     names = ["O", "B-PER", "I-PER", "U-LOC"]
-    row = TagRow([DrawnTag(i, name) for i, name in enumerate(names)])
-    html = draw_tags([*"abcd"], [row], [[]] * 4, Look(), "title", False).content
+    row = TagRow([[DrawnTag(i, name)] for i, name in enumerate(names)])
+    html = draw_tags([*"abcd"], [row], Look(), "title").content
     colors = re.findall(r"border-color:(#\w+)", html)
     assert len(colors) == 3 and colors[0] == colors[1] != colors[2]
     look = Look.from_options({"colors": {"PER": "#111111", "U-LOC": "#222222"}})
-    html = draw_tags([*"abcd"], [row], [[]] * 4, look, "title", False).content
+    html = draw_tags([*"abcd"], [row], look, "title").content
     assert re.findall(r"border-color:(#\w+)", html) == ["#111111", "#111111", "#222222"]
 
 
@@ -86,7 +89,61 @@ def test_alternative_rationales_and_direction():
     assert html.count('<p class="sl-text" dir="rtl"') == 2
 
 
-def test_text_that_flows_is_no_svg():
-    for kind, decoded in (("items", [0]), ("tags", [0, 0, 0])):
-        with pytest.raises(LatentError, match=r"page=True"):
-            render_svg(annotated(kind, decoded, words=WORDS))
+TAGS = ("O", "B-PER", "I-PER", "L-PER", "U-PER")
+
+
+def entities(**options):
+    alternatives = [(np.array([1, 3, 0]), 0.7), (np.array([0, 4, 0]), 0.3)]
+    parts = {(0, 1): 0.8, (1, 3): 0.8, (2, 0): 1.0}
+    found = {"entity_probabilities": np.array([0.75]), "alternatives": alternatives, **options}
+    return annotated("tags", [1, 3, 0], parts, WORDS, labels=TAGS, **found)
+
+
+def test_entities_are_marked_with_label_and_probability():
+    html = render(entities(), jupyter=False)
+    (mark,) = re.findall("<mark.*?</mark>", html)
+    assert re.sub("<[^>]*>", " ", mark).split() == ["a", "b", "PER", "0.75"]
+    assert "<mark" not in render(entities(), jupyter=False, options={"threshold": 0.8})
+    html = render(entities(), jupyter=False, options={"alternatives": 2})
+    found = [re.sub("<[^>]*>", " ", mark).split() for mark in re.findall("<mark.*?</mark>", html)]
+    assert found == [["a", "b", "PER"], ["b", "PER"]] and html.index("0.70") < html.index("0.30")
+    names = [cell[0] for cell in rows(render(entities(), style="tags", jupyter=False))[1] if cell]
+    assert names == ["B-PER", "L-PER", "O"]
+    with pytest.raises(LatentError, match="have no names"):
+        render(annotated("tags", [0], words=["a"]), style="entities", jupyter=False)
+
+
+def text_places(svg: str, name: str) -> list[tuple[str, float, float]]:
+    return [
+        (node.text or "", float(node.get("x", 0)), float(node.get("y", 0)))
+        for node in ElementTree.fromstring(svg).iter(f"{SVG}text")
+        if name in node.get("class", "")
+    ]
+
+
+@pytest.mark.parametrize("lang", ["en", "he"])
+def test_text_as_svg_is_folded_in_the_direction_of_writing(lang):
+    words = [f"word{i}" for i in range(60)]
+    for kind, decoded in (("tags", [0] * 60), ("items", list(range(0, 60, 3)))):
+        doc = annotated(kind, decoded, words=words, lang=lang)
+        places = text_places(render_svg(doc, options={"fold": 500}), "displacy-word")
+        assert [word for word, _, _ in places] == words
+        lines = [list(line) for _, line in itertools.groupby(places, key=lambda place: place[2])]
+        assert len(lines) > 5
+        for line in lines:
+            across = [x for _, x, _ in line]
+            assert across == sorted(across, reverse=lang == "he")
+            assert 0 <= min(across) and max(across) <= 540
+
+
+def test_highlights_and_tags_as_svg():
+    svg = render_svg(entities(), options={"alternatives": 2})
+    assert svg.count("sl-highlight") == 3 and svg.count(">PER<") == 2
+    assert "PER 0.75" in render_svg(entities())
+    svg = render_svg(entities(), style="tags", options={"alternatives": 2})
+    chips = [name for name, _, _ in text_places(svg, "displacy-tag")]
+    assert chips == ["B-PER", "L-PER", "O", "O", "U-PER", "O"]
+    assert svg.count("stroke-dasharray") == 2 and ">0.70<" in svg and ">0.80<" in svg
+    items = annotated("items", [0], {(0,): 0.9, (1,): 0.3}, WORDS)
+    svg = render_svg(items, options={"threshold": 0.2})
+    assert svg.count("sl-highlight") == 2 and svg.count("stroke-dasharray") == 1
