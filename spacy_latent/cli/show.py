@@ -106,7 +106,7 @@ def load(model: str) -> Language:
 
 def annotated(
     nlp: Language,
-    texts: Iterable[str],
+    texts: Iterable[str | Doc],
     component: str | None,
     threshold: float | None,
     alternatives: int,
@@ -117,13 +117,14 @@ def annotated(
     from thinc.api import Model
 
     from spacy_latent.models.latent_tok2vec import latent_nodes
-    from spacy_latent.pipeline.latent_encoder import LatentEncoder, inspect_docs
+    from spacy_latent.pipeline.latent_encoder import inspect_docs
 
     kept = 0.01 if threshold is None else min(0.01, threshold)
     latent = {
         name
         for name, pipe in nlp.pipeline
-        if isinstance(getattr(pipe, "model", None), Model) and latent_nodes(pipe.model)  # type: ignore[attr-defined]
+        if "annotate" in getattr(pipe, "cfg", {})
+        or (isinstance(getattr(pipe, "model", None), Model) and latent_nodes(pipe.model))  # type: ignore[attr-defined]
     }
     if component is not None and component not in latent:
         there = ", ".join(sorted(latent)) or "none"
@@ -136,20 +137,21 @@ def annotated(
         msg.fail(
             "The pipeline has no latent structure to show",
             f"Its components are {', '.join(nlp.pipe_names) or 'none'}. Train one with a "
-            "latent_encoder, or with spacy-latent.LatentTok2Vec.v1 inside a component.",
+            "latent_encoder or crf_ner, or with spacy-latent.LatentTok2Vec.v1 inside a component.",
             exits=1,
         )
     for text in texts:
-        doc = nlp.make_doc(text)
+        doc = nlp.make_doc(text) if isinstance(text, str) else text
         for name, pipe in nlp.pipeline:
             wanted = name in latent and component in (None, name)
-            if wanted and isinstance(pipe, LatentEncoder):
-                stored: dict[str, Any] = {
-                    "annotate": "probabilities",
-                    "threshold": kept,
-                    "alternatives": alternatives,
-                }
-                pipe.cfg.update(stored)
+            if wanted and "annotate" in getattr(pipe, "cfg", {}):
+                # It writes its structures itself; classifiers have another threshold, too.
+                own: Any = pipe
+                asked = (
+                    "probability_threshold" if "probability_threshold" in own.cfg else "threshold"
+                )
+                stored = {"annotate": "probabilities", asked: kept, "alternatives": alternatives}
+                own.cfg.update(stored)
             elif wanted:
                 inspect_docs(pipe, [doc], threshold=kept, alternatives=alternatives)
             doc = pipe(doc)

@@ -1,5 +1,6 @@
 """Drawings of structures, by displaCy's conventions."""
 
-from spacy_latent.visualize.drawing import make_drawings, render
+from spacy_latent.visualize.displacy_drawing import make_drawings
+from spacy_latent.visualize.drawing import render, render_svg, serve
 
-__all__ = ["make_drawings", "render"]
+__all__ = ["make_drawings", "render", "render_svg", "serve"]

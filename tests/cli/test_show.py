@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import spacy
 import srsly
 from spacy.cli._util import app
 from typer.testing import CliRunner
@@ -74,6 +75,20 @@ def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
         assert word in shown
     if kind == "items":
         assert len(re.findall(r"\[\w+ \d\.\d\d\]", shown)) == 2
-    marks = {"heads": "displacy-arc", "items": "<mark", "tags": 'class="spans"'}
-    marks["spans"] = marks["tags"]
+    marks = {"heads": "displacy-arc", "items": "<mark", "tags": "sl-tag", "spans": "sl-bracket"}
     assert marks[kind] in page.read_text(encoding="utf8")
+
+
+def test_components_that_write_themselves(tmp_path: Any) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"annotate": "none"})
+    nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    shown = show(tmp_path, TEXT, "--threshold", 0.01, "--html", tmp_path / "page.html")
+    assert "crf_ner" in shown and "latent_textcat" in shown
+    entry = srsly.json_loads(show(tmp_path, TEXT, "--json", "-k", 2))["latent"]
+    for name in ("crf_ner", "latent_textcat"):
+        assert len(entry[name]["spans"][0]["alternatives"]) == 2
+    html = (tmp_path / "page.html").read_text(encoding="utf8")
+    assert "crf_ner · TagSequence" in html and "displacy-arc" in html

@@ -1,0 +1,172 @@
+"""``spacy latent render``: drawings of what a trained pipeline finds in many texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.show import STDIN, annotated, load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+STDOUT = "-"
+FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
+
+
+def render_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    data: str = typer.Argument(
+        STDIN,
+        metavar="INPUT",
+        help="Docs (.spacy), texts (.jsonl), or one text per line (any other file; - for standard "
+        "input)",
+    ),
+    output: str = typer.Argument(
+        STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
+    ),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--component", help="Name of the component; all latent ones if not given"
+    ),
+    style: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--style",
+        "-s",
+        help="tree, alignment, heatmap, tags, rationale, brackets; or displaCy's dep, ent, span. "
+        "What fits if not given",
+    ),
+    threshold: Optional[float] = typer.Option(  # noqa: UP045
+        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
+    ),
+    alternatives: int = typer.Option(
+        0, "--alternatives", "-k", min=0, help="How many alternative structures to draw"
+    ),
+    gold: bool = typer.Option(
+        False, "--gold", "-G", help="Draw the dependency trees of a .spacy file beside"
+    ),
+    limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
+    text_key: str = typer.Option("text", "--text-key", "-tk", help="Key of the text in .jsonl"),
+    as_format: Optional[str] = typer.Option(  # noqa: UP045
+        None, "--format", "-f", help="html or svg; by the name of OUT if not given"
+    ),
+    minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
+    code: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--code", "-c", help="Python file with registered functions that the pipeline needs"
+    ),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Draw the latent structures of texts, as an HTML page or one SVG.
+
+    \b
+    Examples:
+      spacy latent render training/model-best texts.txt page.html
+      spacy latent render training/model-best dev.spacy trees.svg --gold -n 3
+      spacy latent render training/model-best pairs.jsonl map.html -s heatmap
+      echo "They solve it ." | spacy latent render training/model-best -k 3
+    """
+    from spacy.cli._util import import_code
+
+    from spacy_latent.errors import LatentError
+    from spacy_latent.visualize import render, render_svg
+
+    kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
+    if output == STDOUT and not as_format:
+        kind = "html"
+    # What is drawn may go to standard output; nothing else must.
+    with redirect_stdout(sys.stderr):
+        if kind not in FORMATS.values():
+            msg.fail(
+                f"{output} does not say what to draw",
+                "Give a file that ends in .html or .svg, or --format html or --format svg.",
+                exits=1,
+            )
+        if data != STDIN and not Path(data).is_file():
+            msg.fail(f"The file {data} does not exist", exits=1)
+        if gold and Path(data).suffix != ".spacy":
+            msg.fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.", exits=1)
+        import_code(code)
+        use_gpu(gpu_id)
+        nlp = load(model)
+        try:
+            docs, references, more = _annotate(
+                nlp, data, text_key, limit, component, threshold, alternatives
+            )
+            options = {"threshold": threshold, "alternatives": alternatives}
+            trees = references if gold else None
+            if trees and not any(doc.has_annotation("DEP") for doc in trees):
+                msg.fail(f"The docs of {data} have no dependency trees; drop --gold", exits=1)
+            if kind == "svg":
+                drawn = render_svg(docs, component, style, options, trees)
+            else:
+                drawn = render(docs, component, style, True, minify, False, options, trees)
+        except LatentError as error:
+            msg.fail("The texts could not be drawn", str(error), exits=1)
+    if output == STDOUT:
+        sys.stdout.write(drawn)
+        return
+    path = Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(drawn, encoding="utf8")
+    msg.good(f"Drawings of {len(docs)} texts saved to {path}")
+    if more:
+        msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
+
+
+def _annotate(
+    nlp: Language,
+    data: str,
+    text_key: str,
+    limit: int,
+    component: str | None,
+    threshold: float | None,
+    alternatives: int,
+) -> tuple[list[Doc], list[Doc], bool]:
+    """Docs of the pipeline, those of a .spacy file, and whether there are further ones."""
+    from tqdm import tqdm
+
+    try:
+        inputs = list(islice(_inputs(nlp, data, text_key), limit + 1))
+    except Exception as error:
+        # Each format fails in its own way; the user needs the file's name and the reason.
+        msg.fail(f"{data} cannot be read", str(error), exits=1)
+    more, inputs = len(inputs) > limit, inputs[:limit]
+    if not inputs:
+        msg.fail(f"There are no texts in {'standard input' if data == STDIN else data}", exits=1)
+    found = annotated(nlp, (made for made, _ in inputs), component, threshold, alternatives)
+    docs = list(tqdm(found, total=len(inputs), desc="Drawing", unit="text", disable=None))
+    return docs, [reference for _, reference in inputs if reference is not None], more
+
+
+def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]]:
+    """What the pipeline is to read, a text or a doc without annotations, with the doc as it was."""
+    import srsly
+    from spacy.tokens import Doc, DocBin
+
+    path = Path(data)
+    if path.suffix == ".spacy":
+        for reference in DocBin().from_disk(path).get_docs(nlp.vocab):
+            words = [token.text for token in reference]
+            spaces = [bool(token.whitespace_) for token in reference]
+            yield Doc(nlp.vocab, words=words, spaces=spaces), reference
+    elif path.suffix == ".jsonl":
+        for i, entry in enumerate(srsly.read_jsonl(path), 1):
+            if not isinstance(entry, dict) or not isinstance(entry.get(text_key), str):
+                msg.fail(
+                    f"Line {i} of {data} has no text under {text_key!r}",
+                    "Say where it is with --text-key.",
+                    exits=1,
+                )
+            yield entry[text_key], None
+    else:
+        with nullcontext(sys.stdin) if data == STDIN else path.open(encoding="utf8") as lines:
+            for line in lines:
+                if line.strip():
+                    yield line.rstrip("\r\n"), None

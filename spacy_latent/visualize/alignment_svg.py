@@ -1,0 +1,116 @@
+"""Alignments as two columns of words with lines between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.palette import light, opacity, width
+from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.text_size import text_width
+
+WORD = 15
+ROW = 24
+LABEL = 10
+# Between the columns: the taller they are the further, or lines would run up and down.
+BETWEEN = (170.0, 460.0)
+DESCRIBED = 40
+
+
+@dataclass(frozen=True)
+class DrawnCell:
+    """A pair of positions in the two texts. chosen: it is part of the best structure."""
+
+    source: int
+    target: int
+    probability: float = 1.0
+    chosen: bool = True
+
+
+def draw_alignment(
+    source: Sequence[str],
+    target: Sequence[str],
+    cells: Sequence[DrawnCell],
+    look: Look,
+    title: str,
+    known: bool = True,
+    caption: str = "",
+    weight: float | None = None,
+) -> Picture:
+    """The first text in the left column, or in the right one where writing begins there; a line
+    for each cell, as wide and dark as it is probable, dashed where it was not chosen.
+
+    Columns, not rows: lines stay short when the texts are long. known: probabilities are stored.
+    """
+    first, second = (
+        max([text_width(shortened(word), WORD) for word in words], default=0.0)
+        for words in (source, target)
+    )
+    rows = max(len(source), len(target), 1)
+    start = look.offset_x + first + 8
+    end = start + min(BETWEEN[1], max(BETWEEN[0], rows * ROW / 2))
+    across = end + 8 + second + look.offset_x
+    down = rows * ROW + 16
+
+    def x(value: float) -> float:
+        return across - value if look.rtl else value
+
+    # A shorter text is spread over the height of the longer one, so that lines run level.
+    def y(i: int, words: Sequence[str]) -> float:
+        return 8 + (i + 0.5) * rows * ROW / len(words)
+
+    content = []
+    for cell in sorted(cells, key=lambda cell: cell.probability):
+        ends = [x(start), y(cell.source, source), x(end), y(cell.target, target)]
+        a, b, c, d = map(number, ends)
+        middle = number((ends[0] + ends[2]) / 2)
+        line = {
+            "class": "sl-accent-stroke",
+            "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
+            "fill": "none",
+            "stroke": look.color or light("accent"),
+            "stroke-width": width(cell.probability, 2 * look.arrow_stroke),
+            "stroke-dasharray": None if cell.chosen else "5 3",
+            "stroke-linecap": "round" if cell.chosen else None,
+        }
+        tooltip = element("title", {}, text(said(cell, source, target, known)))
+        group = {"class": "sl-cell", "opacity": opacity(cell.probability)}
+        content.append(element("g", group, tooltip, element("path", line)))
+    # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
+    for words, place, anchor in ((source, start - 8, "end"), (target, end + 8, "start")):
+        for i, word in enumerate(words):
+            attributes = {
+                "class": "displacy-word sl-ink",
+                "fill": look.color or light("ink"),
+                "x": x(place),
+                "y": y(i, words) + WORD / 3,
+                "text-anchor": anchor,
+                "direction": look.direction,
+            }
+            content.append(element("text", attributes, text(shortened(word))))
+    return Picture(
+        "".join(content),
+        title,
+        description(cells, source, target, known),
+        (across, down),
+        caption,
+        weight,
+    )
+
+
+def said(cell: DrawnCell, source: Sequence[str], target: Sequence[str], known: bool) -> str:
+    """A cell in words."""
+    pair = f"{shortened(source[cell.source])} ~ {shortened(target[cell.target])}"
+    return f"{pair} ({cell.probability:.2f})" if known else pair
+
+
+def description(
+    cells: Sequence[DrawnCell], source: Sequence[str], target: Sequence[str], known: bool
+) -> str:
+    """The strongest cells in words, for readers who do not see the drawing."""
+    strongest = sorted(cells, key=lambda cell: -cell.probability)[:DESCRIBED]
+    listed = "; ".join(said(cell, source, target, known) for cell in strongest)
+    more = f"; and {len(cells) - DESCRIBED} more" if len(cells) > DESCRIBED else ""
+    return f"{len(source)} words against {len(target)}, {len(cells)} pairs: {listed}{more}."

@@ -1,0 +1,111 @@
+"""Spans of words as brackets below them: constituency trees, shift-reduce trees, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.nesting import levels
+from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
+from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.text_size import text_width
+
+WORD = 15
+LABEL = 10
+GAP = 16
+STEP = (6.0, 24.0)
+HEIGHT = 420
+STEP_WITH_LABELS = 16
+DESCRIBED = 40
+
+
+@dataclass(frozen=True)
+class DrawnBracket:
+    """Words ``start`` to ``end``, without that. category: number of its colour. label: text."""
+
+    start: int
+    end: int
+    probability: float = 1.0
+    label: str = ""
+    category: int | None = None
+    faint: bool = False
+
+
+def draw_brackets(
+    words: Sequence[str],
+    brackets: Sequence[DrawnBracket],
+    look: Look,
+    title: str,
+    caption: str = "",
+    weight: float | None = None,
+) -> Picture:
+    """A row of words, and a bracket below each span: longer ones further down."""
+    edges = [look.offset_x]
+    for word in words:
+        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
+        edges.append(edges[-1] + max(room, 30, look.distance or 0))
+    across = edges[-1] + look.offset_x
+    depth = levels([(b.start, b.end) for b in brackets])
+    step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
+    content = []
+    for i, word in enumerate(words):
+        center = (edges[i] + edges[i + 1]) / 2
+        attributes = {
+            "class": "displacy-token displacy-word sl-ink",
+            "fill": look.color or light("ink"),
+            "x": across - center if look.rtl else center,
+            "y": 12 + WORD,
+            "text-anchor": "middle",
+            "direction": look.direction,
+        }
+        content.append(element("text", attributes, text(shortened(word))))
+    for bracket, level in zip(brackets, depth):
+        left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
+        if look.rtl:
+            left, right = across - right, across - left
+        y = 20 + WORD + level * step
+        content.append(_bracket(bracket, left, right, y, min(step - 3, 7), look, words))
+        if step >= STEP_WITH_LABELS and bracket.label:
+            where = {"x": (left + right) / 2, "y": y + LABEL / 3, "font-size": LABEL}
+            attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
+            attributes["direction"] = "ltr"
+            content.append(element("text", attributes, text(bracket.label)))
+    down = 20 + WORD + max([0, *depth]) * step + 14
+    said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
+    more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
+    description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
+    return Picture("".join(content), title, description, (across, down), caption, weight)
+
+
+def _bracket(
+    bracket: DrawnBracket,
+    left: float,
+    right: float,
+    y: float,
+    rise: float,
+    look: Look,
+    words: Sequence[str],
+) -> str:
+    path = f"M{number(left)},{number(y - rise)}V{number(y)}H{number(right)}V{number(y - rise)}"
+    line: dict[str, object] = {
+        "class": "sl-accent-stroke",
+        "d": path,
+        "fill": "none",
+        "stroke": look.color or light("accent"),
+        "stroke-width": width(bracket.probability, look.arrow_stroke),
+        "stroke-dasharray": "5 3" if bracket.faint else None,
+    }
+    if bracket.category is not None:
+        color = look.colors.get(bracket.label) or category_color(bracket.category)
+        line.update({"class": None, "stroke": color, "fill": tinted(color, 0.25)})
+    group = {"class": "sl-bracket", "opacity": opacity(bracket.probability)}
+    tooltip = element("title", {}, text(_said(bracket, words)))
+    return element("g", group, tooltip, element("path", line))
+
+
+def _said(bracket: DrawnBracket, words: Sequence[str]) -> str:
+    inside = " ".join(shortened(word) for word in words[bracket.start : bracket.end][:12])
+    more = " …" if bracket.end - bracket.start > 12 else ""
+    return f"{inside}{more}" + (f" ({bracket.label})" if bracket.label else "")

@@ -1,0 +1,154 @@
+"""Latent structures in displaCy's own drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from spacy import displacy
+from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.errors import LatentError
+
+# displaCy stacks arcs that overlap: 30 words with all their arcs make a picture of 50,000 pixels.
+PARTS_PER_WORD = 3
+PIXELS_PER_CHARACTER = 9
+OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "fold")
+
+
+def render_with_displacy(
+    docs: Sequence[Doc],
+    component: str | None,
+    style: str,
+    page: bool,
+    minify: bool,
+    jupyter: bool | None,
+    options: dict[str, Any] | None,
+    gold: Sequence[Doc] | None,
+) -> str:
+    """Draw structures with ``displacy.render``: its look, without widths and opacities.
+
+    style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. Any other than
+        that which fits is refused. The rest: see :func:`spacy_latent.visualize.render`.
+    """
+    options = dict(options or {})
+    own = {name: options.pop(name, None) for name in OWN_OPTIONS}
+    drawings = []
+    for i, doc in enumerate(docs):
+        drawings += make_drawings(
+            doc,
+            component,
+            threshold=own["threshold"],
+            alternatives=own["alternatives"] or 0,
+            gold=None if gold is None else gold[i],
+        )
+    found = {_style(drawing) for drawing in drawings}
+    if found - {style}:
+        raise LatentError(
+            f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
+            "Leave style out, or name a component."
+        )
+    words = [word["text"] for drawing in drawings for word in drawing.get("words", ())]
+    widest = max(map(len, words), default=0) * PIXELS_PER_CHARACTER + 20
+    options.setdefault("distance", max(90, widest))
+    # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
+    options.setdefault("arrow_spacing", 4)
+    options.setdefault("offset_x", options["distance"] // 2)
+    one_style = len(found) <= 1
+    markup = [
+        displacy.render(
+            list(group),
+            style=name,
+            page=page and one_style,
+            minify=minify,
+            jupyter=jupyter,
+            options=options,
+            manual=True,
+        )
+        for name, group in groupby(drawings, key=_style)
+    ]
+    if not markup:
+        return displacy.render([], page=page, jupyter=jupyter, manual=True)
+    # In a notebook displaCy shows what it draws, and gives nothing.
+    if page and not one_style and None not in markup:
+        settings = drawings[0]["settings"]
+        figures = "".join(TPL_FIGURE.format(content=drawn) for drawn in markup)
+        return TPL_PAGE.format(
+            content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
+        )
+    return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+
+
+def _style(drawing: dict[str, Any]) -> str:
+    """Which of displaCy's styles a drawing is for."""
+    return "dep" if "arcs" in drawing else "ent" if "ents" in drawing else "span"
+
+
+def make_drawings(
+    doc: Doc,
+    component: str | None = None,
+    *,
+    threshold: float | None = None,
+    alternatives: int = 0,
+    gold: Doc | None = None,
+) -> list[dict[str, Any]]:
+    """What ``displacy.render(..., manual=True)`` draws; arguments as for
+    :func:`spacy_latent.visualize.render`."""
+    if component is not None and component not in doc._.latent:
+        there = ", ".join(doc._.latent) or "nothing"
+        raise LatentError(
+            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
+            "doc made by the pipeline, with annotate other than 'none'?"
+        )
+    settings = displacy.get_doc_settings(doc)
+    drawings = []
+    for name in [component] if component else list(doc._.latent):
+        annotation = doc._.latent[name]
+        for span in annotation.spans:
+            drawings += _span_drawings(annotation, span, threshold, alternatives)
+            if gold is not None and span.kind == "heads":
+                drawings.append(_gold_drawing(gold, span.start, span.end))
+    return [{**drawing, "settings": settings} for drawing in drawings]
+
+
+def _span_drawings(
+    annotation: LatentAnnotation, span: SpanStructure, threshold: float | None, alternatives: int
+) -> list[dict[str, Any]]:
+    alone = LatentAnnotation(annotation.doc, annotation.component, [span])
+    if alternatives and span.alternatives:
+        drawn = []
+        for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
+            (drawing,) = alone.to_displacy(alternative=i)
+            drawn.append({**drawing, "title": f"{weight:.2f}"})
+        return drawn
+    (drawing,) = alone.to_displacy(threshold=threshold)
+    for name in ("arcs", "spans"):
+        # Labels of these are probabilities, but for those of tags and segments, which are few.
+        if name in drawing and span.kind not in ("tags", "segments"):
+            strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
+            drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
+    drawing["title"] = escape(annotation.component)
+    return [drawing]
+
+
+def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
+    words, arcs = [], []
+    for token in doc[start:end]:
+        root = token.head.i == token.i
+        words.append({"text": token.text, "tag": "root" if root else ""})
+        # A head outside the span has no place in this picture.
+        if not root and start <= token.head.i < end:
+            ends = sorted((token.i - start, token.head.i - start))
+            arcs.append(
+                {
+                    "start": ends[0],
+                    "end": ends[1],
+                    "label": escape(token.dep_),
+                    "dir": "left" if token.i < token.head.i else "right",
+                }
+            )
+    return {"words": words, "arcs": arcs, "title": "gold"}

@@ -1,0 +1,117 @@
+"""Probabilities of pairs of words as a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spacy_latent.visualize.alignment_svg import DrawnCell, description, said
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, shortened, text
+from spacy_latent.visualize.palette import light, shade
+from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.text_size import text_width
+
+CELL = 26
+SMALL_CELL = 16
+MANY = 30
+WORD = 13
+LABEL = 9
+
+
+def draw_heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[DrawnCell],
+    look: Look,
+    title: str,
+    known: bool = True,
+    caption: str = "",
+    weight: float | None = None,
+) -> Picture:
+    """A square for each cell, as dark as it is probable; those of the best structure framed.
+
+    rows, columns: the words; ``source`` of a cell is its row, ``target`` its column. Columns run
+    from right to left where writing does.
+    """
+    side = CELL if len(columns) <= MANY else SMALL_CELL
+    left = look.offset_x + max([text_width(shortened(w), WORD) for w in rows], default=0.0) + 10
+    top = 14 + max([text_width(shortened(w), WORD) for w in columns], default=0.0)
+    across = left + len(columns) * side + look.offset_x
+    down = top + len(rows) * side + 12
+
+    def x(value: float) -> float:
+        return across - value if look.rtl else value
+
+    grid = {
+        "class": "sl-line-stroke",
+        "fill": "none",
+        "stroke": light("line"),
+        "d": _grid(len(rows), len(columns), x(left), top, -side if look.rtl else side, side),
+    }
+    content = [element("path", grid)]
+    for i, word in enumerate(rows):
+        attributes = _word(look, "end")
+        place = {"x": x(left - 8), "y": top + (i + 0.5) * side + WORD / 3}
+        content.append(element("text", {**attributes, **place}, text(shortened(word))))
+    for j, word in enumerate(columns):
+        turned = f"translate({x(left + (j + 0.5) * side) + WORD / 3:.1f},{top - 8:.1f}) rotate(-90)"
+        attributes = _word(look, "end" if look.rtl else "start")
+        content.append(element("text", {**attributes, "transform": turned}, text(shortened(word))))
+    for cell in cells:
+        corner = x(left + cell.target * side + (side if look.rtl else 0))
+        square = {"x": corner, "y": top + cell.source * side, "width": side, "height": side}
+        fill = {"class": "sl-accent", "fill": look.color or light("accent")}
+        inside = [
+            element("title", {}, text(said(cell, rows, columns, known))),
+            element("rect", {**square, **fill, "fill-opacity": shade(cell.probability)}),
+        ]
+        if known and look.probabilities and side == CELL:
+            inside.append(_number(cell, corner + side / 2, top + (cell.source + 0.5) * side))
+        if cell.chosen:
+            inner = {key: value + (1 if key in "xy" else -2) for key, value in square.items()}
+            frame = {"class": "sl-ink-stroke", "fill": "none", "stroke": light("ink")}
+            inside.append(element("rect", {**inner, **frame, "stroke-width": 1.5}))
+        content.append(element("g", {"class": "sl-cell"}, *inside))
+    return Picture(
+        "".join(content),
+        title,
+        description(cells, rows, columns, known),
+        (across, down),
+        caption,
+        weight,
+    )
+
+
+def _word(look: Look, anchor: str) -> dict[str, object]:
+    return {
+        "class": "displacy-word sl-ink",
+        "fill": look.color or light("ink"),
+        "font-size": WORD,
+        "text-anchor": anchor,
+        "direction": look.direction,
+    }
+
+
+def _grid(rows: int, columns: int, left: float, top: float, right: float, down: float) -> str:
+    across = "".join(
+        f"M{left:.1f},{top + i * down:.1f}h{columns * right:.1f}" for i in range(rows + 1)
+    )
+    along = "".join(
+        f"M{left + j * right:.1f},{top:.1f}v{rows * down:.1f}" for j in range(columns + 1)
+    )
+    return across + along
+
+
+def _number(cell: DrawnCell, x: float, y: float) -> str:
+    dark = cell.probability > 0.72
+    short = f"{cell.probability:.2f}".removeprefix("0").removesuffix(".00")
+    attributes = {
+        "class": "sl-ground" if dark else "sl-ink",
+        "fill": light("ground" if dark else "ink"),
+        "x": x,
+        "y": y + LABEL / 3,
+        "font-size": LABEL,
+        "text-anchor": "middle",
+        "direction": "ltr",
+    }
+    return element("text", attributes, short)

@@ -1,0 +1,154 @@
+"""Words and entities highlighted in the text, with their probabilities: in HTML, and in SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, text, visible
+from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, category_color, light, opacity, tinted
+from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.text_size import text_width
+
+WORD = 16
+NUMBER = 11
+LINE = 32
+SPACE = 5
+RULES = """
+.sl-text{line-height:2;overflow-wrap:anywhere;margin:.2rem 0;max-width:60rem}
+.sl-text mark{color:inherit;padding:.1em .25em;border-radius:.25em;border-bottom:2px solid}
+.sl-text mark.sl-faint{border-bottom-style:dashed}
+.sl-text mark small{font-size:.7em;opacity:.8;margin-inline-start:.35em}
+.sl-text mark strong{font-size:.7em;margin-inline-start:.5em}
+"""
+
+
+@dataclass(frozen=True)
+class Highlight:
+    """Words ``start`` to ``end``, without that. label: of an entity; number: shown after it.
+    faint: not of the structure itself, underlined with dashes."""
+
+    start: int
+    end: int
+    probability: float = 1.0
+    label: str = ""
+    number: str = ""
+    faint: bool = False
+
+
+def draw_highlights(
+    words: Sequence[tuple[str, str]],
+    highlights: Sequence[Highlight],
+    look: Look,
+    title: str,
+    weight: float | None = None,
+) -> Picture:
+    """The text with highlights, as strong as they are probable.
+
+    words: each with the white space after it. highlights: in order, without overlap.
+    """
+    listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
+    count = sum(not mark.faint for mark in highlights)
+    description = f"{count} marked in {len(words)} words: {listed}."
+    if look.as_svg:
+        content, size = _svg(words, highlights, look)
+        return Picture(content, title, description, size, "", weight)
+    pieces, done = [], 0
+    for mark in highlights:
+        pieces += [_plain(*word) for word in words[done : mark.start]]
+        inside = "".join(_plain(*word) for word in words[mark.start : mark.end - 1])
+        last, space = words[mark.end - 1]
+        inside += element("bdi", {}, text(last))
+        if mark.label:
+            inside += element("strong", {}, text(mark.label))
+        if mark.number:
+            inside += element("small", {}, mark.number)
+        color, strength = _color(mark, look)
+        style = f"background:{tinted(color, strength)};border-color:{color}"
+        attributes = {"class": "sl-faint" if mark.faint else None, "style": style}
+        pieces.append(element("mark", attributes, inside) + _gap(space))
+        done = mark.end
+    pieces += [_plain(*word) for word in words[done:]]
+    markup = element("p", {"class": "sl-text", "dir": look.direction}, *pieces)
+    return Picture(markup, title, description, None, "", weight)
+
+
+def _plain(word: str, space: str) -> str:
+    return element("bdi", {}, text(word)) + _gap(space)
+
+
+def _gap(space: str) -> str:
+    return " " if space else "<wbr>"
+
+
+def _said(words: Sequence[tuple[str, str]], mark: Highlight) -> str:
+    inside = " ".join(visible(word) for word, _ in words[mark.start : mark.end])
+    told = " ".join(filter(None, [visible(mark.label) if mark.label else "", mark.number]))
+    return f"{inside} ({told})" if told else inside
+
+
+def _color(mark: Highlight, look: Look) -> tuple[str, float]:
+    """The colour, and how far it covers the ground."""
+    plain = SKY_BLUE if mark.faint else ORANGE
+    if mark.label:
+        plain = look.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
+    else:
+        plain = look.color or plain
+    return plain, 0.05 + (0.2 if mark.faint else 0.5) * opacity(mark.probability)
+
+
+def _svg(
+    words: Sequence[tuple[str, str]], highlights: Sequence[Highlight], look: Look
+) -> tuple[str, tuple[float, float]]:
+    """Lines broken at the option ``fold``, with a box behind each part of a highlight."""
+    marks = {i: mark for mark in highlights for i in range(mark.start, mark.end)}
+    across = look.fold + 2 * look.offset_x
+    content: list[str] = []
+    x, y = look.offset_x, 8.0
+    for i, (word, space) in enumerate(words):
+        mark = marks.get(i)
+        shown = visible(word)
+        note = ""
+        if mark is not None and i == mark.end - 1:
+            note = " ".join(filter(None, [mark.label, mark.number]))
+        wide = text_width(shown, WORD) + (text_width(note, NUMBER) + 6 if note else 0)
+        if x > look.offset_x and x + wide > look.offset_x + look.fold:
+            x, y = look.offset_x, y + LINE
+        joined = mark is not None and i < mark.end - 1
+        if mark is not None:
+            content.append(_box(mark, x - 2, y, wide + (SPACE + 1 if joined else 4), across, look))
+        content.append(_text(shown, x, y + 18, WORD, across, look, "displacy-word"))
+        if note:
+            beside = x + text_width(shown, WORD) + 5
+            content.append(_text(note, beside, y + 18, NUMBER, across, look, "displacy-label"))
+        x += wide + (SPACE if space or joined else 1) + (3 if mark is not None else 0)
+    return "".join(content), (across, y + LINE)
+
+
+def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: Look) -> str:
+    color, strength = _color(mark, look)
+    place = {"x": across - x - wide if look.rtl else x, "width": wide}
+    box = {**place, "y": y, "height": 25, "fill": color, "fill-opacity": strength}
+    left, right = place["x"], place["x"] + wide
+    line = {
+        "d": f"M{left:.1f},{y + 25:.1f}H{right:.1f}",
+        "stroke": color,
+        "stroke-width": 2,
+        "stroke-dasharray": "5 3" if mark.faint else None,
+    }
+    return element("g", {"class": "sl-highlight"}, element("rect", box), element("path", line))
+
+
+def _text(shown: str, x: float, y: float, size: float, across: float, look: Look, name: str) -> str:
+    attributes = {
+        "class": f"{name} sl-ink",
+        "fill": look.color or light("ink"),
+        "x": across - x if look.rtl else x,
+        "y": y,
+        "font-size": size,
+        # Where a line of this direction begins.
+        "text-anchor": "start",
+        "direction": look.direction,
+    }
+    return element("text", attributes, text(shown))

@@ -1,0 +1,108 @@
+"""The options of a drawing: displaCy's, and some of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from spacy_latent.errors import LatentError
+
+# What displaCy knows and these drawings have no use for; a config may hold them for both.
+DISPLACY_OPTIONS = (
+    "add_lemma",
+    "collapse_phrases",
+    "collapse_punct",
+    "ents",
+    "fine_grained",
+    "kb_url_template",
+    "span_label_offset",
+    "spans_key",
+    "template",
+    "top_offset",
+    "top_offset_step",
+)
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
+# Neither can end an attribute or a declaration, nor fetch anything.
+COLOR_PATTERN = re.compile(r"#[0-9A-Fa-f]{3,8}|[A-Za-z]+|(rgb|hsl)a?\([0-9.,%/ ]+\)")
+FONT_PATTERN = re.compile(r"[\w\s,'-]+")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How drawings look. Those that displaCy has mean the same here.
+
+    threshold: draw all parts at least this probable, beside those of the best structure.
+    alternatives: draw up to this many of the stored alternative structures, side by side.
+    probabilities: write probabilities beside the parts, where there is room.
+    fold: width in pixels after which tags, and highlights in an SVG, go on in a new row.
+    compact: words closer to each other.
+    color, bg: of the text and of the ground; those of the reader's light or dark scheme if None.
+    font: as in CSS.
+    distance: between words, in pixels; as close as they fit if None.
+    word_spacing: between the arcs and the words. arrow_spacing: between arcs at one word.
+    arrow_width: of the arrow heads. arrow_stroke: of arcs whose probability is 1.
+    offset_x: margin at the sides.
+    colors: of tags and labels, by name.
+    direction, lang: of the doc. as_svg: draw as SVG what would otherwise flow as HTML.
+    """
+
+    threshold: float | None = None
+    alternatives: int = 0
+    probabilities: bool = True
+    fold: float = 900
+    compact: bool = False
+    color: str | None = None
+    bg: str | None = None
+    font: str = FONT
+    distance: float | None = None
+    word_spacing: float = 24
+    arrow_spacing: float = 9
+    arrow_width: float = 7
+    arrow_stroke: float = 2.6
+    offset_x: float = 16
+    colors: Mapping[str, str] = field(default_factory=dict)
+    direction: str = "ltr"
+    lang: str = "en"
+    as_svg: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any] | None) -> Look:
+        """Raises LatentError for an option that nothing knows, or a value it cannot have."""
+        known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg"}
+        given = {name: value for name, value in (options or {}).items() if value is not None}
+        unknown = sorted(given.keys() - known - set(DISPLACY_OPTIONS))
+        if unknown:
+            raise LatentError(
+                f"Unknown option(s) of a drawing: {', '.join(map(repr, unknown))}. There are "
+                f"{', '.join(sorted(known))}, and those of displaCy."
+            )
+        look = cls(**{name: value for name, value in given.items() if name in known})
+        look._check()
+        return look
+
+    def of(self, settings: Mapping[str, str]) -> Look:
+        """The same for a doc's language and direction of writing."""
+        return replace(
+            self, direction=settings.get("direction", "ltr"), lang=settings.get("lang", "en")
+        )
+
+    @property
+    def rtl(self) -> bool:
+        return self.direction == "rtl"
+
+    def _check(self) -> None:
+        colors = {"color": self.color, "bg": self.bg, **self.colors}
+        for name, color in colors.items():
+            if color is not None and not COLOR_PATTERN.fullmatch(color):
+                raise LatentError(
+                    f"The colour of {name!r} is {color!r}; expected a name, #RRGGBB, rgb(...) or "
+                    "hsl(...)."
+                )
+        if not FONT_PATTERN.fullmatch(self.font):
+            raise LatentError(f"font is {self.font!r}; expected names of fonts with commas.")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise LatentError(f"threshold is {self.threshold}; expected a number in [0, 1].")
+        if self.alternatives < 0:
+            raise LatentError(f"alternatives is {self.alternatives}; expected a number >= 0.")

@@ -1,0 +1,138 @@
+"""Pictures in HTML, and where they go: a page, a notebook, a server; by displaCy's conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from spacy import displacy
+from spacy.util import find_available_port, is_in_jupyter
+
+from spacy_latent.visualize import highlights, tag_rows
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, text
+from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
+
+RULES = """
+.spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
+.sl-figure{margin:0 0 1.5rem}
+.sl-figure>figcaption{color:var(--sl-muted);font-size:.85rem;margin-bottom:.3rem}
+.sl-panels{display:flex;flex-wrap:wrap;gap:1rem 1.5rem;align-items:flex-start}
+.sl-panel{max-width:100%;min-width:0}
+.sl-panel>header{font-size:.85rem;font-weight:600;display:flex;gap:.6em;align-items:center}
+.sl-weight{display:inline-block;width:5rem;height:.5rem;background:var(--sl-line);border-radius:.25rem;overflow:hidden}
+.sl-weight>span{display:block;height:100%;background:var(--sl-accent)}
+.sl-scroll{overflow-x:auto;max-width:100%}
+.sl-scroll:focus-visible{outline:2px solid var(--sl-accent)}
+@media print{.sl-scroll{overflow:visible}}
+"""
+
+
+def fragment(figures: Sequence[Figure], look: Look) -> str:
+    """HTML of the figures, with the style sheet that they need."""
+    return _body(figures, look, _style())
+
+
+def html_page(figures: Sequence[Figure], look: Look) -> str:
+    """A whole HTML page of the figures; it needs nothing from anywhere else."""
+    style = f"{overrides(look)}margin:0;min-height:100vh"
+    lang, direction = escape(look.lang), escape(look.direction)
+    head = (
+        '<meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>Latent structures</title>{_style()}"
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="{lang}" dir="{direction}">\n<head>{head}</head>\n'
+        f'<body class="spacy-latent" style="{style}">\n{_body(figures, look, "")}\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _style() -> str:
+    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES)
+
+
+def _body(figures: Sequence[Figure], look: Look, style: str) -> str:
+    attributes = {
+        "class": "spacy-latent",
+        "lang": look.lang,
+        "dir": look.direction,
+        "style": f"{overrides(look)}font-family:{look.font}",
+    }
+    return element("div", attributes, style, *(_figure(figure) for figure in figures))
+
+
+def _figure(figure: Figure) -> str:
+    look = figure.look
+    panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
+    return element(
+        "figure",
+        {"class": "sl-figure", "lang": look.lang, "dir": look.direction},
+        element("figcaption", {}, text(figure.caption)),
+        element("div", {"class": "sl-panels"}, panels),
+    )
+
+
+def _panel(picture: Picture, look: Look, drop: float) -> str:
+    header = ""
+    if picture.weight is not None:
+        bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
+        meter = element("span", {"class": "sl-weight", "aria-hidden": "true"}, bar)
+        header += f"{picture.weight:.2f}{meter}"
+    if picture.caption:
+        header += element("span", {}, text(picture.caption))
+    drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)
+    # A region that scrolls has to be reached by the keyboard.
+    scroll: dict[str, object] = {
+        "class": "sl-scroll",
+        "tabindex": 0,
+        "role": "region",
+        "aria-label": picture.title,
+    }
+    if drop:
+        scroll["style"] = f"padding-top:{drop:.0f}px"
+    return element(
+        "div",
+        {"class": "sl-panel"},
+        element("header", {}, header) if header else "",
+        element("div", scroll, drawn),
+    )
+
+
+def minified(markup: str) -> str:
+    """Without line breaks. No text holds one: they are drawn as signs."""
+    return markup.replace("\n", "").strip()
+
+
+def deliver(markup: str, jupyter: bool | None) -> str:
+    """What ``displacy.render`` does with its markup: the wrapper that
+    ``displacy.set_render_wrapper`` set, then the notebook, if it is one."""
+    if displacy.RENDER_WRAPPER is not None:
+        markup = displacy.RENDER_WRAPPER(markup)
+    if not in_notebook(jupyter):
+        return markup
+    from IPython.display import HTML, display
+
+    return display(HTML(f'<span class="tex2jax_ignore">{markup}</span>'))
+
+
+def in_notebook(jupyter: bool | None) -> bool:
+    return bool(jupyter or (jupyter is None and is_in_jupyter()))
+
+
+def serve_markup(markup: str, port: int, host: str, auto_select_port: bool) -> None:
+    """Serve the markup until interrupted, with displaCy's own application."""
+    from wsgiref import simple_server
+
+    port = find_available_port(port, host, auto_select_port)
+    displacy._html["parsed"] = markup
+    server = simple_server.make_server(host, port, displacy.app)
+    print(f"Serving on http://{host}:{port} (stop with Ctrl+C)")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print(f"Shutting down server on port {port}.")
+    finally:
+        server.server_close()

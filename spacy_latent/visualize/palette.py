@@ -1,0 +1,71 @@
+"""Colours that differ for colour-blind readers, on light and on dark ground.
+
+The hues are those of Okabe and Ito (2008), "Color Universal Design". No drawing tells by colour
+alone: dashes, widths and labels say the same.
+"""
+
+from __future__ import annotations
+
+ORANGE = "#E69F00"
+SKY_BLUE = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+PURPLE = "#CC79A7"
+
+CATEGORIES = (ORANGE, SKY_BLUE, GREEN, PURPLE, VERMILLION, BLUE, YELLOW)
+
+# By the name of the CSS variable: light, dark.
+COLORS = {
+    "ink": ("#1B1F24", "#E8EAED"),
+    "muted": ("#5B6470", "#A3ABB6"),
+    "ground": ("#FFFFFF", "#15181C"),
+    "line": ("#D5DAE0", "#3A414A"),
+    "accent": (BLUE, SKY_BLUE),
+    "contrast": (VERMILLION, ORANGE),
+}
+
+FAINTEST = 0.3
+THINNEST = 0.6
+
+
+def light(name: str) -> str:
+    """The colour for viewers that know no CSS variables."""
+    return COLORS[name][0]
+
+
+def variables(dark: bool) -> str:
+    return ";".join(f"--sl-{name}:{pair[dark]}" for name, pair in COLORS.items())
+
+
+def opacity(probability: float) -> float:
+    """Opacity of a part, rising with its probability; never invisible."""
+    return FAINTEST + (1 - FAINTEST) * _clipped(probability)
+
+
+def shade(probability: float) -> float:
+    """Opacity of an area: unlike a line, it may be very light."""
+    return 0.08 + 0.92 * _clipped(probability)
+
+
+def width(probability: float, widest: float) -> float:
+    """Width of a line, rising with its probability."""
+    return THINNEST + (widest - THINNEST) * _clipped(probability)
+
+
+def _clipped(probability: float) -> float:
+    # NaN compares false with everything: it is drawn as 0.
+    return min(1.0, probability) if probability > 0 else 0.0
+
+
+def tinted(color: str, alpha: float) -> str:
+    """A colour ``#RRGGBB`` that lets the ground shine through; other notations as they are."""
+    if len(color) != 7 or not color.startswith("#"):
+        return color
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:.2f})"
+
+
+def category_color(index: int) -> str:
+    return CATEGORIES[index % len(CATEGORIES)]

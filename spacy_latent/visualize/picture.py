@@ -1,0 +1,166 @@
+"""A finished drawing, and how several are laid out as one SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from html import escape
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, text
+from spacy_latent.visualize.palette import COLORS, light, variables
+from spacy_latent.visualize.text_size import text_width
+
+CAPTION = 30
+GAP = 24
+ROW_WIDTH = 1400
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One drawing of one structure.
+
+    content: what stands inside of ``<svg>``, or HTML if ``size`` is None.
+    size: width and height in pixels.
+    title, description: for those who do not see it; plain text.
+    caption: short plain text above it. weight: of the structure among its alternatives.
+    baseline: height at which the words stand, if those of pictures side by side are to be level.
+    """
+
+    content: str
+    title: str
+    description: str
+    size: tuple[float, float] | None = None
+    caption: str = ""
+    weight: float | None = None
+    baseline: float = 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The pictures of one structure, to be seen side by side. look: of the doc that it is of."""
+
+    pictures: tuple[Picture, ...]
+    caption: str
+    look: Look
+
+    def drop(self, picture: Picture) -> float:
+        """How far down to move a picture, for its words to be level with those of the others."""
+        return max(other.baseline for other in self.pictures) - picture.baseline
+
+
+def stylesheet() -> str:
+    """Rules for all drawings: colours by the reader's scheme, and how HTML ones are laid out."""
+    return f"""
+.spacy-latent{{{variables(False)}}}
+@media (prefers-color-scheme:dark){{.spacy-latent{{{variables(True)}}}}}
+{RULES}
+"""
+
+
+_FILLS = "\n".join(
+    f".sl-{name}{{fill:var(--sl-{name})}}.sl-{name}-stroke{{stroke:var(--sl-{name})}}"
+    for name in COLORS
+)
+RULES = f"""{_FILLS}
+.sl-number{{fill:var(--sl-ink);stroke:var(--sl-ground);stroke-width:4px;paint-order:stroke;stroke-linejoin:round}}
+svg.displacy text{{unicode-bidi:isolate}}"""
+
+
+def svg(picture: Picture, look: Look, standalone: bool) -> str:
+    """An ``<svg>`` element. standalone: with its own style, to be a file of its own."""
+    assert picture.size is not None
+    across, down = picture.size
+    name = sha1(picture.content.encode()).hexdigest()[:12]
+    ground = element(
+        "rect",
+        {"class": "sl-ground", "width": across, "height": down, "fill": look.bg or light("ground")},
+    )
+    attributes = {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "xml:lang": look.lang,
+        "lang": look.lang,
+        "id": f"sl-{name}",
+        "class": "displacy spacy-latent" if standalone else "displacy",
+        "role": "img",
+        "aria-labelledby": f"sl-{name}-title sl-{name}-description",
+        "width": across,
+        "height": down,
+        "viewBox": f"0 0 {across:.0f} {down:.0f}",
+        "direction": look.direction,
+        "font-family": look.font,
+        "font-size": 15,
+        "style": f"max-width:none;height:{down:.0f}px;{overrides(look) if standalone else ''}",
+    }
+    return element(
+        "svg",
+        attributes,
+        element("title", {"id": f"sl-{name}-title"}, text(picture.title)),
+        element("desc", {"id": f"sl-{name}-description"}, text(picture.description)),
+        element("style", {}, escape(stylesheet(), quote=False)) if standalone else "",
+        ground,
+        picture.content,
+    )
+
+
+def overrides(look: Look) -> str:
+    """Declarations for the colours that the options set."""
+    given = {"ink": look.color, "accent": look.color, "ground": look.bg}
+    return "".join(f"--sl-{name}:{color};" for name, color in given.items() if color)
+
+
+def beside(figures: Sequence[Figure]) -> Picture:
+    """All pictures as one: those of a figure side by side while they fit, figures in rows."""
+    placed: list[str] = []
+    right = below = 0.0
+    for figure in figures:
+        drawn = element(
+            "text",
+            {"class": "sl-muted", "x": 16, "y": below + 22, "fill": light("muted")},
+            text(figure.caption),
+        )
+        placed.append(drawn)
+        right = max(right, 32 + text_width(figure.caption, 15))
+        below += CAPTION
+        for row in _rows(figure.pictures):
+            left, deepest = 0.0, 0.0
+            for picture in row:
+                assert picture.size is not None
+                caption = picture_caption(picture)
+                lead = (CAPTION if caption else 0) + figure.drop(picture)
+                if caption:
+                    where = {"x": left + 16, "y": below + 20, "class": "sl-ink"}
+                    bold = {"font-weight": "bold", "fill": light("ink")}
+                    placed.append(element("text", {**where, **bold}, text(caption)))
+                shift = f"translate({left:.0f},{below + lead:.0f})"
+                placed.append(element("g", {"transform": shift}, picture.content))
+                needed = max(picture.size[0], 32 + text_width(caption, 15))
+                left += needed + GAP
+                deepest = max(deepest, picture.size[1] + lead)
+                right = max(right, left - GAP)
+            below += deepest + GAP
+    titles = [picture.title for figure in figures for picture in figure.pictures]
+    descriptions = [picture.description for figure in figures for picture in figure.pictures]
+    title = titles[0] if len(titles) == 1 else f"{len(titles)} drawings: {titles[0]}, ..."
+    return Picture("".join(placed), title, " ".join(descriptions), (max(right, 1), max(below, 1)))
+
+
+def _rows(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
+    row: list[Picture] = []
+    across = 0.0
+    for picture in pictures:
+        assert picture.size is not None
+        if row and across + picture.size[0] > ROW_WIDTH:
+            yield row
+            row, across = [], 0.0
+        row.append(picture)
+        across += picture.size[0] + GAP
+    if row:
+        yield row
+
+
+def picture_caption(picture: Picture) -> str:
+    """What stands above a picture: its weight and its caption."""
+    shown = [] if picture.weight is None else [f"weight {picture.weight:.2f}"]
+    return " · ".join([*shown, *([picture.caption] if picture.caption else [])])

@@ -1,0 +1,262 @@
+"""Trees, and arcs of any other kind, over a row of words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, number, shortened, text, visible
+from spacy_latent.visualize.nesting import crossing, levels
+from spacy_latent.visualize.palette import light, opacity, width
+from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.text_size import text_width
+
+WORD = 15
+LABEL = 10
+LINE = 22
+# Deep trees grow to the first height, then their levels move together as far as can still be
+# seen; nothing grows beyond the second.
+HEIGHT = 330
+HIGHEST = 4000
+STEP = (4.0, 22.0)
+# Below this there is no room for labels between the levels.
+STEP_WITH_LABELS = 13
+CORNER = 8
+DESCRIBED = 40
+
+
+@dataclass(frozen=True)
+class DrawnArc:
+    """head, modifier: positions of words; the head of a root is None. label: written on the arc.
+    set_apart: drawn dashed and in the colour of contrast. faint: drawn dashed."""
+
+    head: int | None
+    modifier: int
+    probability: float = 1.0
+    label: str = ""
+    set_apart: bool = False
+    faint: bool = False
+
+
+def draw_tree(
+    words: Sequence[str],
+    arcs: Sequence[DrawnArc],
+    look: Look,
+    title: str,
+    below: Sequence[DrawnArc] = (),
+    caption: str = "",
+    weight: float | None = None,
+) -> Picture:
+    """Arcs from heads to modifiers above the words, as wide and dark as they are probable.
+
+    An arc is higher than those below it, and crossing arcs are not level, so that they stay apart.
+    below: other arcs of the same words, hanging from them; such as those of a gold tree.
+    """
+    above_words, below_words = _Side(arcs), _Side(below)
+    columns = _Columns(words, [above_words, below_words], look)
+    top = above_words.height + (look.word_spacing if arcs else 12)
+    foot = top + LINE + (8 if not below else look.word_spacing + below_words.height)
+    content = [
+        *above_words.draw(columns, look, top - 3, -1, words),
+        *below_words.draw(columns, look, top + LINE, 1, words),
+    ]
+    for i, word in enumerate(words):
+        attributes = {
+            "class": "displacy-token displacy-word sl-ink",
+            "fill": look.color or light("ink"),
+            "x": columns.centers[i],
+            "y": top + WORD,
+            "text-anchor": "middle",
+            "direction": look.direction,
+        }
+        shown = shortened(word)
+        tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
+        content.append(element("text", attributes, tooltip, text(shown)))
+    return Picture(
+        "".join(content),
+        title,
+        _description(words, arcs, below),
+        (columns.across, foot),
+        caption,
+        weight,
+        top,
+    )
+
+
+class _Side:
+    """Arcs on one side of the words, with the level of each."""
+
+    def __init__(self, arcs: Sequence[DrawnArc]) -> None:
+        self.arcs = [arc for arc in arcs if arc.head is not None and arc.head != arc.modifier]
+        self.roots = [arc for arc in arcs if arc.head is None]
+        intervals = [_ends(arc) for arc in self.arcs]
+        self.levels = levels(intervals)
+        self.crossing = crossing(intervals)
+        self.highest = max(self.levels, default=0) + (1 if self.roots else 0)
+        least, most = STEP
+        count = max(self.highest, 1)
+        self.step = min(most, max(min(least, HIGHEST / count), HEIGHT / count))
+        # At each word from left to right: arcs to the left, the lowest first; those from the root;
+        # arcs to the right, the highest first. So none crosses another near the word.
+        ports: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+        for i, (arc, level) in enumerate(zip(self.arcs, self.levels)):
+            start, end = _ends(arc)
+            ports[end].append(((0, level), i))
+            ports[start].append(((2, -level), i))
+        for i, arc in enumerate(self.roots):
+            ports[arc.modifier].append(((1, 0), len(self.arcs) + i))
+        self.ports = {word: [i for _, i in sorted(found)] for word, found in ports.items()}
+
+    @property
+    def height(self) -> float:
+        return self.highest * self.step + (LABEL if self.roots else 0)
+
+    def draw(
+        self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
+    ) -> list[str]:
+        """up: −1 for arcs above ``base``, 1 for arcs below it."""
+        drawn = []
+        labelled = self.step >= STEP_WITH_LABELS
+        # What is drawn last lies on top.
+        order = sorted(
+            range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
+        )
+        for i in order:
+            arc = self.arcs[i]
+            assert arc.head is not None
+            turn = base + up * (self.levels[i] * self.step + look.word_spacing - 14)
+            ends = sorted((columns.port(self, w, i), w == arc.modifier) for w in _ends(arc))
+            (left, _), (right, _) = ends
+            tip = next(x for x, at_modifier in ends if at_modifier)
+            path = _path(left, right, base, turn, up)
+            drawn.append(
+                self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
+                + (_label(arc.label, (left + right) / 2, turn) if labelled else "")
+            )
+        for i, arc in enumerate(self.roots, len(self.arcs)):
+            x = columns.port(self, arc.modifier, i)
+            turn = base + up * (self.highest * self.step + look.word_spacing - 14)
+            path = f"M{number(x)},{number(turn)}V{number(base)}"
+            shown = ("root " + arc.label).strip()
+            drawn.append(
+                self._arc(arc, path, x, base, up, look, words, False)
+                + _label(shown, x, turn + up * 4)
+            )
+        return drawn
+
+    def _arc(
+        self,
+        arc: DrawnArc,
+        path: str,
+        tip: float,
+        base: float,
+        up: int,
+        look: Look,
+        words: Sequence[str],
+        crosses: bool,
+    ) -> str:
+        color = "contrast" if arc.set_apart else "accent"
+        thick = width(arc.probability, look.arrow_stroke)
+        half = look.arrow_width / 2
+        head = (
+            f"M{number(tip)},{number(base)}l{number(-half)},{number(up * 1.6 * half)}"
+            f"h{number(2 * half)}z"
+        )
+        plain = light(color) if arc.set_apart or not look.color else look.color
+        line = {
+            "class": f"displacy-arc sl-{color}-stroke",
+            "d": path,
+            "fill": "none",
+            "stroke": plain,
+            "stroke-width": thick,
+            "stroke-dasharray": "5 3" if arc.set_apart or arc.faint else None,
+        }
+        halo = {
+            "class": "sl-ground-stroke",
+            "d": path,
+            "fill": "none",
+            "stroke": look.bg or light("ground"),
+            "stroke-width": thick + 2.5,
+        }
+        point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": plain}
+        name = "displacy-arrow sl-crossing" if crosses else "displacy-arrow"
+        # The halo lets the eye follow each of two arcs where they cross.
+        return element("path", halo) + element(
+            "g",
+            {"class": name, "opacity": opacity(arc.probability)},
+            element("title", {}, text(_said(arc, words))),
+            element("path", line),
+            element("path", point),
+        )
+
+
+class _Columns:
+    """Where words stand, and where arcs meet them."""
+
+    def __init__(self, words: Sequence[str], sides: Sequence[_Side], look: Look) -> None:
+        gap = 8.0 if look.compact else 18.0
+        self.look = look
+        self.spacing: list[float] = []
+        self.centers: list[float] = []
+        x = look.offset_x
+        for i, word in enumerate(words):
+            most = max(len(side.ports.get(i, ())) for side in sides)
+            spacing = look.arrow_spacing if most < 8 else max(4.0, look.arrow_spacing * 8 / most)
+            shown = text_width(shortened(word), WORD)
+            across = max(shown, most * spacing, 14) + gap
+            if look.distance is not None:
+                across = max(across, look.distance)
+            self.spacing.append(spacing)
+            self.centers.append(x + across / 2)
+            x += across
+        self.across = x + look.offset_x
+        if look.rtl:
+            self.centers = [self.across - center for center in self.centers]
+
+    def port(self, side: _Side, word: int, arc: int) -> float:
+        found = side.ports[word]
+        shift = (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
+        return self.centers[word] + (-shift if self.look.rtl else shift)
+
+
+def _ends(arc: DrawnArc) -> tuple[int, int]:
+    assert arc.head is not None
+    return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
+
+
+def _path(left: float, right: float, base: float, turn: float, up: int) -> str:
+    corner = min(CORNER, (right - left) / 2, abs(turn - base))
+    a, b, y, t, c = (number(float(v)) for v in (left, right, base, turn, turn - up * corner))
+    inner, outer = number(left + corner), number(right - corner)
+    return f"M{a},{y}V{c}Q{a},{t} {inner},{t}H{outer}Q{b},{t} {b},{c}V{y}"
+
+
+def _label(label: str, x: float, y: float) -> str:
+    if not label:
+        return ""
+    attributes = {
+        "class": "displacy-label sl-number",
+        "x": x,
+        "y": y + LABEL / 3,
+        "font-size": LABEL,
+        "text-anchor": "middle",
+        "direction": "ltr",
+    }
+    return element("text", attributes, text(label))
+
+
+def _said(arc: DrawnArc, words: Sequence[str]) -> str:
+    head = "root" if arc.head is None else shortened(words[arc.head])
+    label = f" ({visible(arc.label)})" if arc.label else ""
+    return f"{head} → {shortened(words[arc.modifier])}{label}"
+
+
+def _description(words: Sequence[str], arcs: Sequence[DrawnArc], below: Sequence[DrawnArc]) -> str:
+    said = [_said(arc, words) for arc in arcs[:DESCRIBED]]
+    more = f"; and {len(arcs) - DESCRIBED} more" if len(arcs) > DESCRIBED else ""
+    text = f"{len(words)} words, {len(arcs)} arcs from head to modifier: {'; '.join(said)}{more}."
+    if below:
+        text += f" Below them {len(below)} gold arcs."
+    return text

@@ -1,0 +1,221 @@
+"""Trees: every arc where it belongs, as wide and dark as it is probable."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spacy.tokens import Doc
+
+from spacy_latent.errors import LatentError
+from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.nesting import crossing, levels
+from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
+from tests.visualize.structures import annotated
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(content: str) -> ElementTree.Element:
+    return ElementTree.fromstring(f'<svg xmlns="{SVG[1:-1]}">{content}</svg>')
+
+
+def arrows(root: ElementTree.Element) -> list[dict[str, object]]:
+    """Ends, height and look of each arc."""
+    found = []
+    for group in root.iter(f"{SVG}g"):
+        if "displacy-arrow" not in group.get("class", ""):
+            continue
+        title, line, head = group
+        numbers = [float(x) for x in re.findall(r"-?[\d.]+", line.get("d", ""))]
+        if len(numbers) == 3:
+            left, turn, base = numbers
+            right = left
+        else:
+            left, base, turn, right = (numbers[i] for i in (0, 1, 4, 8))
+        found.append(
+            {
+                "title": title.text,
+                "left": left,
+                "base": base,
+                "turn": turn,
+                "right": right,
+                "width": float(line.get("stroke-width", 0)),
+                "opacity": float(group.get("opacity", 0)),
+                "dashed": line.get("stroke-dasharray") is not None,
+                "tip": float(re.findall(r"-?[\d.]+", head.get("d", ""))[0]),
+                "crossing": "sl-crossing" in group.get("class", ""),
+            }
+        )
+    return found
+
+
+def word_places(root: ElementTree.Element) -> dict[str, float]:
+    return {
+        node.text or "": float(node.get("x", 0))
+        for node in root.iter(f"{SVG}text")
+        if "displacy-word" in node.get("class", "")
+    }
+
+
+def tree(heads, words="abcdefgh", look=None, **options):
+    look = look or Look()
+    arcs = [DrawnArc(None if h == 0 else h - 1, m, 1.0) for m, h in enumerate(heads)]
+    return draw_tree(list(words[: len(heads)]), arcs, look, "title", **options)
+
+
+def test_arcs_lead_from_heads_to_modifiers():
+    root = parsed(tree([2, 0, 2]).content)
+    places = word_places(root)
+    by_title = {arrow["title"]: arrow for arrow in arrows(root)}
+    assert set(by_title) == {"b → a", "b → c", "root → b"}
+    for title, arrow in by_title.items():
+        head, modifier = title.split(" → ")
+        assert abs(arrow["tip"] - places[modifier]) < 15
+        other = {arrow["left"], arrow["right"]} - {arrow["tip"]}
+        if head != "root":
+            assert all(abs(end - places[head]) < 15 for end in other)
+
+
+def test_width_and_opacity_rise_with_probability():
+    probabilities = [0.0, 0.1, 0.3, 0.6, 0.95, 1.0]
+    arcs = [DrawnArc(0, i + 1, p) for i, p in enumerate(probabilities)]
+    picture = draw_tree([*"abcdefg"], arcs, Look(), "title")
+    found = sorted(arrows(parsed(picture.content)), key=lambda arrow: arrow["right"])
+    for name in ("width", "opacity"):
+        values = [arrow[name] for arrow in found]
+        assert all(a < b for a, b in itertools.pairwise(values)) and values[0] > 0
+    assert max(arrow["width"] for arrow in found) == Look().arrow_stroke
+    (nan,) = arrows(parsed(draw_tree(["a", "b"], [DrawnArc(0, 1, np.nan)], Look(), "").content))
+    assert nan["width"] == found[0]["width"]
+
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] < pair[1]),
+    max_size=14,
+    unique=True,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(intervals)
+def test_overlapping_arcs_have_different_levels(pairs):
+    found = levels(pairs)
+    by_definition = [any(a < c < b < d or c < a < d < b for c, d in pairs) for a, b in pairs]
+    assert crossing(pairs) == by_definition
+    for (i, (a, b)), (j, (c, d)) in itertools.combinations(enumerate(pairs), 2):
+        if max(a, c) < min(b, d):
+            assert found[i] != found[j]
+            if c <= a and b <= d:
+                assert found[i] < found[j]
+    # No level is left empty.
+    assert set(found) == set(range(1, max(found, default=0) + 1))
+
+
+def test_non_projective_arcs_cross_and_are_marked():
+    found = {arrow["title"]: arrow for arrow in arrows(parsed(tree([0, 4, 1, 1]).content))}
+    assert found["d → b"]["crossing"] and found["a → c"]["crossing"]
+    assert not found["a → d"]["crossing"]
+    assert found["d → b"]["turn"] != found["a → c"]["turn"]
+
+
+def test_deep_and_flat_trees_stay_low():
+    for heads in ([0, *range(1, 60)], [0, *[1] * 59]):
+        picture = tree(heads, words=["w"] * 60)
+        assert picture.size[1] < 450
+    # With three arcs a word, too.
+    arcs = [DrawnArc(h, m, 0.1) for h in range(60) for m in range(60) if 0 < abs(h - m) < 3]
+    assert draw_tree(["w"] * 60, arcs, Look(), "title").size[1] < 450
+
+
+def test_right_to_left_is_the_mirror_image():
+    heads = [2, 0, 2, 3]
+    places = word_places(parsed(tree(heads).content))
+    root = parsed(tree(heads, look=Look(direction="rtl")).content)
+    mirrored = word_places(root)
+    across = tree(heads).size[0]
+    assert all(mirrored[word] == pytest.approx(across - x, abs=0.02) for word, x in places.items())
+    assert [node.get("direction") for node in root.iter(f"{SVG}text")][-1] == "rtl"
+    tips = {arrow["title"]: arrow["tip"] for arrow in arrows(root)}
+    for title, tip in tips.items():
+        assert abs(tip - mirrored[title.split(" → ")[1]]) < 15
+    doc = annotated("heads", [2, 0], words=["ذهب", "الولد"], lang="ar")
+    page = render(doc, page=True, jupyter=False)
+    assert 'dir="rtl"' in page and 'lang="ar"' in page
+    first, second = word_places(ElementTree.fromstring(render(doc, jupyter=False))).values()
+    assert first > second
+
+
+PARTS = {(2, 1): 0.9, (0, 1): 0.1, (0, 2): 0.7, (1, 2): 0.3, (2, 3): 1.0}
+
+
+def test_a_threshold_draws_all_probable_arcs_and_dashes_those_outside_of_the_tree():
+    doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"])
+
+    def drawn(threshold):
+        svg = render(doc, jupyter=False, options={"threshold": threshold})
+        return {a["title"]: a["dashed"] for a in arrows(ElementTree.fromstring(svg))}
+
+    best = {"b → a (0.90)": False, "root → b (0.70)": False, "b → c (1.00)": False}
+    assert drawn(None) == drawn(0.5) == best
+    assert drawn(0.8) == {"b → a (0.90)": False, "b → c (1.00)": False}
+    assert drawn(0.2) == {**best, "a → b (0.30)": True}
+    assert drawn(0.05) == {**best, "a → b (0.30)": True, "root → a (0.10)": True}
+    with pytest.raises(LatentError, match="annotate"):
+        render(annotated("heads", [0]), jupyter=False, options={"threshold": 0.5})
+
+
+def test_weighted_trees_stand_side_by_side_on_one_line():
+    alternatives = [(np.array([2, 0, 2]), 0.75), (np.array([2, 3, 0]), 0.25)]
+    doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"], alternatives=alternatives)
+    html = render(doc, jupyter=False, options={"alternatives": 5})
+    assert html.count("<svg") == 2
+    assert html.index(">0.75<") < html.index("<svg") < html.index(">0.25<")
+    svg = render_svg(doc, options={"alternatives": 2})
+    assert svg.count("<svg") == 1 and svg.index("weight 0.75") < svg.index("weight 0.25")
+    shifts = re.findall(r"translate\(([\d.]+),([\d.]+)\)", svg)
+    heights = re.findall(r'displacy-word[^>]* y="([\d.]+)"', svg)
+    levels_of_words = {
+        float(shift[1]) + float(height) for shift, height in zip(shifts, [heights[0], heights[-1]])
+    }
+    assert max(levels_of_words) - min(levels_of_words) <= 1
+    assert float(shifts[0][0]) < float(shifts[1][0])
+    assert render(doc, jupyter=False, options={"alternatives": 0}).count("<svg") == 1
+
+
+def test_gold_hangs_below_and_differences_are_set_apart():
+    doc = annotated("heads", [2, 0, 2], words=["a", "b", "c"])
+    gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[1, 1, 0], deps=["x", "ROOT", "y"])
+    root = ElementTree.fromstring(render(doc, gold=gold, jupyter=False))
+    found = arrows(root)
+    above = [arrow for arrow in found if arrow["turn"] < arrow["base"]]
+    below = [arrow for arrow in found if arrow["turn"] > arrow["base"]]
+    titles = {arrow["title"]: arrow["dashed"] for arrow in above if arrow["title"][0] != "r"}
+    assert titles == {"b → a": False, "b → c": True}
+    titles = {arrow["title"]: arrow["dashed"] for arrow in below if arrow["title"][0] != "r"}
+    assert titles == {"b → a (x)": False, "a → c (y)": True}
+    assert "2 of 3 arcs as in gold" in render(doc, gold=gold, page=True, jupyter=False)
+    with pytest.raises(LatentError, match="tokenised alike"):
+        render(doc, gold=[Doc(doc.vocab, words=["a"])], jupyter=False)
+
+
+def test_gold_that_leaves_the_span_is_left_out():
+    doc = annotated("heads", [2, 0], words=["a", "b", "c"], end=2)
+    gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[2, 2, 2], deps=["x", "y", "ROOT"])
+    assert len(arrows(ElementTree.fromstring(render(doc, gold=gold, jupyter=False)))) == 2
+
+
+@pytest.mark.parametrize("words", [["a"], ["word"] * 10_000])
+def test_one_word_and_ten_thousand(words):
+    doc = annotated("heads", [0, *range(1, len(words))], words=words)
+    started = time.perf_counter()
+    svg = render(doc, jupyter=False)
+    assert svg.count("displacy-word") == len(words)
+    assert time.perf_counter() - started < 20
