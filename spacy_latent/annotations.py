@@ -16,7 +16,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span, SpanGroup
 
 from spacy_latent.errors import LatentError
 
@@ -462,6 +462,17 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 for decoded, weight in span.alternatives
             ]
         user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
+    """Replace ``doc.spans[key]`` by the runs of tokens whose weight is not 0, ``(len(doc),)``, with
+    the key as their label, and their mean weights as ``attrs["scores"]``, float32."""
+    weights = np.asarray(weights, dtype="float32")
+    edges = np.diff(np.concatenate([[0], weights != 0, [0]]).astype("int8"))
+    runs = list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()))
+    scores = np.array([weights[start:end].mean() for start, end in runs], dtype="float32")
+    spans = [Span(doc, start, end, key) for start, end in runs]
+    doc.spans[key] = SpanGroup(doc, name=key, attrs={"scores": scores}, spans=spans)
 
 
 def _is_ours(key: Any) -> bool:
