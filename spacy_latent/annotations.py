@@ -468,11 +468,17 @@ def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> No
     """Replace ``doc.spans[key]`` by the runs of tokens whose weight is not 0, ``(len(doc),)``, with
     the key as their label, and their mean weights as ``attrs["scores"]``, float32."""
     weights = np.asarray(weights, dtype="float32")
-    edges = np.diff(np.concatenate([[0], weights != 0, [0]]).astype("int8"))
-    runs = list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()))
-    scores = np.array([weights[start:end].mean() for start, end in runs], dtype="float32")
-    spans = [Span(doc, start, end, key) for start, end in runs]
+    found = runs(weights)
+    scores = np.array([weights[start:end].mean() for start, end in found], dtype="float32")
+    spans = [Span(doc, start, end, key) for start, end in found]
     doc.spans[key] = SpanGroup(doc, name=key, attrs={"scores": scores}, spans=spans)
+
+
+def runs(chosen: Sequence[float] | np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of each longest run of entries that are not 0."""
+    edges = np.diff(np.concatenate([[0], np.asarray(chosen) != 0, [0]]).astype("int8"))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return list(zip(starts.tolist(), ends.tolist()))
 
 
 def _is_ours(key: Any) -> bool:

@@ -13,9 +13,9 @@ READABLE = ("items", "tags", "transitions")
 
 
 class RationaleReader(Composer):
-    """r_i = (n / Σ_j c_j) · c_i · e_i with e = encoder(c · v), where c_i in [0, 1] says how far word
-    i is chosen (:meth:`chosen`). The mean of r over the n words is the weighted mean of e over the
-    chosen ones. Where no word is chosen, r is 0.
+    """r_i = (n / Σ_j c_j) · c_i · e_i with e = encoder(c · v), where c_i in [0, 1] says how far
+    word i is chosen (:meth:`chosen`). The mean of r over the n words is the weighted mean of e over
+    the chosen ones. Where no word is chosen, r is 0.
 
     The encoder sees zeros where a word is not chosen, in its place: which words these are makes no
     difference, where they are does. The division is by at least 1, so that a soft choice that

@@ -28,12 +28,13 @@ class ContentWords:
         self.excluded = [attribute for attribute, may in allowed.items() if not may]
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
-        return [
-            ~doc.to_array(self.excluded).reshape(len(doc), -1).any(1)
-            if len(doc)
-            else np.zeros(0, dtype=bool)
-            for doc in docs
-        ]
+        return [self._of(doc) for doc in docs]
+
+    def _of(self, doc: Doc) -> np.ndarray:
+        excluded = np.zeros(len(doc), dtype=bool)
+        for attribute in self.excluded:
+            excluded |= doc.to_array(attribute).astype(bool)
+        return ~excluded
 
 
 def build_content_words_v1(punctuation: bool = False, stop_words: bool = True) -> Candidates:

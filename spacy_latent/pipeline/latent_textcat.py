@@ -169,9 +169,9 @@ class LatentTextCategorizer(TextCategorizer):
         parts as well, "none" nothing.
     probability_threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
-    spans_key: with a rationale model, write the chosen words to ``doc.spans[spans_key]``, those side
-        by side as one Span of this label, with its mean weight in the group's ``attrs["scores"]``.
-        None for no spans.
+    spans_key: with a rationale model, write the chosen words to ``doc.spans[spans_key]``, those
+        side by side as one Span of this label, with its mean weight in the group's
+        ``attrs["scores"]``. None for no spans.
     threshold, scorer: as of ``textcat``.
     """
 
