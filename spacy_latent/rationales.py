@@ -98,23 +98,31 @@ class Erasure:
     """Means over docs. comprehensiveness: how far the probability of the predicted label falls
     where the rationale is erased, the more the better; NaN where the rationale is all of every doc.
     sufficiency: how far it falls where the rest is, the less the better (DeYoung et al. 2020,
-    section 4.2). accuracy: share of docs in which the rationale alone gets the best label of the
-    reference; None without a reference."""
+    section 4.2). accuracy: share of docs in which the rationale alone gets the label of the
+    reference; None without references."""
 
     comprehensiveness: float
     sufficiency: float
     accuracy: float | None
 
 
-def erasure(nlp: Language, docs: Sequence[Doc], rationales: Sequence[np.ndarray]) -> Erasure:
+def erasure(
+    nlp: Language,
+    docs: Sequence[Doc],
+    rationales: Sequence[np.ndarray],
+    labels: Sequence[str | None] | None = None,
+) -> Erasure:
     """Words are taken out of the text, and the pipeline reads what is left as a text of its own: a
     pipeline that chooses words chooses anew. Any pipeline that writes ``doc.cats`` will do.
 
-    docs: as made by the tokenizer; their ``cats``, if any, are the reference. Empty ones do not
-        count. Where nothing is left of a doc, it is not asked: it does not count for
-        comprehensiveness, and for sufficiency the probability is that of a guess, 1 / labels.
+    docs: their tokens are taken as they are. Empty ones do not count. Where nothing is left of a
+        doc, the pipeline is not asked: it does not count for comprehensiveness, and for sufficiency
+        the probability is that of a guess, 1 / labels.
+    labels: of the reference, for each doc one or None.
     """
-    kept = [(doc, np.asarray(r)) for doc, r in zip(docs, rationales, strict=True) if len(doc)]
+    references = [None] * len(docs) if labels is None else labels
+    given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
+    kept = [(doc, np.asarray(rationale)) for doc, rationale, _ in given]
     if not kept:
         raise LatentError("erasure: there is no doc with words. Give some that have any.")
     whole = _cats(nlp, [(doc, np.ones(len(doc), dtype=bool)) for doc, _ in kept])
@@ -122,18 +130,17 @@ def erasure(nlp: Language, docs: Sequence[Doc], rationales: Sequence[np.ndarray]
     without = _cats(nlp, [(doc, ~words) for doc, words in kept])
     falls: tuple[list[float], list[float]] = ([], [])
     right = []
-    for (doc, _), own, rest, only in zip(kept, whole, without, alone):
+    for (_, _, reference), own, rest, only in zip(given, whole, without, alone):
         if not own:
             raise LatentError(
                 "erasure: the pipeline wrote no doc.cats. Give one with a trained text classifier."
             )
-        label = max(own, key=own.__getitem__)
+        label = _best(own)
         if rest is not None:
             falls[0].append(own[label] - rest[label])
         falls[1].append(own[label] - (1 / len(own) if only is None else only[label]))
-        if doc.cats:
-            guess = None if only is None else max(only, key=only.__getitem__)
-            right.append(guess == max(doc.cats, key=doc.cats.__getitem__))
+        if reference is not None:
+            right.append(only is not None and _best(only) == reference)
     comprehensiveness = float(np.mean(falls[0])) if falls[0] else float("nan")
     accuracy = float(np.mean(right)) if right else None
     return Erasure(comprehensiveness, float(np.mean(falls[1])), accuracy)
@@ -144,6 +151,10 @@ def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[s
     made = [_only(doc, words) if words.any() else None for doc, words in parts]
     said = iter(nlp.pipe([doc for doc in made if doc is not None]))
     return [None if doc is None else dict(next(said).cats) for doc in made]
+
+
+def _best(cats: dict[str, float]) -> str:
+    return max(cats, key=cats.__getitem__)
 
 
 def _only(doc: Doc, words: np.ndarray) -> Doc:
@@ -206,14 +217,15 @@ def report(
 ) -> dict[str, RationaleReport]:
     """The pipeline's rationales, and the controls at the same rate.
 
-    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``; their
-        tokens are taken as they are.
+    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``. Their
+        texts go through the pipeline's tokenizer.
     words: a list of words to compare with, such as an opinion lexicon.
     """
+    from spacy.training import Example
+
     kept = [doc for doc in references if len(doc)]
-    plain = [_only(doc, np.ones(len(doc), dtype=bool)) for doc in kept]
-    predicted = list(nlp.pipe(plain))
-    if kept and not any(spans_key in doc.spans for doc in predicted):
+    predicted = list(nlp.pipe([doc.text for doc in kept]))
+    if predicted and not any(spans_key in doc.spans for doc in predicted):
         raise LatentError(
             f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in the "
             "config of its latent_textcat, or name the key that it has."
@@ -225,13 +237,18 @@ def report(
         controls["listed words"] = partial(listed_words, words=words)
     found = {"rationale": own}
     for name, control in controls.items():
-        found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(kept, own)]
-    gold = [rationale_words(doc, spans_key) for doc in kept]
-    return {name: _report(nlp, kept, chosen, gold) for name, chosen in found.items()}
+        found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
+    gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
+    labels = [_best(doc.cats) if doc.cats else None for doc in kept]
+    return {name: _report(nlp, predicted, r, gold, labels) for name, r in found.items()}
 
 
 def _report(
-    nlp: Language, docs: Sequence[Doc], chosen: Sequence[np.ndarray], gold: Sequence[np.ndarray]
+    nlp: Language,
+    docs: Sequence[Doc],
+    chosen: Sequence[np.ndarray],
+    gold: Sequence[np.ndarray],
+    labels: Sequence[str | None],
 ) -> RationaleReport:
     against = agreement(chosen, gold)
     return RationaleReport(
@@ -239,7 +256,7 @@ def _report(
         spans=_ratio(sum(len(runs(r)) for r in chosen), len(chosen)),
         token_f=None if against is None else against.token_f,
         iou_f=None if against is None else against.iou_f,
-        **asdict(erasure(nlp, docs, chosen)),
+        **asdict(erasure(nlp, docs, chosen, labels)),
     )
 
 

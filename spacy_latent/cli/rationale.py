@@ -88,7 +88,8 @@ def table_rows(found: dict[str, RationaleReport]) -> list[tuple[str, ...]]:
 def _shown(value: float | None, column: str) -> str:
     if value is None or value != value:
         return "-"
-    return f"{value:.2f}" if column == "spans" else f"{100 * value:.1f}"
+    # Adding zero takes the sign off one.
+    return f"{value:.2f}" if column == "spans" else f"{round(100 * value, 1) + 0:.1f}"
 
 
 if __name__ == "__main__":
