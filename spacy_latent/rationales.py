@@ -98,12 +98,13 @@ class Erasure:
     """Means over docs. comprehensiveness: how far the probability of the predicted label falls
     where the rationale is erased, the more the better; NaN where the rationale is all of every doc.
     sufficiency: how far it falls where the rest is, the less the better (DeYoung et al. 2020,
-    section 4.2). accuracy: share of docs in which the rationale alone gets the label of the
-    reference; None without references."""
+    section 4.2). accuracy, alone: share of docs whose text, and whose rationale as a text, gets the
+    label of the reference; None without references."""
 
     comprehensiveness: float
     sufficiency: float
     accuracy: float | None
+    alone: float | None
 
 
 def erasure(
@@ -129,7 +130,7 @@ def erasure(
     alone = _cats(nlp, kept)
     without = _cats(nlp, [(doc, ~words) for doc, words in kept])
     falls: tuple[list[float], list[float]] = ([], [])
-    right = []
+    right: tuple[list[bool], list[bool]] = ([], [])
     for (_, _, reference), own, rest, only in zip(given, whole, without, alone):
         if not own:
             raise LatentError(
@@ -140,10 +141,11 @@ def erasure(
             falls[0].append(own[label] - rest[label])
         falls[1].append(own[label] - (1 / len(own) if only is None else only[label]))
         if reference is not None:
-            right.append(only is not None and _best(only) == reference)
+            right[0].append(label == reference)
+            right[1].append(only is not None and _best(only) == reference)
     comprehensiveness = float(np.mean(falls[0])) if falls[0] else float("nan")
-    accuracy = float(np.mean(right)) if right else None
-    return Erasure(comprehensiveness, float(np.mean(falls[1])), accuracy)
+    accuracies = [float(np.mean(each)) if each else None for each in right]
+    return Erasure(comprehensiveness, float(np.mean(falls[1])), *accuracies)
 
 
 def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[str, float] | None]:
@@ -206,6 +208,7 @@ class RationaleReport:
     comprehensiveness: float
     sufficiency: float
     accuracy: float | None
+    alone: float | None
 
 
 def report(

@@ -23,7 +23,8 @@ COLUMNS = {
     "iou_f": "IOU F1",
     "comprehensiveness": "compr.",
     "sufficiency": "suff.",
-    "accuracy": "alone",
+    "accuracy": "accuracy",
+    "alone": "alone",
 }
 
 
@@ -53,7 +54,9 @@ def main(
 
     for path in (corpus, *(words or [])):
         if not path.is_file():
-            msg.fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.", exits=1)
+            msg.fail(
+                f"{path} does not exist. Give a .spacy file, and plain lists of words.", exits=1
+            )
     use_gpu(gpu_id)
     nlp = load(model)
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))

@@ -11,7 +11,7 @@ from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.stochastic_mask import hold
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.layers.rationale_reader import RationaleReader
+from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
 
 # Taken off the score of a word that may not be chosen. Not infinite: where k words have to be
@@ -47,6 +47,9 @@ class RationaleLayer(LatentLayer):
         multiplier_rate: float = 0.1,
         damping: float = 10.0,
     ) -> None:
+        if transition_cost and structure.parts == "tags":
+            costs = _costs(transition_cost)
+            structure = structure.bind(-costs, -costs[0], torch.zeros(2))  # type: ignore[attr-defined]
         super().__init__(scorer, structure, estimator, composer)
         self.reader_width = reader_width
         self.transition_cost = transition_cost
@@ -71,13 +74,12 @@ class RationaleLayer(LatentLayer):
 
     def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
         structure, scores = super().score(vectors[..., : -self.reader_width - 1], lengths)
+        if structure.parts != "items":
+            check_two_tags(scores)
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, scores)
         scores = torch.where(forbidden, scores - FORBIDDEN, scores)
         if self.transition_cost and structure.parts == "transitions":
-            scores = scores - self._costs(scores)
-        elif self.transition_cost and structure.parts == "tags":
-            costs = self._costs(scores)
-            structure = structure.bind(-costs, -costs[0], torch.zeros_like(costs[0]))  # type: ignore[attr-defined]
+            scores = scores - _costs(self.transition_cost).to(scores)
         return structure, scores
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -109,11 +111,6 @@ class RationaleLayer(LatentLayer):
             return (words[..., None, None] & chooses).expand_as(like)
         return (words[..., None] & chooses).expand_as(like)
 
-    def _costs(self, scores: Tensor) -> Tensor:
-        """What each transition [previous tag, tag] costs."""
-        count = scores.shape[-1]
-        return self.transition_cost * (1 - torch.eye(count, dtype=scores.dtype).to(scores.device))
-
     def _penalty(self, mean: Tensor, lengths: Tensor, rate: float) -> Tensor:
         """``(B,)``, for expected structures."""
         assert isinstance(self.composer, RationaleReader)
@@ -122,3 +119,8 @@ class RationaleLayer(LatentLayer):
         there = lengths > 0
         excess = torch.where(there, share - rate, 0.0)
         return hold(self.multiplier, excess, there, self.multiplier_rate, self.damping)
+
+
+def _costs(transition_cost: float) -> Tensor:
+    """What each transition [previous tag, tag] of two tags costs."""
+    return transition_cost * (1 - torch.eye(2))

@@ -39,11 +39,7 @@ class RationaleReader(Composer):
         """``(..., n)`` of structures ``(..., *parts)``."""
         if self.choice == "items":
             return z
-        if z.shape[-1] != 2:
-            raise LatentError(
-                f"A rationale needs two tags, unchosen and chosen, and the scorer gives scores for "
-                f"{z.shape[-1]}. Set its num_tags to 2."
-            )
+        check_two_tags(z)
         return z[..., 1] if self.choice == "tags" else z.sum(-2)[..., 1]
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
@@ -53,3 +49,12 @@ class RationaleReader(Composer):
             result = chosen[..., None] * self.encoder(result, lengths)
         share = lengths[:, None].to(result) / chosen.sum(1, keepdim=True).clamp_min(1.0)
         return share[..., None] * result
+
+
+def check_two_tags(scores: Tensor) -> None:
+    """scores: of tags or transitions, or structures of these."""
+    if scores.shape[-1] != 2:
+        raise LatentError(
+            "A rationale needs two tags, unchosen and chosen, and the scorer gives scores for "
+            f"{scores.shape[-1]}. Set its num_tags to 2."
+        )

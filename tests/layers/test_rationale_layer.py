@@ -154,7 +154,7 @@ def test_the_rate_is_held(estimator) -> None:
         if step >= 200:
             mean = draw.z[0] if estimator.hard and draw.z.requires_grad else scores.sigmoid()
             inside = torch.arange(20) < lengths[:, None]
-            shares.append(float(((mean * inside).sum(1) / lengths).mean()))
+            shares.append(float(((mean * inside).sum(1) / lengths).mean().detach()))
     assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.06)
 
 
@@ -173,5 +173,5 @@ def test_words_that_may_not_be_chosen_are_not_seen() -> None:
 
 
 def test_more_than_two_tags_are_refused() -> None:
-    with pytest.raises(LatentError, match="two tags, unchosen and chosen.*num_tags to 2"):
+    with pytest.raises(LatentError, match=r"two tags, unchosen and chosen.*num_tags to 2"):
         RationaleReader(READER, "tags").chosen(torch.zeros(1, 4, 3))

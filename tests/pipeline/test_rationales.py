@@ -123,7 +123,9 @@ def test_regression() -> None:
     optimizer.learn_rate = 0.02
     for _ in range(60):
         nlp.update(made, sgd=optimizer)
-    assert nlp("a good film of it").cats["stars"] > 3.5 > 1.5 > nlp("it is a bad film").cats["stars"]
+    assert (
+        nlp("a good film of it").cats["stars"] > 3.5 > 1.5 > nlp("it is a bad film").cats["stars"]
+    )
 
 
 @pytest.mark.parametrize("name", ["k of n, reader with context", "contiguous", "HardKuma"])
@@ -226,7 +228,10 @@ def test_forbidden_words_are_never_read(name: str) -> None:
 @pytest.mark.parametrize(
     "model, message",
     [
-        ({"structure": {"@misc": "spacy-latent.SpanningTree.v1"}}, "RationaleTextCat.*SpanningTree"),
+        (
+            {"structure": {"@misc": "spacy-latent.SpanningTree.v1"}},
+            "RationaleTextCat.*SpanningTree",
+        ),
         ({"transition_cost": 1.0}, "transition_cost.*KOfN"),
         ({**CHAIN, "transition_cost": -1.0}, "transition_cost is -1"),
         ({"rate": 1.5}, "rate is 1.5"),
@@ -254,10 +259,11 @@ def test_a_rate_needs_marginals() -> None:
 
 def test_a_sequence_of_more_than_two_tags_is_refused() -> None:
     scorer = {"@misc": "spacy-latent.TransitionScorer.v1", "num_tags": 3}
-    nlp = rationale_pipeline(**{**CHAIN, "scorer": scorer})
-    nlp.initialize(lambda: rationale_examples(nlp))
-    with pytest.raises(LatentError, match="two tags"):
-        nlp("a good film")
+    for cost in (0.0, 1.0):
+        nlp = rationale_pipeline(**{**CHAIN, "scorer": scorer, "transition_cost": cost})
+        nlp.initialize(lambda: rationale_examples(nlp))  # noqa: B023
+        with pytest.raises(LatentError, match="two tags"):
+            nlp("a good film")
 
 
 def test_spans_need_a_model_that_chooses() -> None:
