@@ -16,7 +16,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span, SpanGroup
 
 from spacy_latent.errors import LatentError
 
@@ -498,6 +498,23 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
             bounds = [other.start_char - first.idx, other.end_char - first.idx]
             record["other"] = [*bounds, len(other)]
         user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
+    """Replace ``doc.spans[key]`` by the runs of tokens whose weight is not 0, ``(len(doc),)``, with
+    the key as their label, and their mean weights as ``attrs["scores"]``, float32."""
+    weights = np.asarray(weights, dtype="float32")
+    found = runs(weights)
+    scores = np.array([weights[start:end].mean() for start, end in found], dtype="float32")
+    spans = [Span(doc, start, end, key) for start, end in found]
+    doc.spans[key] = SpanGroup(doc, name=key, attrs={"scores": scores}, spans=spans)
+
+
+def runs(chosen: Sequence[float] | np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of each longest run of entries that are not 0."""
+    edges = np.diff(np.concatenate([[0], np.asarray(chosen) != 0, [0]]).astype("int8"))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return list(zip(starts.tolist(), ends.tolist()))
 
 
 def _is_ours(key: Any) -> bool:

@@ -11,6 +11,7 @@ from spacy.cli._util import app
 
 from spacy_latent.cli.compare import main as compare
 from spacy_latent.cli.listops import generate_cli as generate_listops
+from spacy_latent.cli.rationale import main as rationale
 from spacy_latent.cli.render import render_cli
 from spacy_latent.cli.show import show_cli
 
@@ -20,6 +21,7 @@ latent_cli = typer.Typer(
 latent_cli.command("show")(show_cli)
 latent_cli.command("render")(render_cli)
 latent_cli.command("compare")(compare)
+latent_cli.command("rationale")(rationale)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.
 generate_cli.callback()(lambda: None)

@@ -131,7 +131,9 @@ class StochasticMask(Estimator, nn.Module):
                 continue
             share, count = measure(chosen, inside)
             # A text without anything to count neither keeps a rate nor breaks it.
-            own = self._constrain(i, torch.where(count > 0, share - target, 0.0), count > 0)
+            excess = torch.where(count > 0, share - target, 0.0)
+            options = self.multiplier_rate, self.damping
+            own = hold(self.multipliers[i], excess, count > 0, *options)
             penalty = own if penalty is None else penalty + own
         return penalty
 
@@ -150,12 +152,19 @@ class StochasticMask(Estimator, nn.Module):
         count = inside[:, 1:].sum(1)
         return changed.sum(1) / count.clamp_min(1), count
 
-    def _constrain(self, i: int, excess: Tensor, counts: Tensor) -> Tensor:
-        """The penalty of each item, ``(B,)``; and a step of the multiplier."""
-        if not bool(counts.any()):
-            return excess
-        mean = float(excess.detach().double().sum() / counts.sum())
-        force = float(self.multipliers[i]) + self.damping * mean
-        with torch.no_grad():
-            self.multipliers[i] += self.multiplier_rate * mean
-        return force * excess
+
+def hold(
+    multiplier: Tensor, excess: Tensor, counted: Tensor, multiplier_rate: float, damping: float
+) -> Tensor:
+    """The penalty of each item for its own excess, both ``(B,)``, and a step of the multiplier, a
+    scalar that is changed in place. See :class:`StochasticMask`.
+
+    counted: ``(B,)`` bool, the items that have a say.
+    """
+    if not bool(counted.any()):
+        return excess
+    mean = float(excess.detach().double().sum() / counted.sum())
+    force = float(multiplier) + damping * mean
+    with torch.no_grad():
+        multiplier += multiplier_rate * mean
+    return force * excess

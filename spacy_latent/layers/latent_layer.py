@@ -55,14 +55,23 @@ class LatentLayer(nn.Module):
 
     def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
         """The structures, and the scores after division by temperature."""
+        structure, scores = self.score(vectors, lengths)
+        with torch.autocast(device_type=scores.device.type, enabled=False):
+            return self.draw(structure, scores, lengths), scores
+
+    def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
+        return self.estimator(structure, scores, lengths, self.training)
+
+    def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
+        """The structure, with what the scorer binds to it, and the scores after division by
+        temperature."""
         # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            scores = scores / self.temperature
-            structure = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
-            return self.estimator(structure, scores, lengths, self.training), scores
+            bound = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
+            return bound, scores / self.temperature
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.

@@ -28,7 +28,9 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.models.temperature import Temperature
 
-ModuleBuilder = Callable[[int], nn.Module]
+# Of the input, or of its parts where a module reads them apart.
+Width = int | list[int]
+ModuleBuilder = Callable[[Any], nn.Module]
 
 # Up to this many input values the operations are too small to gain from torch's threads.
 SMALL = 1 << 20
@@ -40,7 +42,7 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
 
 
 class LatentShim(PyTorchShim):
-    """build: makes the module for an input width; picklable.
+    """build: makes the module for a Width; picklable.
     learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
     temperature: stepped once per update of the weights.
     """
@@ -80,7 +82,7 @@ class LatentShim(PyTorchShim):
     def temperature(self) -> float:
         return self.cfg["temperature"]
 
-    def build(self, width: int) -> None:
+    def build(self, width: Width) -> None:
         """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
         self.cfg = {"width": width, "updates": 0, "temperature": self._temperature.at(0)}
         self._model = self._build(width).to(get_torch_default_device()).eval()

@@ -113,6 +113,18 @@ def build_latent_text_classifier_v1(
         dropout=dropout,
         mixed_precision=mixed_precision,
     )
+    return classifier(tok2vec, texts, init, exclusive_classes, span_getter, nO)
+
+
+def classifier(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    texts: Model,
+    init: Callable,
+    exclusive_classes: bool,
+    span_getter: SpanGetter | None,
+    nO: int | None,
+) -> Model[list[Doc], Floats2d]:
+    """The model of an embedder, a text layer and a linear layer."""
     output: Model = Linear(nO, texts.maybe_get_dim("nO"), init_W=zero_init)
     model: Model = Model(
         NAME,
@@ -139,7 +151,7 @@ def set_refs(model: Model) -> Model:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
-    tok2vec, texts, output = model.layers
+    tok2vec, texts, _ = model.layers
     tok2vec.initialize(X=X)
     width = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
     docs = [doc for doc in X or [] if len(doc)]
@@ -147,6 +159,12 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
         width = tok2vec.predict(docs[:1])[0].shape[1]
     sample: Any = None if width is None else ([model.ops.alloc2f(0, width)], [[]])
     texts.initialize(X=sample)
+    return init_output(model, Y)
+
+
+def init_output(model: Model, Y: Any = None) -> Model:
+    """Give the linear layer its widths, and zeros."""
+    _, texts, output = model.layers
     if texts.has_dim("nO"):
         output.set_dim("nI", texts.get_dim("nO"), force=True)
     if Y is not None:

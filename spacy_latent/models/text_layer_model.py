@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -172,8 +173,7 @@ class TextModule(nn.Module):
         for group, z in zip(kept.groups, kept.drawn):
             lengths = group.lengths.to(kept.rows.device)
             vectors = padded[group.rows.to(kept.rows.device)]
-            scores = latent.scorer(vectors, lengths) / latent.temperature
-            structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
+            structure, scores = latent.score(vectors, lengths)
             log_probs = structure.log_prob(z, scores, lengths)
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
         return self.log_probs(kept.groups, draws, len(kept.drawn[0]), len(kept.sizes))
@@ -231,7 +231,6 @@ def build_text_layer_model(
     """
     check_parts(structure, estimator, scorer, composer)
     check_entropy_weight(structure, entropy_weight)
-    check_rates(scorer_learn_rate, dropout)
     build = partial(
         build_text_module,
         pooling=pooling,
@@ -241,6 +240,27 @@ def build_text_layer_model(
         composer=composer,
         entropy_weight=entropy_weight,
     )
+    return text_layer_model(
+        build,
+        input_width=input_width,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+
+
+def text_layer_model(
+    build: Callable[[Any], TextModule],
+    *,
+    input_width: int | None,
+    scorer_learn_rate: float,
+    temperature: Temperature,
+    dropout: float | None,
+    mixed_precision: bool,
+) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
+    """The model around a module that ``build`` makes for the width of the input."""
+    check_rates(scorer_learn_rate, dropout)
     shim = LatentShim(
         build,
         learn_rates={"latent.scorer.": scorer_learn_rate},

@@ -27,6 +27,7 @@ threshold = 0.0
 annotate = "map"
 probability_threshold = 0.01
 alternatives = 0
+spans_key = null
 scorer = {"@scorers": "spacy.textcat_scorer.v2"}
 
 [latent_textcat.model]
@@ -101,6 +102,7 @@ def make_latent_textcat(
     annotate: str,
     probability_threshold: float,
     alternatives: int,
+    spans_key: str | None,
     scorer: Callable | None,
 ) -> "LatentTextCategorizer":
     return LatentTextCategorizer(
@@ -111,6 +113,7 @@ def make_latent_textcat(
         annotate=annotate,
         probability_threshold=probability_threshold,
         alternatives=alternatives,
+        spans_key=spans_key,
         scorer=scorer,
     )
 
@@ -140,6 +143,7 @@ def make_latent_textcat_multilabel(
     annotate: str,
     probability_threshold: float,
     alternatives: int,
+    spans_key: str | None,
     score_range: list[float] | None,
     scorer: Callable | None,
 ) -> "MultiLabelLatentTextCategorizer":
@@ -151,6 +155,7 @@ def make_latent_textcat_multilabel(
         annotate=annotate,
         probability_threshold=probability_threshold,
         alternatives=alternatives,
+        spans_key=spans_key,
         score_range=score_range,
         scorer=scorer,
     )
@@ -164,6 +169,9 @@ class LatentTextCategorizer(TextCategorizer):
         parts as well, "none" nothing.
     probability_threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
+    spans_key: with a rationale model, write the chosen words to ``doc.spans[spans_key]``, those
+        side by side as one Span of this label, with its mean weight in the group's
+        ``attrs["scores"]``. None for no spans.
     threshold, scorer: as of ``textcat``.
     """
 
@@ -179,6 +187,7 @@ class LatentTextCategorizer(TextCategorizer):
         annotate: str = "map",
         probability_threshold: float = 0.01,
         alternatives: int = 0,
+        spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
         if "multi_label" not in model.attrs or not model.has_ref("latent"):
@@ -190,10 +199,16 @@ class LatentTextCategorizer(TextCategorizer):
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
         annotations.check_settings(name, annotate, probability_threshold, alternatives)
+        if spans_key is not None and not model.attrs.get("rationale"):
+            raise LatentError(
+                f"{name}: spans_key is {spans_key!r}, but its model chooses no words. Use "
+                'model.@architectures = "spacy-latent.RationaleTextCat.v1", or spans_key = null.'
+            )
         super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
         self.cfg["annotate"] = annotate
         self.cfg["probability_threshold"] = probability_threshold
         self.cfg["alternatives"] = alternatives
+        self.cfg["spans_key"] = spans_key
         self._further: list[Callable[[], None]] = []
 
     # ---------------------------------------------------------------- prediction
@@ -204,13 +219,15 @@ class LatentTextCategorizer(TextCategorizer):
         yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> Any:
-        """RETURNS: scores ``(D, labels)``, and for each doc its structures."""
+        """RETURNS: scores ``(D, labels)``, and for each doc its structures and, with spans_key,
+        how far each word was chosen."""
         from spacy_latent.models.latent_text_classifier import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
         docs = list(docs)
         if not any(len(doc) for doc in docs):
-            return self.model.ops.xp.zeros((len(docs), len(self.labels))), [[] for _ in docs]
+            nothing: list[Any] = [[] for _ in docs]
+            return self.model.ops.xp.zeros((len(docs), len(self.labels))), nothing, nothing
         found, _ = run(self.model, docs, is_train=False)
         level = self.cfg["annotate"]
         structures: list[Any] = [[] for _ in docs]
@@ -222,10 +239,15 @@ class LatentTextCategorizer(TextCategorizer):
                 self.cfg["probability_threshold"],
                 self.cfg["alternatives"],
             )
+        chosen: list[Any] = [[] for _ in docs]
+        if self.cfg["spans_key"] is not None:
+            from spacy_latent.models.rationale_text_cat import chosen_weights
+
+            chosen = chosen_weights(self.model, found.made.batch)
         scores = self.scores_of(found.scores)
         # As for a batch of empty docs: whatever else is in the batch.
         scores[[not len(doc) for doc in docs]] = 0.0
-        return scores, structures
+        return scores, structures, chosen
 
     def scores_of(self, probabilities: Floats2d) -> Floats2d:
         """What ``doc.cats`` holds."""
@@ -233,11 +255,14 @@ class LatentTextCategorizer(TextCategorizer):
 
     def set_annotations(self, docs: Iterable[Doc], predictions: Any) -> None:
         docs = list(docs)
-        scores, structures = predictions
+        scores, structures, chosen = predictions
         super().set_annotations(docs, scores)
         if self.cfg["annotate"] != "none":
             for doc, spans in zip(docs, structures):
                 annotations.write(doc, self.name, spans)
+        if self.cfg["spans_key"] is not None:
+            for doc, weights in zip(docs, chosen):
+                annotations.write_spans(doc, self.cfg["spans_key"], weights)
 
     # ---------------------------------------------------------------- training
 
@@ -357,6 +382,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         annotate: str = "map",
         probability_threshold: float = 0.01,
         alternatives: int = 0,
+        spans_key: str | None = None,
         score_range: list[float] | None = None,
         scorer: Callable | None = None,
     ) -> None:
@@ -375,6 +401,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             annotate=annotate,
             probability_threshold=probability_threshold,
             alternatives=alternatives,
+            spans_key=spans_key,
             scorer=scorer,
         )
         self.cfg["score_range"] = score_range

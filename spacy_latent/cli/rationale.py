@@ -1,0 +1,99 @@
+"""Rationales of a trained pipeline beside controls.
+
+python -m spacy_latent.cli.rationale training/rationale/model-best corpus/dev.spacy
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.show import load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy_latent.rationales import RationaleReport
+
+COLUMNS = {
+    "rate": "words",
+    "spans": "spans/doc",
+    "token_f": "token F1",
+    "iou_f": "IOU F1",
+    "comprehensiveness": "compr.",
+    "sufficiency": "suff.",
+    "accuracy": "accuracy",
+    "alone": "alone",
+}
+
+
+def main(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    corpus: Path = typer.Argument(..., help="Docs with cats, and rationales if there are any"),
+    spans_key: str = typer.Option("rationale", "--spans-key", help="Where the rationales are"),
+    words: Optional[list[Path]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
+    ),
+    limit: int = typer.Option(0, "--limit", min=0, help="Read so many docs; 0 for all"),
+    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--metrics", help="Write the numbers to this JSON file"
+    ),
+    seed: int = typer.Option(0, "--seed", help="Of the random words"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Print how many words the rationales have, how they agree with those of the corpus, what the
+    pipeline says without them and of them alone, and the same of random, first and listed words."""
+    from dataclasses import asdict
+
+    import srsly
+    from spacy.tokens import DocBin
+
+    from spacy_latent.errors import LatentError
+    from spacy_latent.rationales import report
+
+    for path in (corpus, *(words or [])):
+        if not path.is_file():
+            msg.fail(
+                f"{path} does not exist. Give a .spacy file, and plain lists of words.", exits=1
+            )
+    use_gpu(gpu_id)
+    nlp = load(model)
+    docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
+    listed = {word for path in words or [] for word in read_words(path)}
+    try:
+        found = report(nlp, docs[: limit or None], spans_key, listed, seed)
+    except LatentError as error:
+        msg.fail("The rationales could not be measured", str(error), exits=1)
+        return
+    header = ("", *COLUMNS.values())
+    aligns = ("l", *("r" for _ in COLUMNS))
+    msg.table(table_rows(found), header=header, aligns=aligns, divider=True)
+    if metrics is not None:
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        srsly.write_json(metrics, {name: asdict(row) for name, row in found.items()})
+
+
+def read_words(path: Path) -> list[str]:
+    """The words of a list, in lower case."""
+    lines = path.read_text(encoding="utf8", errors="replace").splitlines()
+    return [line.strip().lower() for line in lines if line.strip() and not line.startswith(";")]
+
+
+def table_rows(found: dict[str, RationaleReport]) -> list[tuple[str, ...]]:
+    """A row for each kind of rationale, shares in percent."""
+    return [
+        (name, *(_shown(getattr(row, column), column) for column in COLUMNS))
+        for name, row in found.items()
+    ]
+
+
+def _shown(value: float | None, column: str) -> str:
+    if value is None or value != value:
+        return "-"
+    # Adding zero takes the sign off one.
+    return f"{value:.2f}" if column == "spans" else f"{round(100 * value, 1) + 0:.1f}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,126 @@
+"""A latent layer that chooses with one set of vectors and reads the chosen of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.stochastic_mask import hold
+from spacy_latent.layers.base import PartScorer
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
+from spacy_latent.structures.base import Structure
+
+# Taken off the score of a word that may not be chosen. Not infinite: where k words have to be
+# chosen and fewer may be, the rest are, and are not read.
+FORBIDDEN = 1e4
+
+
+class RationaleLayer(LatentLayer):
+    """Vectors hold the selector's features, then those of the reader, then whether the word may be
+    chosen (1 or 0). The scorer gets the first, the composer the second.
+
+    reader_width: number of the reader's features.
+    transition_cost: of sequences of tags: taken off the score at each change of the tag, and where
+        the first is 1.
+    rate: the expected share of words that are chosen is held at this, or is free. The Lagrangian is
+        that of :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`, with
+        multiplier_rate and damping. The expectation is that of the structures drawn where it has a
+        gradient, else that of the structure's marginals.
+    """
+
+    multiplier: Tensor
+
+    def __init__(
+        self,
+        scorer: PartScorer,
+        structure: Structure,
+        estimator: Estimator,
+        composer: RationaleReader,
+        *,
+        reader_width: int,
+        transition_cost: float = 0.0,
+        rate: float | None = None,
+        multiplier_rate: float = 0.1,
+        damping: float = 10.0,
+    ) -> None:
+        if transition_cost and structure.parts == "tags":
+            costs = _costs(transition_cost)
+            structure = structure.bind(-costs, -costs[0], torch.zeros(2))  # type: ignore[attr-defined]
+        super().__init__(scorer, structure, estimator, composer)
+        self.reader_width = reader_width
+        self.transition_cost = transition_cost
+        self.rate = rate
+        self.multiplier_rate = multiplier_rate
+        self.damping = damping
+        self.register_buffer("multiplier", torch.zeros((), dtype=torch.float64))
+
+    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
+        draw, scores = super().read(vectors, lengths)
+        return (draw if self.training else self._seen(vectors, draw)), scores
+
+    def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
+        draw = super().draw(structure, scores, lengths)
+        if self.training and self.rate is not None:
+            mean = draw.mean()
+            if not mean.requires_grad:
+                mean = structure.marginals(scores, lengths)
+            own = self._penalty(mean, lengths, self.rate)
+            draw.penalty = own if draw.penalty is None else draw.penalty + own
+        return draw
+
+    def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
+        structure, scores = super().score(vectors[..., : -self.reader_width - 1], lengths)
+        if structure.parts != "items":
+            check_two_tags(scores)
+        forbidden = self._forbidden_parts(vectors[..., -1] == 0, scores)
+        scores = torch.where(forbidden, scores - FORBIDDEN, scores)
+        if self.transition_cost and structure.parts == "transitions":
+            scores = scores - _costs(self.transition_cost).to(scores)
+        return structure, scores
+
+    def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
+        return super().compose(self._readable(vectors), self._seen(vectors, draw), lengths)
+
+    def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
+        return super().compose_each(self._readable(vectors), self._seen(vectors, draw), lengths)
+
+    def chosen(self, draw: Draw) -> Tensor:
+        """How far the reader sees each word, ``(B, n)``: 0 where none of the structures with weight
+        has it."""
+        assert isinstance(self.composer, RationaleReader)
+        return self.composer.chosen(draw.mean())
+
+    def _readable(self, vectors: Tensor) -> Tensor:
+        return vectors[..., -self.reader_width - 1 : -1]
+
+    def _seen(self, vectors: Tensor, draw: Draw) -> Draw:
+        """Without the words that had to be chosen to make up the number k."""
+        forbidden = self._forbidden_parts(vectors[..., -1] == 0, draw.z)
+        return replace(draw, z=draw.z.masked_fill(forbidden, 0.0))
+
+    def _forbidden_parts(self, words: Tensor, like: Tensor) -> Tensor:
+        """Which parts of ``(..., B, *parts)`` choose these words ``(B, n)``."""
+        if self.structure.parts == "items":
+            return words.expand_as(like)
+        chooses = torch.arange(like.shape[-1], device=like.device) == 1
+        if self.structure.parts == "transitions":
+            return (words[..., None, None] & chooses).expand_as(like)
+        return (words[..., None] & chooses).expand_as(like)
+
+    def _penalty(self, mean: Tensor, lengths: Tensor, rate: float) -> Tensor:
+        """``(B,)``, for expected structures."""
+        assert isinstance(self.composer, RationaleReader)
+        lengths = lengths.to(mean.device)
+        share = self.composer.chosen(mean).sum(1) / lengths.clamp_min(1)
+        there = lengths > 0
+        excess = torch.where(there, share - rate, 0.0)
+        return hold(self.multiplier, excess, there, self.multiplier_rate, self.damping)
+
+
+def _costs(transition_cost: float) -> Tensor:
+    """What each transition [previous tag, tag] of two tags costs."""
+    return transition_cost * (1 - torch.eye(2))

@@ -1,0 +1,42 @@
+"""Which words may be part of a rationale."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from spacy.attrs import IS_PUNCT, IS_SPACE, IS_STOP
+from spacy.tokens import Doc
+
+# For each doc whether each of its tokens may be chosen, (len(doc),) bool.
+Candidates = Callable[[Sequence[Doc]], list[np.ndarray]]
+
+
+class AllWords:
+    """Every token."""
+
+    def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        return [np.ones(len(doc), dtype=bool) for doc in docs]
+
+
+class ContentWords:
+    """Tokens that are not white space.
+
+    punctuation, stop_words: whether these may be chosen, too.
+    """
+
+    def __init__(self, punctuation: bool = False, stop_words: bool = False) -> None:
+        allowed = {IS_PUNCT: punctuation, IS_STOP: stop_words, IS_SPACE: False}
+        self.excluded = [attribute for attribute, may in allowed.items() if not may]
+
+    def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        return [self._of(doc) for doc in docs]
+
+    def _of(self, doc: Doc) -> np.ndarray:
+        excluded = np.zeros(len(doc), dtype=bool)
+        for attribute in self.excluded:
+            excluded |= doc.to_array(attribute).astype(bool)
+        return ~excluded
+
+
+def build_content_words_v1(punctuation: bool = False, stop_words: bool = True) -> Candidates:
+    """punctuation, stop_words: whether these may be chosen. White space never is."""
+    return ContentWords(punctuation, stop_words)

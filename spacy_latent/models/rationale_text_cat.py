@@ -1,0 +1,287 @@
+"""A text classifier that sees only words that were chosen: a selector, a structure, a reader.
+
+What makes it so: the selector's and the reader's embedders are apart, the reader's gives a word the
+same vector in any text, and whatever gives words context comes after the others are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
+from spacy_latent.layers.latent_layer import check_parts
+from spacy_latent.layers.rationale_layer import RationaleLayer
+from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
+from spacy_latent.models.candidates import AllWords, Candidates
+from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
+from spacy_latent.models.latent_text_classifier import classifier, init_output, latent_layer
+from spacy_latent.models.span_getters import SpanGetter
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_layer_model import TextModule, text_layer_model
+from spacy_latent.structures.base import Structure
+
+NAME = "RationaleTextCat"
+
+
+def build_rationale_text_cat_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    embed: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    encoder: EncoderBuilder | None = None,
+    candidates: Candidates | None = None,
+    rate: float | None = None,
+    multiplier_rate: float = 0.1,
+    damping: float = 10.0,
+    transition_cost: float = 0.0,
+    span_getter: SpanGetter | None = None,
+    use_reduce_max: bool = False,
+    use_reduce_mean: bool = True,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin: a
+    selector chooses words, and the scores are of these alone (Lei et al. 2016, section 4). With
+    the choice held, no other word can change them. What can: how many words there are between the
+    chosen ones, if there is an encoder.
+
+    tok2vec: the selector's embedder, of any kind, listeners too. Only the choice depends on it.
+    embed: the reader's embedder. It must give a word the same vector in any text, such as
+        ``spacy.MultiHashEmbed.v2`` with attributes of the word itself; this is tried when the
+        model is initialized.
+    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+    structure: of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
+    scorer: None for ItemScorer.
+    estimator: None for StraightThrough. Any that fits the structure. The scores are of hard choices
+        where its structures are 0/1 at prediction; else the reader sees words in part.
+    encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
+        None for a bag of words.
+    candidates: which words may be chosen; None for all.
+    rate: share of the words of each text that is chosen in expectation, held by a Lagrangian in
+        training; None where the structure or the estimator sees to it.
+    multiplier_rate, damping: as in HardKuma.
+    transition_cost: of sequences of two tags: taken off the score of a rationale for each end of a
+        run of chosen words but one at the end of the text, so that it comes in few runs.
+    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
+    use_reduce_max, use_reduce_mean: how the vectors of the chosen words make one of the doc. The
+        maximum counts a zero for words that are not chosen.
+    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``.
+    nO: number of labels; set by the component.
+    """
+    from spacy_latent.estimators.straight_through import StraightThrough
+    from spacy_latent.layers.item_scorer import build_item_scorer_v1
+    from spacy_latent.structures.k_of_n import KOfN
+
+    structure = structure or KOfN()
+    estimator = estimator or StraightThrough()
+    scorer = scorer or build_item_scorer_v1()
+    used = {"max": use_reduce_max, "mean": use_reduce_mean}
+    pooling = tuple(kind for kind, on in used.items() if on)
+    if not pooling:
+        raise LatentError(
+            f"{NAME}: no reduction is used. Set use_reduce_max or use_reduce_mean to true."
+        )
+    check_structure(structure, transition_cost)
+    check_rate(structure, rate, multiplier_rate, damping)
+    reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
+    check_parts(structure, estimator, scorer, reader)
+    check_entropy_weight(structure, entropy_weight)
+    build = partial(
+        build_rationale_module,
+        pooling=pooling,
+        structure=structure,
+        estimator=estimator,
+        scorer=scorer,
+        reader=reader,
+        entropy_weight=entropy_weight,
+        transition_cost=transition_cost,
+        rate=rate,
+        multiplier_rate=multiplier_rate,
+        damping=damping,
+    )
+    texts = text_layer_model(
+        build,
+        input_width=None,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+    embedders = build_embedders(tok2vec, embed, candidates or AllWords())
+    model = classifier(embedders, texts, init, exclusive_classes, span_getter, nO)
+    model.attrs["rationale"] = True
+    return model
+
+
+def check_structure(structure: Structure, transition_cost: float) -> None:
+    if structure.parts not in READABLE:
+        raise IncompatiblePair(
+            NAME,
+            structure.name,
+            f"a rationale is a choice of words, and this structure is made of {structure.parts}",
+            "KOfN, Bits, OneOfN, or LinearChain or TagSequence with two tags",
+        )
+    if not 0 <= transition_cost < float("inf"):
+        raise LatentError(f"{NAME}: transition_cost is {transition_cost}; expected at least 0.")
+    if transition_cost and structure.parts == "items":
+        raise IncompatiblePair(
+            f"{NAME} with transition_cost",
+            structure.name,
+            "only sequences of tags have transitions",
+            "LinearChain or TagSequence with two tags, or transition_cost = 0.0",
+        )
+
+
+def check_rate(
+    structure: Structure, rate: float | None, multiplier_rate: float, damping: float
+) -> None:
+    if rate is not None and not 0 < rate < 1:
+        raise LatentError(f"{NAME}: rate is {rate}; expected a share between 0 and 1, or null.")
+    if not multiplier_rate >= 0 or not damping >= 0:
+        raise LatentError(
+            f"{NAME}: multiplier_rate is {multiplier_rate} and damping {damping}; expected both to "
+            "be at least 0."
+        )
+    if rate is not None and "marginals" not in structure.tractable:
+        raise NotTractable(structure.name, "marginals", "rate = null")
+
+
+def build_rationale_module(
+    widths: list[int],
+    *,
+    pooling: tuple[str, ...],
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    reader: partial[RationaleReader],
+    entropy_weight: float,
+    transition_cost: float,
+    rate: float | None,
+    multiplier_rate: float,
+    damping: float,
+) -> TextModule:
+    """widths: of the selector's vectors and of the reader's."""
+    selector_width, reader_width = widths
+    layer = RationaleLayer(
+        scorer(selector_width),
+        structure,
+        estimator.for_width(selector_width + reader_width + 1),
+        reader(reader_width),
+        reader_width=reader_width,
+        transition_cost=transition_cost,
+        rate=rate,
+        multiplier_rate=multiplier_rate,
+        damping=damping,
+    )
+    return TextModule(layer, pooling, entropy_weight)
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    embedders, texts, _ = model.layers
+    for part in embedders.layers:
+        part.initialize(X=X)
+    docs = [doc for doc in X or [] if len(doc)]
+    widths = [_width(part, docs) for part in embedders.layers]
+    if all(width is not None for width in widths):
+        if docs:
+            check_context_free(embedders.get_ref("embed"), docs)
+        shim: Any = texts.shims[0]
+        shim.build(widths)
+        texts.set_dim("nO", shim.module.output_width, force=True)
+    return init_output(model, Y)
+
+
+def _width(part: Model, docs: list[Doc]) -> int | None:
+    if part.has_dim("nO"):
+        return part.get_dim("nO")
+    return part.predict(docs[:1])[0].shape[1] if docs else None
+
+
+def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:
+    """Refuse a reader's embedder that gives a word other vectors in other texts."""
+    words = [token.text for doc in docs for token in doc][:64]
+    plain = Doc(docs[0].vocab, words=words)
+    # With annotation, which comes from components that read the whole text.
+    other = Doc(docs[0].vocab, words=words[::-1], tags=words, lemmas=words, pos=["X"] * len(words))
+    listens = any(isinstance(node, Tok2VecListener) for node in embed.walk())
+    if not listens:
+        here, there = embed.predict([plain, other])
+        listens = bool(abs(here - there[::-1]).max() > 1e-4)
+    if listens:
+        raise LatentError(
+            f"{NAME}: its embed gives a word another vector in another text, so that the reader "
+            "would hear of words that are not chosen. Use an embedder of single words, such as "
+            "spacy.MultiHashEmbed.v2 with attributes like NORM, PREFIX, SUFFIX and SHAPE, and set "
+            "encoder to give chosen words the context of each other."
+        )
+
+
+# ---------------------------------------------------------------- both embedders side by side
+
+
+def build_embedders(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    embed: Model[list[Doc], list[Floats2d]],
+    candidates: Candidates,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Rows as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` reads them."""
+    refs: dict[str, Model | None] = {"tok2vec": tok2vec, "embed": embed}
+    return Model(
+        "rationale_embedders",
+        embed_both,
+        layers=[tok2vec, embed],
+        refs=refs,
+        attrs={"candidates": candidates},
+    )
+
+
+def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats2d], Any]:
+    xp = model.ops.xp
+    selector, backprop_selector = model.layers[0](docs, is_train)
+    reader, backprop_reader = model.layers[1](docs, is_train)
+    may = [model.ops.asarray2f(one[:, None]) for one in model.attrs["candidates"](docs)]
+    rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
+    widths = [part[0].shape[1] if part else 0 for part in (selector, reader)]
+
+    def backprop(gradients: list[Floats2d]) -> list[Doc]:
+        cut = widths[0]
+        backprop_selector([model.ops.as_contig(d[:, :cut]) for d in gradients])
+        backprop_reader([model.ops.as_contig(d[:, cut : cut + widths[1]]) for d in gradients])
+        return []
+
+    return rows, backprop
+
+
+# ---------------------------------------------------------------- what was chosen
+
+
+def chosen_weights(model: Model, batch: LatentBatch) -> list[np.ndarray]:
+    """For each doc how far the reader saw each word, ``(len(doc),)`` float32: 0 where it did not,
+    1 where the word was chosen for certain."""
+    layer: Any = latent_layer(model)
+    sizes = [max((end for _, end in spans), default=0) for spans in batch.spans]
+    result = [np.zeros(size, dtype="float32") for size in sizes]
+    for group, output in zip(batch.groups, batch.outputs):
+        weights = layer.chosen(output.draw).cpu().numpy()
+        for b, (d, s) in enumerate(group.members):
+            start, end = batch.spans[d][s]
+            result[d][start:end] = weights[b, : end - start]
+    return result

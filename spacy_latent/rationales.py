@@ -1,0 +1,313 @@
+"""How good a rationale is: against words that people marked, and for the classifier itself.
+
+A rationale is a set of tokens of a doc, here an array ``(len(doc),)`` bool.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from spacy.tokens import Doc, Span
+
+from spacy_latent.annotations import runs
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+
+KEY = "rationale"
+# An overlap of spans that counts as a match (DeYoung et al. 2020, section 4.1).
+MATCH = 0.5
+
+
+# ---------------------------------------------------------------- words of a doc
+
+
+def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
+    """The tokens that are in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
+    words = np.zeros(len(doc), dtype=bool)
+    if spans_key in doc.spans:
+        for span in doc.spans[spans_key]:
+            words[span.start : span.end] = True
+    return words
+
+
+# ---------------------------------------------------------------- agreement with people
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Means over docs, 0 to 1. precision, recall, token_f: of tokens. iou_f: F1 of spans, those
+    being right whose intersection with one of the others is at least half of their union."""
+
+    precision: float
+    recall: float
+    token_f: float
+    iou_f: float
+
+
+def agreement(predicted: Iterable[np.ndarray], reference: Iterable[np.ndarray]) -> Agreement | None:
+    """Token F1 and IOU F1 (DeYoung et al. 2020, section 4.1), of each doc and then averaged over
+    the docs with a word in the reference. Runs of words are the spans. None where no doc has one.
+    """
+    rows = []
+    for own, gold in zip(predicted, reference, strict=True):
+        if len(own) != len(gold):
+            raise LatentError(
+                f"A rationale over {len(own)} tokens is compared with one over {len(gold)}."
+            )
+        if not gold.any():
+            continue
+        right = float((own & gold).sum())
+        ours, theirs = runs(own), runs(gold)
+        found = sum(_matches(span, theirs) for span in ours)
+        matched = sum(_matches(span, ours) for span in theirs)
+        precision, recall = _ratio(right, own.sum()), _ratio(right, gold.sum())
+        iou = _f1(_ratio(found, len(ours)), _ratio(matched, len(theirs)))
+        rows.append((precision, recall, _f1(precision, recall), iou))
+    return Agreement(*np.mean(rows, 0).tolist()) if rows else None
+
+
+def _matches(span: tuple[int, int], others: list[tuple[int, int]]) -> bool:
+    for start, end in others:
+        shared = min(span[1], end) - max(span[0], start)
+        if shared > 0 and shared / (max(span[1], end) - min(span[0], start)) >= MATCH:
+            return True
+    return False
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole else 0.0
+
+
+def _f1(precision: float, recall: float) -> float:
+    return _ratio(2 * precision * recall, precision + recall)
+
+
+# ---------------------------------------------------------------- the classifier without words
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Means over docs. comprehensiveness: how far the probability of the predicted label falls
+    where the rationale is erased, the more the better; NaN where the rationale is all of every doc.
+    sufficiency: how far it falls where the rest is, the less the better (DeYoung et al. 2020,
+    section 4.2). accuracy, alone: share of docs whose text, and whose rationale as a text, gets the
+    label of the reference; None without references."""
+
+    comprehensiveness: float
+    sufficiency: float
+    accuracy: float | None
+    alone: float | None
+
+
+def erasure(
+    nlp: Language,
+    docs: Sequence[Doc],
+    rationales: Sequence[np.ndarray],
+    labels: Sequence[str | None] | None = None,
+) -> Erasure:
+    """Words are taken out of the text, and the pipeline reads what is left as a text of its own: a
+    pipeline that chooses words chooses anew. Any pipeline that writes ``doc.cats`` will do.
+
+    docs: their tokens are taken as they are. Empty ones do not count. Where nothing is left of a
+        doc, the pipeline is not asked: it does not count for comprehensiveness, and for sufficiency
+        the probability is that of a guess, 1 / labels.
+    labels: of the reference, for each doc one or None.
+    """
+    references = [None] * len(docs) if labels is None else labels
+    given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
+    kept = [(doc, np.asarray(rationale)) for doc, rationale, _ in given]
+    if not kept:
+        raise LatentError("erasure: there is no doc with words. Give some that have any.")
+    whole = _cats(nlp, [(doc, np.ones(len(doc), dtype=bool)) for doc, _ in kept])
+    alone = _cats(nlp, kept)
+    without = _cats(nlp, [(doc, ~words) for doc, words in kept])
+    falls: tuple[list[float], list[float]] = ([], [])
+    right: tuple[list[bool], list[bool]] = ([], [])
+    for (_, _, reference), own, rest, only in zip(given, whole, without, alone):
+        if not own:
+            raise LatentError(
+                "erasure: the pipeline wrote no doc.cats. Give one with a trained text classifier."
+            )
+        label = _best(own)
+        if rest is not None:
+            falls[0].append(own[label] - rest[label])
+        falls[1].append(own[label] - (1 / len(own) if only is None else only[label]))
+        if reference is not None:
+            right[0].append(label == reference)
+            right[1].append(only is not None and _best(only) == reference)
+    comprehensiveness = float(np.mean(falls[0])) if falls[0] else float("nan")
+    accuracies = [float(np.mean(each)) if each else None for each in right]
+    return Erasure(comprehensiveness, float(np.mean(falls[1])), *accuracies)
+
+
+def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[str, float] | None]:
+    """What the pipeline says of these words of each doc, None where there are none."""
+    made = [_only(doc, words) if words.any() else None for doc, words in parts]
+    said = iter(nlp.pipe([doc for doc in made if doc is not None]))
+    return [None if doc is None else dict(next(said).cats) for doc in made]
+
+
+def _best(cats: dict[str, float]) -> str:
+    return max(cats, key=cats.__getitem__)
+
+
+def _only(doc: Doc, words: np.ndarray) -> Doc:
+    kept = [token for token in doc if words[token.i]]
+    spaces = [bool(token.whitespace_) for token in kept]
+    return Doc(doc.vocab, words=[token.text for token in kept], spaces=spaces)
+
+
+# ---------------------------------------------------------------- controls
+
+# From a doc and the number of words of its rationale, a rationale to compare with.
+Control = Callable[[Doc, int, random.Random], np.ndarray]
+
+
+def random_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
+    """As many words, all sets equally likely."""
+    return _mask(doc, rng.sample(range(len(doc)), count))
+
+
+def first_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
+    """As many words from the start."""
+    return _mask(doc, range(count))
+
+
+def listed_words(doc: Doc, count: int, rng: random.Random, words: Collection[str]) -> np.ndarray:
+    """The words that are in a list, in lower case, however many."""
+    return _mask(doc, [token.i for token in doc if token.lower_ in words])
+
+
+def _mask(doc: Doc, tokens: Iterable[int]) -> np.ndarray:
+    mask = np.zeros(len(doc), dtype=bool)
+    mask[list(tokens)] = True
+    return mask
+
+
+CONTROLS: dict[str, Control] = {"random words": random_words, "first words": first_words}
+
+
+@dataclass(frozen=True)
+class RationaleReport:
+    """Of the rationales of many docs. rate: share of the words that are chosen. spans: runs of
+    words for each doc. The others as in :class:`Agreement`, None without a reference, and in
+    :class:`Erasure`."""
+
+    rate: float
+    spans: float
+    token_f: float | None
+    iou_f: float | None
+    comprehensiveness: float
+    sufficiency: float
+    accuracy: float | None
+    alone: float | None
+
+
+def report(
+    nlp: Language,
+    references: Sequence[Doc],
+    spans_key: str = KEY,
+    words: Collection[str] = (),
+    seed: int = 0,
+) -> dict[str, RationaleReport]:
+    """The pipeline's rationales, and the controls at the same rate.
+
+    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``. Their
+        texts go through the pipeline's tokenizer.
+    words: a list of words to compare with, such as an opinion lexicon.
+    """
+    from spacy.training import Example
+
+    kept = [doc for doc in references if len(doc)]
+    predicted = list(nlp.pipe([doc.text for doc in kept]))
+    if predicted and not any(spans_key in doc.spans for doc in predicted):
+        raise LatentError(
+            f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in the "
+            "config of its latent_textcat, or name the key that it has."
+        )
+    own = [rationale_words(doc, spans_key) for doc in predicted]
+    rng = random.Random(seed)
+    controls = dict(CONTROLS)
+    if words:
+        controls["listed words"] = partial(listed_words, words=words)
+    found = {"rationale": own}
+    for name, control in controls.items():
+        found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
+    gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
+    labels = [_best(doc.cats) if doc.cats else None for doc in kept]
+    return {name: _report(nlp, predicted, r, gold, labels) for name, r in found.items()}
+
+
+def _report(
+    nlp: Language,
+    docs: Sequence[Doc],
+    chosen: Sequence[np.ndarray],
+    gold: Sequence[np.ndarray],
+    labels: Sequence[str | None],
+) -> RationaleReport:
+    against = agreement(chosen, gold)
+    return RationaleReport(
+        rate=_ratio(sum(int(r.sum()) for r in chosen), sum(map(len, chosen))),
+        spans=_ratio(sum(len(runs(r)) for r in chosen), len(chosen)),
+        token_f=None if against is None else against.token_f,
+        iou_f=None if against is None else against.iou_f,
+        **asdict(erasure(nlp, docs, chosen, labels)),
+    )
+
+
+# ---------------------------------------------------------------- spaCy's scorer
+
+
+def score_rationales(
+    examples: Iterable[Example],
+    *,
+    cats_scorer: Callable[..., dict[str, Any]] | None = None,
+    rationale_key: str = KEY,
+    **options: Any,
+) -> dict[str, Any]:
+    """Scores of the labels by ``cats_scorer``, and of the rationales: ``rationale_rate``, the share
+    of words chosen, and, where references have ``spans[rationale_key]``, ``rationale_p``,
+    ``rationale_r``, ``rationale_f`` and ``rationale_iou_f`` as in :class:`Agreement`, else None."""
+    examples = list(examples)
+    scores = cats_scorer(examples, **options) if cats_scorer else {}
+    own = [rationale_words(example.predicted, rationale_key) for example in examples]
+    gold = [_aligned(example, rationale_key) for example in examples]
+    found = agreement(own, gold)
+    return {
+        **scores,
+        "rationale_rate": _ratio(sum(int(r.sum()) for r in own), sum(map(len, own))),
+        "rationale_p": None if found is None else found.precision,
+        "rationale_r": None if found is None else found.recall,
+        "rationale_f": None if found is None else found.token_f,
+        "rationale_iou_f": None if found is None else found.iou_f,
+    }
+
+
+def _aligned(example: Example, key: str) -> np.ndarray:
+    """The reference's rationale, in the tokens of the prediction."""
+    words = np.zeros(len(example.predicted), dtype=bool)
+    if key in example.reference.spans:
+        spans: list[Span] = list(example.reference.spans[key])
+        for span in example.get_aligned_spans_y2x(spans, allow_overlap=True):
+            words[span.start : span.end] = True
+    return words
+
+
+def build_rationale_scorer_v1(
+    spans_key: str = KEY, cats_scorer: Callable[..., dict[str, Any]] | None = None
+) -> Callable[..., dict[str, Any]]:
+    """A scorer of spaCy's ``scorers`` registry, see :func:`score_rationales`.
+
+    spans_key: where the rationales are, the component's spans_key.
+    cats_scorer: of the labels; None for none. For ``latent_textcat`` give
+        ``spacy.textcat_scorer.v2``, for its multilabel twin ``spacy.textcat_multilabel_scorer.v2``.
+    """
+    return partial(score_rationales, rationale_key=spans_key, cats_scorer=cats_scorer)

@@ -1,0 +1,166 @@
+"""Measures of rationales, by hand-counted cases and classifiers whose answers are known."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from spacy_latent.annotations import runs
+from spacy_latent.errors import LatentError
+from spacy_latent.rationales import (
+    CONTROLS,
+    agreement,
+    erasure,
+    listed_words,
+    rationale_words,
+    report,
+)
+
+
+def mask(text: str) -> np.ndarray:
+    return np.array([letter == "x" for letter in text])
+
+
+@pytest.mark.parametrize(
+    "own, gold, token_f, iou_f",
+    [
+        ("xx..x", "xx..x", 1.0, 1.0),
+        (".....", "xx...", 0.0, 0.0),
+        ("...xx", "xx...", 0.0, 0.0),
+        # Two of three words right, of two; the spans share 2 of 3.
+        ("xxx..", "xx...", 0.8, 1.0),
+        # Half of a union is enough, less is not.
+        ("xx...", "x....", 2 / 3, 1.0),
+        ("xxx..", "x....", 0.5, 0.0),
+        # Of two spans one matches; both references do not.
+        ("xx.x.", "xx...", 0.8, 2 / 3),
+    ],
+)
+def test_agreement_of_one_doc(own: str, gold: str, token_f: float, iou_f: float) -> None:
+    found = agreement([mask(own)], [mask(gold)])
+    assert found is not None
+    assert found.token_f == pytest.approx(token_f) and found.iou_f == pytest.approx(iou_f)
+
+
+def test_agreement_is_a_mean_over_docs_with_a_reference() -> None:
+    found = agreement([mask("x.."), mask("x."), mask("xx")], [mask("x.."), mask(".x"), mask("..")])
+    assert found is not None and found.token_f == 0.5 and found.precision == 0.5
+    assert agreement([mask("x")], [mask(".")]) is None and agreement([], []) is None
+    with pytest.raises(LatentError, match=r"3 tokens.*2"):
+        agreement([mask("x..")], [mask("x.")])
+
+
+def test_runs() -> None:
+    assert runs(mask("xx.x")) == [(0, 2), (3, 4)] and runs(mask("...")) == runs(mask("")) == []
+
+
+@Language.component("by_the_word_bad")
+def by_the_word_bad(doc: Doc) -> Doc:
+    bad = 0.9 if any(token.text == "bad" for token in doc) else 0.2
+    doc.cats = {"B": bad, "A": 1 - bad}
+    if len(doc):
+        doc.spans["rationale"] = [
+            Span(doc, token.i, token.i + 1, "rationale") for token in doc if token.text == "bad"
+        ]
+    return doc
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("by_the_word_bad")
+    return nlp
+
+
+def gold(nlp: Language, text: str, label: str) -> Doc:
+    doc = nlp.make_doc(text)
+    doc.cats = {"A": float(label == "A"), "B": float(label == "B")}
+    return doc
+
+
+def test_erasure_of_a_classifier_that_reads_one_word(nlp) -> None:
+    doc = gold(nlp, "a bad film", "B")
+    right = erasure(nlp, [doc], [mask(".x.")], ["B"])
+    # 0.9 falls to 0.2 without the word, and stays with it alone.
+    assert right.comprehensiveness == pytest.approx(0.7)
+    assert right.sufficiency == pytest.approx(0.0) and right.accuracy == right.alone == 1.0
+    wrong = erasure(nlp, [doc], [mask("x.x")], ["B"])
+    assert wrong.comprehensiveness == pytest.approx(0.0)
+    assert wrong.sufficiency == pytest.approx(0.7)
+    assert wrong.accuracy == 1.0 and wrong.alone == 0.0
+
+
+def test_erasure_where_nothing_is_left(nlp) -> None:
+    doc = gold(nlp, "a bad film", "B")
+    everything = erasure(nlp, [doc], [mask("xxx")])
+    assert np.isnan(everything.comprehensiveness) and everything.sufficiency == 0.0
+    assert everything.accuracy is None
+    nothing = erasure(nlp, [doc], [mask("...")], ["B"])
+    assert nothing.comprehensiveness == 0.0
+    assert nothing.sufficiency == pytest.approx(0.9 - 0.5) and nothing.alone == 0.0
+    with pytest.raises(LatentError, match="no doc with words"):
+        erasure(nlp, [nlp.make_doc("")], [mask("")])
+    with pytest.raises(LatentError, match=r"no doc\.cats"):
+        erasure(spacy.blank("en"), [doc], [mask("xxx")])
+
+
+def test_controls_have_the_size_of_the_rationale(nlp) -> None:
+    doc = nlp.make_doc("it is a very bad film")
+    for control in CONTROLS.values():
+        for count in (0, 3, 6):
+            assert control(doc, count, random.Random(0)).sum() == count
+    found = listed_words(doc, 1, random.Random(0), words={"very", "bad"})
+    assert np.flatnonzero(found).tolist() == [3, 4]
+
+
+def test_the_report_compares_with_controls_and_people(nlp) -> None:
+    docs = [gold(nlp, "a bad film", "B"), gold(nlp, "a good film it is", "A"), gold(nlp, "", "A")]
+    docs[0].spans["rationale"] = [docs[0][1:3]]
+    found = report(nlp, docs, words={"good"})
+    assert list(found) == ["rationale", "random words", "first words", "listed words"]
+    own = found["rationale"]
+    assert own.rate == pytest.approx(1 / 8) and own.spans == 0.5
+    assert own.token_f == pytest.approx(2 / 3) and own.iou_f == 1.0
+    # Of the second doc nothing is chosen, so that its own word is not missed.
+    assert own.comprehensiveness == pytest.approx(0.7 / 2)
+    assert found["first words"].token_f == 0.0 and found["first words"].rate == own.rate
+    assert found["listed words"].rate == pytest.approx(1 / 8)
+    with pytest.raises(LatentError, match=r"doc\.spans\['marked'\]"):
+        report(nlp, docs, spans_key="marked")
+
+
+def test_the_scorer_adds_to_the_scores_of_labels(nlp) -> None:
+    from spacy.util import registry
+
+    build = registry.get("scorers", "spacy-latent.rationale_scorer.v1")
+    scorer = build(cats_scorer=registry.get("scorers", "spacy.textcat_scorer.v2")())
+    reference = nlp.make_doc("a bad film")
+    reference.cats = {"A": 0.0, "B": 1.0}
+    reference.spans["rationale"] = [reference[1:3]]
+    examples = [Example(nlp("a bad film"), reference)]
+    found = scorer(examples, labels=["A", "B"], threshold=0.0, spans_key="x")
+    assert found["cats_micro_f"] == 1.0
+    assert found["rationale_rate"] == pytest.approx(1 / 3) and found["rationale_p"] == 1.0
+    assert found["rationale_f"] == pytest.approx(2 / 3) and found["rationale_iou_f"] == 1.0
+    unmarked = [Example(nlp("a bad film"), nlp.make_doc("a bad film"))]
+    assert build()(unmarked)["rationale_f"] is None
+    assert build()([])["rationale_rate"] == 0.0
+
+
+def test_the_scorer_aligns_other_tokens(nlp) -> None:
+    from spacy_latent.rationales import score_rationales
+
+    reference = Doc(nlp.vocab, words=["a", "b", "ad", "film"], spaces=[True, False, True, False])
+    reference.spans["rationale"] = [reference[1:3]]
+    found = score_rationales([Example(nlp("a bad film"), reference)])
+    assert found["rationale_f"] == 1.0
+
+
+def test_words_of_a_doc_without_the_key(nlp) -> None:
+    assert not rationale_words(nlp.make_doc("a film")).any()
