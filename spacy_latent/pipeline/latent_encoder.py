@@ -33,6 +33,8 @@ threshold = 0.01
 alternatives = 0
 set_heads = false
 supervision = 0.0
+supervision_loss = "crf"
+supervision_margin = 0.0
 teacher_forcing = false
 scorer = null
 
@@ -82,6 +84,8 @@ def make_latent_encoder(
     alternatives: int,
     set_heads: bool,
     supervision: float,
+    supervision_loss: str,
+    supervision_margin: float,
     teacher_forcing: bool,
     scorer: Callable | None,
 ) -> "LatentEncoder":
@@ -94,6 +98,8 @@ def make_latent_encoder(
         alternatives=alternatives,
         set_heads=set_heads,
         supervision=supervision,
+        supervision_loss=supervision_loss,
+        supervision_margin=supervision_margin,
         teacher_forcing=teacher_forcing,
         scorer=scorer,
     )
@@ -150,12 +156,16 @@ class LatentEncoder(TrainablePipe):
     threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
     scorer: what ``spacy evaluate`` reports of the structures, such as
-        ``spacy-latent.attachment_scorer.v1``; None for nothing.
+        ``spacy-latent.attachment_scorer.v2``; None for nothing.
     set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
-    supervision: weight of −log p(gold), in nats per token, of the structures that references have:
+    supervision: weight of the loss, per token, of the structures that references have:
         ``reference._.latent`` under this component's name, else the heads of a parsed reference.
         Its value is in the losses under the component's name with ``_supervision``. Above 0 the
         component learns without listeners, too.
+    supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss; "perceptron",
+        what the best structure scores more than the gold one.
+    supervision_margin: with "perceptron", how much better than another structure the gold one has
+        to be, for each part of the other that is wrong.
     teacher_forcing: in training, compose with the gold structures where there are any. With
         transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
@@ -171,12 +181,17 @@ class LatentEncoder(TrainablePipe):
         alternatives: int = 0,
         set_heads: bool = False,
         supervision: float = 0.0,
+        supervision_loss: str = "crf",
+        supervision_margin: float = 0.0,
         teacher_forcing: bool = False,
         scorer: Callable | None = None,
     ) -> None:
+        from spacy_latent.structures.fenchel_young import check_loss_settings
+
         annotations.check_settings(name, annotate, threshold, alternatives)
         if not 0 <= supervision < math.inf:
             raise LatentError(f"{name}: supervision is {supervision}; expected a number >= 0.")
+        check_loss_settings(name, supervision_loss, supervision_margin)
         if teacher_forcing and not supervision:
             raise LatentError(
                 f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
@@ -196,6 +211,8 @@ class LatentEncoder(TrainablePipe):
             "alternatives": alternatives,
             "set_heads": set_heads,
             "supervision": supervision,
+            "supervision_loss": supervision_loss,
+            "supervision_margin": supervision_margin,
             "teacher_forcing": teacher_forcing,
         }
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
@@ -347,13 +364,21 @@ class LatentEncoder(TrainablePipe):
 
         def supervision(spans: list[list[tuple[int, int]]]) -> Supervision:
             gold = gold_structures(examples, spans, self.name, structure)
-            made.append(Supervision(gold, self.cfg["supervision"], self.cfg["teacher_forcing"]))
+            made.append(
+                Supervision(
+                    gold,
+                    weight=self.cfg["supervision"],
+                    teacher_forcing=self.cfg["teacher_forcing"],
+                    loss=self.cfg["supervision_loss"],
+                    margin=self.cfg["supervision_margin"],
+                )
+            )
             return made[0]
 
         docs = [example.predicted for example in examples]
         batch, backprop = run(self.model, docs, is_train=True, supervision=supervision)
         key = f"{self.name}_supervision"
-        losses[key] = losses.get(key, 0.0) + sum(one.nats for one in made)
+        losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
         if any(one.left_out for one in made):
             warnings.warn(
                 f"{self.name}: some gold structures are none of {structure!r} and do not count.",
@@ -404,6 +429,7 @@ class LatentEncoder(TrainablePipe):
 
     def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
+        from spacy_latent.structures.fenchel_young import check_loss
 
         structure = latent_layer(self.model).structure
         if self.cfg["set_heads"] and structure.annotation != "heads":
@@ -411,8 +437,8 @@ class LatentEncoder(TrainablePipe):
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
             )
-        if self.cfg["supervision"] and "log_prob" not in structure.tractable:
-            raise NotTractable(structure.name, "log_prob", "supervision = 0.0")
+        if self.cfg["supervision"]:
+            check_loss(structure, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """doc.tensor holds the vectors of one component only."""
