@@ -130,6 +130,28 @@ def random_earlier(words: Sequence[str], rng: random.Random) -> list[int]:
     return [rng.randrange(i) if i else 0 for i in range(len(words))]
 
 
+def random_tree(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Tokens attached in random order, each to one of those before it in that order."""
+    order = list(range(len(words)))
+    rng.shuffle(order)
+    heads = list(order)
+    for place, token in enumerate(order):
+        heads[token] = order[rng.randrange(place)] if place else token
+    return heads
+
+
+def nearest_longer_word(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on the nearest one of more characters, the left one of two; the longest on the
+    first of them. Long words carry content, and those heads are often right."""
+    lengths = [len(word) for word in words]
+    longest = lengths.index(max(lengths)) if words else 0
+    heads = []
+    for i, length in enumerate(lengths):
+        longer = [j for j, other in enumerate(lengths) if other > length]
+        heads.append(min(longer, key=lambda j: (abs(i - j), j), default=longest))
+    return heads
+
+
 def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
     """ListOps: every token on the nearest operator to its left."""
     heads, last = [], 0
@@ -147,6 +169,8 @@ CONTROLS: dict[str, Control] = {
     "flat": flat,
     "balanced": balanced,
     "random earlier token": random_earlier,
+    "random tree": random_tree,
+    "nearest longer word": nearest_longer_word,
 }
 
 

@@ -83,9 +83,7 @@ def supervise(
     """What to compose, the sum of the losses, and the number of tokens that have gold."""
     gold, known = supervision.encode(latent.structure, members, lengths, draw)
     structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
-    losses = structured_loss(
-        structure, scores, gold, lengths, supervision.loss, supervision.margin
-    )
+    losses = structured_loss(structure, scores, gold, lengths, supervision.loss, supervision.margin)
     if supervision.teacher_forcing:
         here = known.view(1, -1, *[1] * structure.part_axes)
         draw = replace(draw, z=torch.where(here, gold, draw.z))
@@ -129,27 +127,31 @@ def _annotated(
     return {(span.start, span.end): span.decoded for span in annotation.spans}
 
 
-def _heads(example: Example) -> list[int] | None:
+def _heads(example: Example) -> np.ndarray | None:
     """Heads of the prediction's tokens, a root being its own and −1 not known; None for nothing."""
-    reference = example.reference
+    reference, predicted = example.reference, example.predicted
     if not reference.has_annotation("HEAD"):
         return None
-    heads = [token.head.i if token.has_head() else -1 for token in reference]
-    if [token.orth for token in reference] == [token.orth for token in example.predicted]:
+    offsets, labels = reference.to_array(["HEAD", "DEP"]).view("int64").T
+    # As token.has_head() has it: a head without a label is none.
+    heads = np.where(labels != 0, np.arange(len(reference)) + offsets, -1)
+    if np.array_equal(reference.to_array("ORTH"), predicted.to_array("ORTH")):
         return heads
     to_gold, to_own = example.alignment.x2y, example.alignment.y2x
-    own = [-1] * len(example.predicted)
+    own = np.full(len(predicted), -1)
     for i in range(len(own)):
         aligned = to_gold[i]
         if len(aligned) == 1 and to_own.lengths[aligned[0]] == 1 and heads[aligned[0]] >= 0:
-            head = to_own[heads[aligned[0]]]
-            own[i] = int(head[0]) if len(head) == 1 else -1
+            head = to_own[int(heads[aligned[0]])]
+            own[i] = head[0] if len(head) == 1 else -1
     return own
 
 
-def _within(heads: list[int] | None, start: int, end: int) -> np.ndarray | None:
+def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None:
     """Heads as trees have them, from 1 in the span; None where not all of them are in it."""
-    if heads is None or not all(start <= head < end for head in heads[start:end]):
+    if heads is None:
         return None
-    chosen = enumerate(heads[start:end], start)
-    return np.array([0 if head == i else head - start + 1 for i, head in chosen])
+    chosen = heads[start:end]
+    if chosen.min() < start or chosen.max() >= end:
+        return None
+    return np.where(chosen == np.arange(start, end), 0, chosen - start + 1)

@@ -23,7 +23,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning, NotTractable
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 
 DEFAULT_CONFIG = """

@@ -9,8 +9,8 @@ the maximum over the convex hull of the structures, with the gradient argmax −
 - "crf": Ω the negative entropy; the negative log-likelihood, gradient marginals − z.
 - "sparsemap": Ω = ½‖μ‖² (Niculae et al. 2018a, section 4). It is 0 as soon as z·s is better than
   y·s by ½‖z − y‖² for every other y.
-- "perceptron": Ω = 0 (Collins 2002); with a margin, that of the structured hinge loss (Taskar et al.
-  2003), whose maximum has the cost of errors added.
+- "perceptron": Ω = 0 (Collins 2002); with a margin the structured hinge loss (Taskar et al. 2003),
+  whose maximum has the cost of errors added.
 
 Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.structures.smoothed`.
 """
@@ -82,14 +82,16 @@ def structured_loss(
         # At the maximum the value does not change with μ: no gradient has to go through it.
         mean = structure.sparsemap(scores.detach(), lengths).mean
         squares = (mean.square() - gold.square()).flatten(1).sum(1)
-        return _difference(structure, mean, gold, scores, lengths) - 0.5 * squares
+        return _dot(mean, scores) - _dot(gold, scores) - 0.5 * squares
     cost = margin * (1 - gold)
     best = structure.map(scores.detach() + cost, lengths)
-    return _difference(structure, best, gold, scores, lengths) + (best * cost).flatten(1).sum(1)
+    # Unlike a dot product, this counts the transitions that a structure may have bound.
+    of_best = structure.log_potential(best, scores, lengths)
+    of_gold = structure.log_potential(gold, scores, lengths)
+    return of_best - of_gold + (best * cost).flatten(1).sum(1)
 
 
-def _difference(
-    structure: Structure, other: Tensor, gold: Tensor, scores: Tensor, lengths: Tensor
-) -> Tensor:
-    of_other = structure.log_potential(other, scores, lengths)
-    return of_other - structure.log_potential(gold, scores, lengths)
+def _dot(z: Tensor, scores: Tensor) -> Tensor:
+    """z·s of each item, where parts that are not in z count as 0, whatever their score."""
+    taken = torch.where(z != 0, scores, scores.new_zeros(()))
+    return (z * taken).flatten(1).sum(1)

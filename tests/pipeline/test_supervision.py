@@ -160,7 +160,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(LatentError, match="teacher_forcing needs gold"):
         pipeline({"tok2vec": TOK2VEC}, supervision=0, teacher_forcing=True)
     gumbel = {"@architectures": "spacy-latent.ParserTok2Vec.v1", "tok2vec": TOK2VEC}
-    with pytest.raises(IncompatiblePair, match="'crf'.*ParserTree.*log_prob"):
+    with pytest.raises(IncompatiblePair, match=r"'crf'.*ParserTree.*log_prob"):
         initialized(pipeline(gumbel))
     nlp = pipeline({"tok2vec": TOK2VEC})
     sample = with_brackets(examples(nlp))

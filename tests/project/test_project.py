@@ -36,8 +36,16 @@ def test_the_demo_runs_dry():
 
 
 def test_assets_have_checksums_or_are_checked_when_read():
-    from spacy_latent.corpora import emerging_entities, sentence_polarity
+    from spacy_latent.corpora import (
+        emerging_entities,
+        english_web_treebank,
+        sentence_polarity,
+    )
 
-    checked = {source.archive or source.name for source in sentence_polarity.SOURCES.values()}
-    checked |= {source.name for source in emerging_entities.SOURCES.values()}
+    sources = [
+        source
+        for corpus in (sentence_polarity, emerging_entities, english_web_treebank)
+        for source in corpus.SOURCES.values()
+    ]
+    checked = {source.archive or source.name for source in sources}
     assert {Path(asset["dest"]).name for asset in PROJECT["assets"]} == checked
