@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ from spacy_latent.structures.tag_sequence import TagSequence
 from tests.structures.oracles import listed_trees, nearest_in_hull
 
 
-def case(structure: Structure, *parts: int, lengths: list[int]) -> tuple[Structure, Tensor, Tensor]:
+def case(structure: Structure, *parts: int, lengths: list[Any]) -> tuple[Structure, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(len(parts))
     shape = (len(lengths), *parts)
     scores = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -45,11 +47,7 @@ EACH = pytest.mark.parametrize(
         case(LinearChain(), 4, 3, 3, lengths=[4, 2]),
         case(SemiMarkov(), 4, 3, 2, lengths=[4, 2]),
         case(KOfN(k=2), 5, lengths=[5, 3]),
-        (
-            OneToOneAlignment(),
-            torch.randn(2, 3, 3, dtype=torch.float64),
-            torch.tensor([[3, 3]] * 2),
-        ),
+        case(OneToOneAlignment(), 3, 3, lengths=[[3, 3], [2, 3]]),
         case(BudgetTree(max_modifiers=1), 4, 4, lengths=[3, 2]),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -127,9 +125,9 @@ def test_what_structures_can_have() -> None:
     assert able(BudgetTree()) == ["sparsemap"]
     assert able(ShiftReduce()) == ["crf"]
     assert able(ParserTree()) == []
-    with pytest.raises(IncompatiblePair, match="OneToOneAlignment.*log_prob.*'sparsemap'"):
+    with pytest.raises(IncompatiblePair, match=r"OneToOneAlignment.*log_prob.*'sparsemap'"):
         check_loss(OneToOneAlignment(), "crf")
-    with pytest.raises(IncompatiblePair, match="of decisions.*'crf'"):
+    with pytest.raises(IncompatiblePair, match=r"of decisions.*'crf'"):
         check_loss(ShiftReduce(), "perceptron")
 
 
