@@ -1,4 +1,4 @@
-"""The configs of docs/encoders.md train, over a small transformer in the place of one of the hub."""
+"""The configs of docs/encoders.md train, over a small transformer in place of one of the hub."""
 
 from __future__ import annotations
 

@@ -106,17 +106,22 @@ def make_latent_encoder(
 
 
 class TrainingBatch:
-    """The gradients that arrive for one batch, from any number of listeners."""
+    """The gradients that arrive for one batch, from any number of listeners.
+
+    nothing: gradients of 0, if there is something to learn without any listener; else None.
+    """
 
     def __init__(
         self,
         backprop: Callable[[list[Floats2d]], Any] | None = None,
         losses: dict[str, float] | None = None,
         name: str = "",
+        nothing: list[Floats2d] | None = None,
     ) -> None:
         self.backprop = backprop
         self.losses = {} if losses is None else losses
         self.name = name
+        self.nothing = nothing
         self.gradients: list[Floats2d] | None = None
 
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
@@ -132,17 +137,24 @@ class TrainingBatch:
                     total += d
         return []
 
-    def flush(self) -> bool:
-        """Backpropagate what arrived. RETURNS: whether anything did."""
-        if self.gradients is None or self.backprop is None:
+    def flush(self, complete: bool = True) -> bool:
+        """Backpropagate what arrived, once. RETURNS: whether there was anything.
+
+        complete: no more will arrive, so that what there is to learn without it is to be learned.
+        """
+        gradients = self.gradients
+        if gradients is None and complete:
+            gradients = self.nothing
+        if gradients is None or self.backprop is None:
             return False
-        gradients, self.gradients = self.gradients, None
+        self.gradients = self.nothing = None
         self.backprop(gradients)
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         # A listener may hold on to this, and the graph of a batch cannot be pickled.
-        return {"backprop": None, "losses": {}, "name": self.name, "gradients": None}
+        state = {"backprop": None, "losses": {}, "gradients": None, "nothing": None}
+        return {**state, "name": self.name}
 
 
 class LatentEncoder(TrainablePipe):
@@ -340,14 +352,13 @@ class LatentEncoder(TrainablePipe):
             return losses
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
+        nothing = None
         if weight:
             vectors, backprop = self._begin_supervised_update(examples, losses)
+            nothing = [self.model.ops.alloc2f(*v.shape) for v in vectors]
         else:
             vectors, backprop = self.model.begin_update(docs)
-        self._batch = TrainingBatch(backprop, losses, self.name)
-        if weight:
-            # Listeners may give no gradient, and there is something to learn nonetheless.
-            self._batch.receive([self.model.ops.alloc2f(*v.shape) for v in vectors])
+        self._batch = TrainingBatch(backprop, losses, self.name, nothing)
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
@@ -388,7 +399,8 @@ class LatentEncoder(TrainablePipe):
         return batch.vectors, backprop
 
     def finish_update(self, sgd: Optimizer) -> None:
-        self._batch.flush()
+        # nlp.update calls this before the listeners have run.
+        self._batch.flush(complete=not self.listeners)
         self.model.finish_update(sgd)
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> None:

@@ -105,6 +105,22 @@ def test_given_transitions_are_learned_beside_a_classifier(
         assert {(b.start, b.end - 1) for b in found if b.end - b.start > 1} == set(spans)
 
 
+def test_beside_listeners_that_come_late_or_never() -> None:
+    """nlp.update finishes the encoder's update before its listeners have run."""
+    nlp = pipeline({"tok2vec": TOK2VEC}, "textcat")
+    sample = examples(nlp)
+    optimizer = initialized(nlp, sample=sample)
+    first = nlp.update(sample, sgd=optimizer)
+    for _ in range(60):
+        losses = nlp.update(sample, sgd=optimizer)
+    for name in ("textcat", "latent_encoder_supervision"):
+        assert losses[name] < 0.5 * first[name]
+    before = losses["latent_encoder_supervision"]
+    for _ in range(20):
+        losses = step(nlp, sample, optimizer, exclude=["textcat"])
+    assert losses["latent_encoder_supervision"] < before
+
+
 def test_structures_without_sums_are_learned_by_what_they_can() -> None:
     budget = {"@misc": "spacy-latent.BudgetTree.v1", "max_modifiers": 3}
     sparse = {
