@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def main(
     corpus: Path = typer.Argument(..., help="Docs with heads, in spaCy's binary format"),
     models: list[Path] = typer.Argument(..., help="Trained pipelines"),
-    sentences: bool = typer.Option(
-        False, "--sentences", help="Tell the pipelines where the corpus has sentence boundaries"
+    gold_preproc: bool = typer.Option(
+        False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
     ),
     metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--metrics", help="Write the figures to this file, as JSON"
@@ -46,9 +46,9 @@ def main(
     examples: list[Example] = []
     for path in models:
         nlp = spacy.load(path)
-        examples = list(Corpus(corpus)(nlp))
+        examples = list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
         name = path.parent.name if path.name in ("model-best", "model-last") else path.name
-        for source, trees in predicted_trees(nlp, examples, sentences).items():
+        for source, trees in predicted_trees(nlp, examples, gold_preproc).items():
             figures[f"{name}: {source}"] = measure(examples, trees)
         if not any(row.startswith(f"{name}: ") for row in figures):
             msg.fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
@@ -66,17 +66,17 @@ COUNTED = ("without punctuation", "all tokens")
 
 
 def predicted_trees(
-    nlp: Language, examples: Sequence[Example], sentences: bool = False
+    nlp: Language, examples: Sequence[Example], one_sentence: bool = False
 ) -> dict[str, list[Heads]]:
     """Heads of every doc, by the component that put them there: those of latent structures, and
     "parse" for ``token.head``.
 
-    sentences: give the docs the sentence boundaries of the references, of the same tokens.
+    one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
     """
-    if sentences:
+    if one_sentence:
         for example in examples:
-            for token, gold in zip(example.predicted, example.reference, strict=True):
-                token.is_sent_start = bool(gold.is_sent_start)
+            for token in example.predicted:
+                token.is_sent_start = token.i == 0
     found: dict[str, list[Heads]] = {}
     docs = list(nlp.pipe(example.predicted for example in examples))
     if any(doc.has_annotation("DEP") for doc in docs):

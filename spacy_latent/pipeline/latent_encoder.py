@@ -153,8 +153,8 @@ class TrainingBatch:
 
     def __getstate__(self) -> dict[str, Any]:
         # A listener may hold on to this, and the graph of a batch cannot be pickled.
-        state = {"backprop": None, "losses": {}, "gradients": None, "nothing": None}
-        return {**state, "name": self.name}
+        lost = dict.fromkeys(("backprop", "gradients", "nothing"))
+        return {**lost, "losses": {}, "name": self.name}
 
 
 class LatentEncoder(TrainablePipe):
@@ -338,7 +338,8 @@ class LatentEncoder(TrainablePipe):
         before the listeners have run, so its weights follow one step later; ``spacy train``
         finishes all of them at the end of the step.
 
-        RETURNS: the losses; this component's is the squared norm of the gradients it received.
+        RETURNS: the losses; this component's is the squared norm of the gradients it received, and
+            with supervision that loss, weighted, as well.
         """
         losses = {} if losses is None else losses
         examples = list(examples)
@@ -390,6 +391,8 @@ class LatentEncoder(TrainablePipe):
         batch, backprop = run(self.model, docs, is_train=True, supervision=supervision)
         key = f"{self.name}_supervision"
         losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
+        # spaCy's logger shows no losses but those under the names of components.
+        losses[self.name] += sum(one.weight * one.mean for one in made)
         if any(one.left_out for one in made):
             warnings.warn(
                 f"{self.name}: some gold structures are none of {structure!r} and do not count.",
