@@ -130,6 +130,28 @@ def random_earlier(words: Sequence[str], rng: random.Random) -> list[int]:
     return [rng.randrange(i) if i else 0 for i in range(len(words))]
 
 
+def random_tree(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Tokens attached in random order, each to one of those before it in that order."""
+    order = list(range(len(words)))
+    rng.shuffle(order)
+    heads = list(order)
+    for place, token in enumerate(order):
+        heads[token] = order[rng.randrange(place)] if place else token
+    return heads
+
+
+def nearest_longer_word(words: Sequence[str], rng: random.Random) -> list[int]:
+    """Every token on the nearest one of more characters, the left one of two; the longest on the
+    first of them. Long words carry content, and those heads are often right."""
+    lengths = [len(word) for word in words]
+    longest = lengths.index(max(lengths)) if words else 0
+    heads = []
+    for i, length in enumerate(lengths):
+        longer = [j for j, other in enumerate(lengths) if other > length]
+        heads.append(min(longer, key=lambda j: (abs(i - j), j), default=longest))
+    return heads
+
+
 def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
     """ListOps: every token on the nearest operator to its left."""
     heads, last = [], 0
@@ -147,6 +169,8 @@ CONTROLS: dict[str, Control] = {
     "flat": flat,
     "balanced": balanced,
     "random earlier token": random_earlier,
+    "random tree": random_tree,
+    "nearest longer word": nearest_longer_word,
 }
 
 
@@ -234,3 +258,56 @@ def build_attachment_scorer_v1(
     """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_attachment`. The
     tokens of the reference must be those of the prediction."""
     return partial(score_attachment, component=component, ignore=tuple(ignore))
+
+
+# What spaCy's scorer of dependencies leaves out.
+PUNCTUATION = ("p", "punct")
+
+
+def attached(example: Example, heads: Heads, ignore_labels: Sequence[str]) -> tuple[int, int]:
+    """How many tokens of the reference have their head, and how many count: those that have one and
+    whose label, in lower case, is not in ``ignore_labels``.
+
+    heads: of the tokens of the prediction; −1 for none. Where its tokens are others than those of
+        the reference, an attachment is right if both of its ends are tokens of both.
+    """
+    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
+    right = total = 0
+    for token in example.reference:
+        if not token.has_head() or token.dep_.lower() in ignore_labels:
+            continue
+        total += 1
+        own = to_own[token.i]
+        head = int(heads[own[0]]) if len(own) == 1 else -1
+        if head >= 0 and to_gold.lengths[own[0]] == 1:
+            right += to_gold[head].tolist() == [token.head.i]
+    return right, total
+
+
+def score_trees(
+    examples: Iterable[Example],
+    component: str,
+    ignore_labels: Sequence[str] = PUNCTUATION,
+    **options: Any,
+) -> dict[str, float]:
+    """Unlabelled attachment of what ``component`` annotated to the heads of the references.
+
+    ignore_labels: tokens of these labels in the reference do not count, as in spaCy's ``dep_uas``.
+    RETURNS: ``latent_uas``, 0 to 1. Nothing where no example has reference heads and a latent tree.
+    """
+    labels = tuple(label.lower() for label in ignore_labels)
+    right = total = 0
+    for example in examples:
+        annotation = example.predicted._.latent.get(component)
+        if annotation is not None and example.reference.has_annotation("HEAD"):
+            found, counted = attached(example, annotation.heads, labels)
+            right, total = right + found, total + counted
+    return {"latent_uas": right / total} if total else {}
+
+
+def build_attachment_scorer_v2(
+    component: str = "latent_encoder", ignore_labels: Sequence[str] = PUNCTUATION
+) -> Callable[..., dict[str, float]]:
+    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_trees`. The tokens of
+    the reference may be others than those of the prediction."""
+    return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

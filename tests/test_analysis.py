@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import spacy
+from spacy.scorer import Scorer
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
@@ -78,6 +79,53 @@ def test_the_scorer_reads_trees_and_leaves_out_what_it_is_told():
     scores = scorer([Example(predicted, reference)])
     assert scores == {"latent_uas": pytest.approx(2 / 3), "latent_uas_part": 1.0}
     bare = Example(Doc(nlp.vocab, words=words), reference)
+    assert scorer([bare]) == {}
+
+
+def tree_of(words: list[str], heads: list[int]) -> Doc:
+    doc = Doc(spacy.blank("en").vocab, words=words)
+    tree = SpanStructure(0, len(words), "SpanningTree", "heads", np.array(heads, dtype="int32"))
+    write(doc, "latent_encoder", [tree])
+    return doc
+
+
+def test_the_second_scorer_counts_as_spacys_own():
+    scorer = registry.get("scorers", "spacy-latent.attachment_scorer.v2")
+    words, gold = ["I", "like", "big", "trees", "."], [1, 1, 3, 1, 1]
+    deps = ["nsubj", "ROOT", "amod", "obj", "punct"]
+    reference = Doc(spacy.blank("en").vocab, words=words, heads=gold, deps=deps)
+    # "big" and "." are wrong.
+    example = Example(tree_of(words, [2, 0, 2, 2, 1]), reference)
+    parsed = Doc(reference.vocab, words=words, heads=[1, 1, 1, 1, 0], deps=deps)
+    theirs = Scorer.score_deps(
+        [Example(parsed, reference)],
+        "dep",
+        getter=lambda token, attr: token.dep_,
+        ignore_labels=["punct"],
+    )
+    assert scorer()([example]) == {"latent_uas": 0.75} == {"latent_uas": theirs["dep_uas"]}
+    assert scorer(ignore_labels=[])([example]) == {"latent_uas": 0.6}
+    assert scorer(ignore_labels=["PUNCT"])([example]) == {"latent_uas": 0.75}
+    assert scorer(component="other")([example]) == {}
+    assert scorer()([example, Example(Doc(reference.vocab), Doc(reference.vocab))]) == {
+        "latent_uas": 0.75
+    }
+
+
+def test_the_second_scorer_reads_what_references_have():
+    scorer = registry.get("scorers", "spacy-latent.attachment_scorer.v2")()
+    predicted = tree_of(["I", "like", "big", "trees"], [2, 0, 2, 2])
+    partly = Example.from_dict(
+        predicted, {"heads": [1, 1, None, 0], "deps": ["s", "ROOT", "", "x"]}
+    )
+    assert scorer([partly]) == {"latent_uas": pytest.approx(2 / 3)}
+    # "don't" is one token here and two there: its ends are not known, the others' are.
+    split = ["We", "do", "n't", "like", "trees"]
+    heads, deps = [3, 3, 1, 3, 3], ["nsubj", "aux", "neg", "ROOT", "obj"]
+    reference = Doc(predicted.vocab, words=split, heads=heads, deps=deps, spaces=[1, 0, 1, 1, 0])
+    predicted = tree_of(["We", "don't", "like", "trees"], [3, 3, 0, 2])
+    assert scorer([Example(predicted, reference)]) == {"latent_uas": pytest.approx(2 / 5)}
+    bare = Example(predicted, Doc(predicted.vocab, words=split, spaces=[1, 0, 1, 1, 0]))
     assert scorer([bare]) == {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 from spacy.cli._util import app
 
+from spacy_latent.cli.attachment import main as attachment
 from spacy_latent.cli.compare import main as compare
 from spacy_latent.cli.listops import generate_cli as generate_listops
 from spacy_latent.cli.rationale import main as rationale
@@ -22,6 +23,7 @@ latent_cli.command("show")(show_cli)
 latent_cli.command("render")(render_cli)
 latent_cli.command("compare")(compare)
 latent_cli.command("rationale")(rationale)
+latent_cli.command("attachment")(attachment)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.
 generate_cli.callback()(lambda: None)

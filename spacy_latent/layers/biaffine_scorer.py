@@ -30,6 +30,10 @@ class BiaffineScorer(ArcScorer):
     def score_arcs(self, nodes: Tensor) -> Tensor:
         heads = torch.relu(self.head(nodes))
         modifiers = torch.relu(self.modifier(nodes))
+        return self.score_pairs(heads, modifiers)
+
+    def score_pairs(self, heads: Tensor, modifiers: Tensor) -> Tensor:
+        """Hidden vectors ``(B, n+1, hidden_width)`` of both roles to scores ``(B, n+1, n+1)``."""
         bias = modifiers.new_ones(*modifiers.shape[:2], 1)
         weighted = torch.cat([modifiers, bias], -1) @ self.weight.to(modifiers.dtype)
         return heads @ weighted.transpose(1, 2)

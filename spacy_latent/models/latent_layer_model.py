@@ -142,11 +142,11 @@ class SpanModule(nn.Module):
                 output = self.latent(vectors, lengths)
             else:
                 draw, scores = self.latent.read(vectors, lengths)
-                draw, nats, known = supervise(
+                draw, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, draw, scores
                 )
                 output = LatentOutput(self.latent.compose(vectors, draw, lengths), draw, scores)
-                loss, tokens = loss + nats, tokens + known
+                loss, tokens = loss + losses, tokens + known
             composed.append(output.vectors)
             outputs.append(output)
         width = self.latent.composer.output_width
@@ -159,7 +159,7 @@ class SpanModule(nn.Module):
         penalty = self.penalty(groups, outputs)
         if supervision is not None and tokens:
             loss = loss / tokens
-            supervision.nats = float(loss.detach())
+            supervision.mean = float(loss.detach())
             loss = supervision.weight * loss
             penalty = loss if penalty is None else penalty + loss
         return result.float(), penalty, outputs

@@ -158,10 +158,12 @@ class LatentShim(PyTorchShim):
                 scale = self._learn_rate(name)
                 # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
                 options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
-                weights: Any = torch2xp(parameter.data)
-                gradient: Any = torch2xp(parameter.grad)
+                # Thinc's optimizers ask for the length of a gradient, and a scalar has none.
+                weights: Any = torch2xp(torch.atleast_1d(parameter.data))
+                gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 weights, _ = optimizer((self.id, name), weights, gradient, **options)
-                parameter.data = xp2torch(weights, device=parameter.device)
+                moved = xp2torch(weights, device=parameter.device)
+                parameter.data = moved.view_as(parameter)
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None
         if updated:
@@ -183,7 +185,7 @@ class LatentShim(PyTorchShim):
                 if (self.id, name) in params:
                     backup[parameter] = parameter.data
                     average = xp2torch(params[(self.id, name)], device=parameter.device)
-                    parameter.data = average.clone()
+                    parameter.data = average.view_as(parameter).clone()
         try:
             yield
         finally:

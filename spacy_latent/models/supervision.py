@@ -15,22 +15,26 @@ from spacy_latent.estimators.base import Draw
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.fenchel_young import structured_loss
 
 
 @dataclass
 class Supervision:
     """gold: for each doc, for each of its spans, its structure as annotations have it, or None.
 
-    weight: of the mean of −log p(gold) in nats per token that has gold.
+    weight: of the mean of the loss, per token that has gold.
     teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
-    nats: the mean, once the layer has run. left_out: how many gold structures are not in the set
+    loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+    mean: of the loss, once the layer has run. left_out: how many gold structures are not in the set
         that the layer chooses from; they do not count.
     """
 
     gold: list[list[np.ndarray | None]]
     weight: float
     teacher_forcing: bool
-    nats: float = 0.0
+    loss: str = "crf"
+    margin: float = 0.0
+    mean: float = 0.0
     left_out: int = 0
 
     def encode(
@@ -76,15 +80,14 @@ def supervise(
     draw: Draw,
     scores: Tensor,
 ) -> tuple[Draw, Tensor, int]:
-    """What to compose, the sum of −log p(gold), and the number of tokens that have gold."""
+    """What to compose, the sum of the losses, and the number of tokens that have gold."""
     gold, known = supervision.encode(latent.structure, members, lengths, draw)
     structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
-    log_prob = structure.log_prob(gold, scores, lengths)
+    losses = structured_loss(structure, scores, gold, lengths, supervision.loss, supervision.margin)
     if supervision.teacher_forcing:
         here = known.view(1, -1, *[1] * structure.part_axes)
         draw = replace(draw, z=torch.where(here, gold, draw.z))
-    nats = -torch.where(known, log_prob, 0.0).sum()
-    return draw, nats, int(lengths[known].sum())
+    return draw, torch.where(known, losses, 0.0).sum(), int(lengths[known].sum())
 
 
 def gold_structures(
@@ -94,32 +97,61 @@ def gold_structures(
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:
     """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
-    or for dependency trees the heads of a parsed reference."""
-    return [
-        [_gold(example, start, end, component, structure) for start, end in doc_spans]
-        for example, doc_spans in zip(examples, spans, strict=True)
-    ]
-
-
-def _gold(
-    example: Example, start: int, end: int, component: str, structure: Structure
-) -> np.ndarray | None:
-    reference = example.reference
-    if len(reference) != len(example.predicted):
-        return None
+    or for dependency trees the heads of a reference, as far as it has them for tokens that are also
+    the prediction's.
+    """
     kind = structure.parts if structure.annotation == "parts" else structure.annotation
-    annotation = reference._.latent.get(component)
-    for span in annotation.spans if annotation is not None else ():
-        if (span.start, span.end) == (start, end):
-            if span.kind != kind:
-                raise LatentError(
-                    f"The reference has {span.kind} for {component!r} and {structure.name} is made "
-                    f"of {kind}. Write annotations of {kind}, or set supervision = 0."
-                )
-            return span.decoded
-    if kind != "heads" or not reference.has_annotation("HEAD"):
+    gold = []
+    for example, doc_spans in zip(examples, spans, strict=True):
+        annotated = _annotated(example, component, structure.name, kind)
+        heads = _heads(example) if kind == "heads" and doc_spans else None
+        gold.append(
+            [annotated.get((start, end), _within(heads, start, end)) for start, end in doc_spans]
+        )
+    return gold
+
+
+def _annotated(
+    example: Example, component: str, structure: str, kind: str
+) -> dict[tuple[int, int], np.ndarray]:
+    """What the component's name has on the reference, by span."""
+    annotation = example.reference._.latent.get(component)
+    if annotation is None or len(example.reference) != len(example.predicted):
+        return {}
+    for span in annotation.spans:
+        if span.kind != kind:
+            raise LatentError(
+                f"The reference has {span.kind} for {component!r} and {structure} is made of "
+                f"{kind}. Write annotations of {kind}, or set supervision = 0."
+            )
+    return {(span.start, span.end): span.decoded for span in annotation.spans}
+
+
+def _heads(example: Example) -> np.ndarray | None:
+    """Heads of the prediction's tokens, a root being its own and −1 not known; None for nothing."""
+    reference, predicted = example.reference, example.predicted
+    if not reference.has_annotation("HEAD"):
         return None
-    heads = [token.head.i for token in reference[start:end]]
-    if not all(start <= head < end for head in heads):
+    offsets, labels = reference.to_array(["HEAD", "DEP"]).view("int64").T
+    # As token.has_head() has it: a head without a label is none.
+    heads = np.where(labels != 0, np.arange(len(reference)) + offsets, -1)
+    if np.array_equal(reference.to_array("ORTH"), predicted.to_array("ORTH")):
+        return heads
+    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
+    own = np.full(len(predicted), -1)
+    for i in range(len(own)):
+        aligned = to_gold[i]
+        if len(aligned) == 1 and to_own.lengths[aligned[0]] == 1 and heads[aligned[0]] >= 0:
+            head = to_own[int(heads[aligned[0]])]
+            own[i] = head[0] if len(head) == 1 else -1
+    return own
+
+
+def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None:
+    """Heads as trees have them, from 1 in the span; None where not all of them are in it."""
+    if heads is None:
         return None
-    return np.array([0 if h == i else h - start + 1 for i, h in enumerate(heads, start)])
+    chosen = heads[start:end]
+    if chosen.min() < start or chosen.max() >= end:
+        return None
+    return np.where(chosen == np.arange(start, end), 0, chosen - start + 1)

@@ -22,7 +22,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning, NotTractable
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
 
@@ -33,6 +33,8 @@ threshold = 0.01
 alternatives = 0
 set_heads = false
 supervision = 0.0
+supervision_loss = "crf"
+supervision_margin = 0.0
 teacher_forcing = false
 scorer = null
 
@@ -82,6 +84,8 @@ def make_latent_encoder(
     alternatives: int,
     set_heads: bool,
     supervision: float,
+    supervision_loss: str,
+    supervision_margin: float,
     teacher_forcing: bool,
     scorer: Callable | None,
 ) -> "LatentEncoder":
@@ -94,23 +98,30 @@ def make_latent_encoder(
         alternatives=alternatives,
         set_heads=set_heads,
         supervision=supervision,
+        supervision_loss=supervision_loss,
+        supervision_margin=supervision_margin,
         teacher_forcing=teacher_forcing,
         scorer=scorer,
     )
 
 
 class TrainingBatch:
-    """The gradients that arrive for one batch, from any number of listeners."""
+    """The gradients that arrive for one batch, from any number of listeners.
+
+    nothing: gradients of 0, if there is something to learn without any listener; else None.
+    """
 
     def __init__(
         self,
         backprop: Callable[[list[Floats2d]], Any] | None = None,
         losses: dict[str, float] | None = None,
         name: str = "",
+        nothing: list[Floats2d] | None = None,
     ) -> None:
         self.backprop = backprop
         self.losses = {} if losses is None else losses
         self.name = name
+        self.nothing = nothing
         self.gradients: list[Floats2d] | None = None
 
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
@@ -126,17 +137,24 @@ class TrainingBatch:
                     total += d
         return []
 
-    def flush(self) -> bool:
-        """Backpropagate what arrived. RETURNS: whether anything did."""
-        if self.gradients is None or self.backprop is None:
+    def flush(self, complete: bool = True) -> bool:
+        """Backpropagate what arrived, once. RETURNS: whether there was anything.
+
+        complete: no more will arrive, so that what there is to learn without it is to be learned.
+        """
+        gradients = self.gradients
+        if gradients is None and complete:
+            gradients = self.nothing
+        if gradients is None or self.backprop is None:
             return False
-        gradients, self.gradients = self.gradients, None
+        self.gradients = self.nothing = None
         self.backprop(gradients)
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         # A listener may hold on to this, and the graph of a batch cannot be pickled.
-        return {"backprop": None, "losses": {}, "name": self.name, "gradients": None}
+        lost = dict.fromkeys(("backprop", "gradients", "nothing"))
+        return {**lost, "losses": {}, "name": self.name}
 
 
 class LatentEncoder(TrainablePipe):
@@ -150,12 +168,16 @@ class LatentEncoder(TrainablePipe):
     threshold: parts less probable than this are not stored.
     alternatives: how many alternative structures to store for each span.
     scorer: what ``spacy evaluate`` reports of the structures, such as
-        ``spacy-latent.attachment_scorer.v1``; None for nothing.
+        ``spacy-latent.attachment_scorer.v2``; None for nothing.
     set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
-    supervision: weight of −log p(gold), in nats per token, of the structures that references have:
+    supervision: weight of the loss, per token, of the structures that references have:
         ``reference._.latent`` under this component's name, else the heads of a parsed reference.
         Its value is in the losses under the component's name with ``_supervision``. Above 0 the
         component learns without listeners, too.
+    supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss; "perceptron",
+        what the best structure scores more than the gold one.
+    supervision_margin: with "perceptron", how much better than another structure the gold one has
+        to be, for each part of the other that is wrong.
     teacher_forcing: in training, compose with the gold structures where there are any. With
         transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
@@ -171,12 +193,17 @@ class LatentEncoder(TrainablePipe):
         alternatives: int = 0,
         set_heads: bool = False,
         supervision: float = 0.0,
+        supervision_loss: str = "crf",
+        supervision_margin: float = 0.0,
         teacher_forcing: bool = False,
         scorer: Callable | None = None,
     ) -> None:
+        from spacy_latent.structures.fenchel_young import check_loss_settings
+
         annotations.check_settings(name, annotate, threshold, alternatives)
         if not 0 <= supervision < math.inf:
             raise LatentError(f"{name}: supervision is {supervision}; expected a number >= 0.")
+        check_loss_settings(name, supervision_loss, supervision_margin)
         if teacher_forcing and not supervision:
             raise LatentError(
                 f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
@@ -196,6 +223,8 @@ class LatentEncoder(TrainablePipe):
             "alternatives": alternatives,
             "set_heads": set_heads,
             "supervision": supervision,
+            "supervision_loss": supervision_loss,
+            "supervision_margin": supervision_margin,
             "teacher_forcing": teacher_forcing,
         }
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
@@ -295,7 +324,8 @@ class LatentEncoder(TrainablePipe):
         before the listeners have run, so its weights follow one step later; ``spacy train``
         finishes all of them at the end of the step.
 
-        RETURNS: the losses; this component's is the squared norm of the gradients it received.
+        RETURNS: the losses; this component's is the squared norm of the gradients it received, and
+            with supervision that loss, weighted, as well.
         """
         losses = {} if losses is None else losses
         examples = list(examples)
@@ -309,14 +339,13 @@ class LatentEncoder(TrainablePipe):
             return losses
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
+        nothing = None
         if weight:
             vectors, backprop = self._begin_supervised_update(examples, losses)
+            nothing = [self.model.ops.alloc2f(*v.shape) for v in vectors]
         else:
             vectors, backprop = self.model.begin_update(docs)
-        self._batch = TrainingBatch(backprop, losses, self.name)
-        if weight:
-            # Listeners may give no gradient, and there is something to learn nonetheless.
-            self._batch.receive([self.model.ops.alloc2f(*v.shape) for v in vectors])
+        self._batch = TrainingBatch(backprop, losses, self.name, nothing)
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
@@ -333,13 +362,23 @@ class LatentEncoder(TrainablePipe):
 
         def supervision(spans: list[list[tuple[int, int]]]) -> Supervision:
             gold = gold_structures(examples, spans, self.name, structure)
-            made.append(Supervision(gold, self.cfg["supervision"], self.cfg["teacher_forcing"]))
+            made.append(
+                Supervision(
+                    gold,
+                    weight=self.cfg["supervision"],
+                    teacher_forcing=self.cfg["teacher_forcing"],
+                    loss=self.cfg["supervision_loss"],
+                    margin=self.cfg["supervision_margin"],
+                )
+            )
             return made[0]
 
         docs = [example.predicted for example in examples]
         batch, backprop = run(self.model, docs, is_train=True, supervision=supervision)
         key = f"{self.name}_supervision"
-        losses[key] = losses.get(key, 0.0) + sum(one.nats for one in made)
+        losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
+        # spaCy's logger shows no losses but those under the names of components.
+        losses[self.name] += sum(one.weight * one.mean for one in made)
         if any(one.left_out for one in made):
             warnings.warn(
                 f"{self.name}: some gold structures are none of {structure!r} and do not count.",
@@ -349,7 +388,8 @@ class LatentEncoder(TrainablePipe):
         return batch.vectors, backprop
 
     def finish_update(self, sgd: Optimizer) -> None:
-        self._batch.flush()
+        # nlp.update calls this before the listeners have run.
+        self._batch.flush(complete=not self.listeners)
         self.model.finish_update(sgd)
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> None:
@@ -390,6 +430,7 @@ class LatentEncoder(TrainablePipe):
 
     def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
+        from spacy_latent.structures.fenchel_young import check_loss
 
         structure = latent_layer(self.model).structure
         if self.cfg["set_heads"] and structure.annotation != "heads":
@@ -397,8 +438,8 @@ class LatentEncoder(TrainablePipe):
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
             )
-        if self.cfg["supervision"] and "log_prob" not in structure.tractable:
-            raise NotTractable(structure.name, "log_prob", "supervision = 0.0")
+        if self.cfg["supervision"]:
+            check_loss(structure, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """doc.tensor holds the vectors of one component only."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 
@@ -12,3 +14,4 @@ class ParserTree(ConstituencyTree):
     """
 
     tractable = frozenset()
+    linear: ClassVar[bool] = False

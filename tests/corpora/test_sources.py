@@ -9,7 +9,11 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 
-from spacy_latent.corpora import emerging_entities, sentence_polarity
+from spacy_latent.corpora import (
+    emerging_entities,
+    english_web_treebank,
+    sentence_polarity,
+)
 from spacy_latent.corpora.iob import read_iob
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.errors import LatentError
@@ -76,6 +80,34 @@ def test_iob_reader_survives_the_quirks_of_the_files():
     ]
     with pytest.raises(LatentError, match="Line 2"):
         list(read_iob("a\tO\nb no tag\n"))
+
+
+def test_trees_have_one_token_for_each_syntactic_word(tmp_path):
+    lines = [
+        "# text = We don't, ever.",
+        *("1 We we PRON PRP _ 3 nsubj _ _", "2-3 don't _ _ _ _ _ _ _ SpaceAfter=No"),
+        *("2 do do AUX VBP _ 0 root _ _", "3 n't not PART RB _ 2 advmod _ _"),
+        *("3.1 go go VERB VB _ _ _ _ _", "4 , , PUNCT , _ 2 punct _ _"),
+        *("5 ever ever ADV RB _ 2 advmod _ SpaceAfter=No", "6 . . PUNCT . _ 2 punct _ _"),
+    ]
+    text = "\n".join([lines[0], *("\t".join(line.split(" ")) for line in lines[1:])])
+    count = english_web_treebank.write_trees(tmp_path / "x.spacy", f"{text}\n\n{text}\n\n")
+    docs = list(DocBin().from_disk(tmp_path / "x.spacy").get_docs(spacy.blank("en").vocab))
+    assert count == len(docs) == 2
+    assert docs[0].text.strip() == "We don't, ever."
+    assert [token.text for token in docs[0]] == ["We", "do", "n't", ",", "ever", "."]
+    assert [token.head.i for token in docs[0]] == [2, 1, 1, 1, 1, 1]
+    assert [token.dep_ for token in docs[0]][:2] == ["nsubj", "ROOT"]
+
+
+@pytest.mark.skipif(not (DATA / "ud-english-ewt").is_dir(), reason="the data are not here")
+def test_the_published_development_trees_convert(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    text = read_source(english_web_treebank.SOURCES["dev"], tmp_path)
+    assert english_web_treebank.write_trees(tmp_path / "dev.spacy", text) == 2_001
+    docs = list(DocBin().from_disk(tmp_path / "dev.spacy").get_docs(spacy.blank("en").vocab))
+    assert sum(map(len, docs)) == 25_147
+    assert all(sum(token.head.i == token.i for token in doc) == 1 for doc in docs)
 
 
 @pytest.mark.skipif(not (DATA / "ner-wnut17").is_dir(), reason="the data are not here")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import spacy
 from spacy.language import Language
 from spacy.tokens import Span
@@ -137,3 +139,25 @@ def scorer_weights(nlp: Language, name: str) -> np.ndarray:
             for parameter in layer.scorer.parameters()
         ]
     ).copy()
+
+
+TRANSFORMER_WIDTH = 12
+
+
+def save_small_transformer(path: Path) -> None:
+    """A transformer with random weights and ten word pieces, as one of the hub would lie there."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("spacy_transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "like", "hate", "london", "##s"]
+    (path / "vocab.txt").write_text("\n".join(words))
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=TRANSFORMER_WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    fix_random_seed(0)
+    transformers.BertModel(config).save_pretrained(path)
+    transformers.BertTokenizerFast(str(path / "vocab.txt")).save_pretrained(path)

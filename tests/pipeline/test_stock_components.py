@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import spacy
 from spacy.training import Example
-from thinc.api import fix_random_seed
 
 from tests.pipeline.small_pipelines import (
     INLINE,
@@ -22,6 +21,7 @@ from tests.pipeline.small_pipelines import (
     inline_pipeline,
     latent_layers,
     latent_pipeline,
+    save_small_transformer,
     scorer_weights,
     step,
     stock,
@@ -103,21 +103,7 @@ def test_over_static_vectors():
 
 def test_over_a_transformer(tmp_path):
     """The width of a transformer is known only when its weights have been read."""
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("spacy_transformers")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "like", "hate", "london", "##s"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    config = transformers.BertConfig(
-        vocab_size=len(words),
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    fix_random_seed(0)
-    transformers.BertModel(config).save_pretrained(tmp_path)
-    transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    save_small_transformer(tmp_path)
     tok2vec = {
         "@architectures": "spacy-transformers.Tok2VecTransformer.v3",
         "name": str(tmp_path),

@@ -1,0 +1,97 @@
+"""Losses of scores against a gold structure, for any structure with the inference that they need.
+
+All are Fenchel-Young losses (Blondel et al. 2020, definition 2),
+
+    L_Ω(s; z) = max_μ (μ·s − Ω(μ)) − (z·s − Ω(z)),
+
+the maximum over the convex hull of the structures, with the gradient argmax − z:
+
+- "crf": Ω the negative entropy; the negative log-likelihood, gradient marginals − z.
+- "sparsemap": Ω = ½‖μ‖² (Niculae et al. 2018a, section 4). It is 0 as soon as z·s is better than
+  y·s by ½‖z − y‖² for every other y.
+- "perceptron": Ω = 0 (Collins 2002); with a margin the structured hinge loss (Taskar et al. 2003),
+  whose maximum has the cost of errors added.
+
+Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.structures.smoothed`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.structures.base import Structure
+
+LOSSES = ("crf", "sparsemap", "perceptron")
+
+
+def check_loss(structure: Structure, loss: str) -> None:
+    """Raise IncompatiblePair if the loss cannot be had for scores of ``structure``."""
+    able = [name for name in LOSSES if _is_able(structure, name)]
+    if loss not in able:
+        needed = {"crf": "log_prob", "sparsemap": "sparsemap", "perceptron": "map"}[loss]
+        reason = (
+            f"it needs {needed}, which {structure.name} cannot compute exactly"
+            if structure.linear or loss == "crf"
+            else "it takes scores for those of parts, and these are of decisions"
+        )
+        instead = " or ".join(f"'{name}'" for name in able) or "another structure"
+        raise IncompatiblePair(f"The loss '{loss}'", structure.name, reason, instead)
+
+
+def check_loss_settings(name: str, loss: str, margin: float) -> None:
+    """Refuse settings that cannot be. name: whose they are."""
+    if loss not in LOSSES:
+        raise LatentError(f"{name}: the loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+    if not 0 <= margin < math.inf:
+        raise LatentError(f"{name}: the margin is {margin}; expected a number >= 0.")
+    if margin and loss != "perceptron":
+        raise LatentError(
+            f"{name}: the margin is {margin} and the loss {loss!r}. Only the perceptron's margin "
+            "can be chosen; set it to 0, or the loss to 'perceptron'."
+        )
+
+
+def _is_able(structure: Structure, loss: str) -> bool:
+    if loss == "crf":
+        return "log_prob" in structure.tractable
+    return structure.linear and (structure.has_map or loss == "sparsemap")
+
+
+def structured_loss(
+    structure: Structure,
+    scores: Tensor,
+    gold: Tensor,
+    lengths: Tensor,
+    loss: str = "crf",
+    margin: float = 0.0,
+) -> Tensor:
+    """The loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, the others once.
+    Never negative, but for rounding.
+
+    scores: ``(B, *parts)``. gold: ``(B, *parts)``, 0/1, members of the structure.
+    margin: for "perceptron", how much better than another structure the gold one has to be, for
+        each of the other's parts that is wrong.
+    """
+    if loss == "crf":
+        return -structure.log_prob(gold, scores, lengths)
+    if loss == "sparsemap":
+        # At the maximum the value does not change with μ: no gradient has to go through it.
+        mean = structure.sparsemap(scores.detach(), lengths).mean
+        squares = (mean.square() - gold.square()).flatten(1).sum(1)
+        return _dot(mean, scores) - _dot(gold, scores) - 0.5 * squares
+    cost = margin * (1 - gold)
+    best = structure.map(scores.detach() + cost, lengths)
+    # Unlike a dot product, this counts the transitions that a structure may have bound.
+    of_best = structure.log_potential(best, scores, lengths)
+    of_gold = structure.log_potential(gold, scores, lengths)
+    return of_best - of_gold + (best * cost).flatten(1).sum(1)
+
+
+def _dot(z: Tensor, scores: Tensor) -> Tensor:
+    """z·s of each item, where parts that are not in z count as 0, whatever their score."""
+    taken = torch.where(z != 0, scores, scores.new_zeros(()))
+    return (z * taken).flatten(1).sum(1)

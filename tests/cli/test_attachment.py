@@ -1,0 +1,75 @@
+"""The report of attachment: what it counts, and what it says of pipelines without trees."""
+
+from pathlib import Path
+
+import pytest
+import spacy
+import srsly
+from spacy.tokens import Doc, DocBin
+from typer.testing import CliRunner
+
+from spacy_latent.analysis import CONTROLS
+from spacy_latent.cli.app import latent_cli
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
+
+HEADS = [1, 1, 1, 1, 5, 5]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    path = tmp_path_factory.mktemp("attachment")
+    nlp = spacy.blank("en")
+    words, deps = ["I", "like", "London", ".", "You", "hate"], ["s", "ROOT", "o", "punct"]
+    doc = Doc(nlp.vocab, words=words, heads=HEADS, deps=[*deps, "s", "ROOT"])
+    DocBin(docs=[doc, Doc(nlp.vocab)]).to_disk(path / "dev.spacy")
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.add_pipe("parser", config=stock("parser", LISTENER))
+    initialized(nlp, sample=examples(nlp))
+    (path / "both").mkdir()
+    nlp.to_disk(path / "both" / "model-best")
+    spacy.blank("en").to_disk(path / "none")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(latent_cli, ["attachment", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("options", [[], ["--gold-preproc"]])
+def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
+    metrics = files / "metrics" / "trees.json"
+    model = files / "both" / "model-best"
+    result = run(files / "dev.spacy", model, "--metrics", metrics, *options)
+    assert result.exit_code == 0, result.output
+    figures = srsly.read_json(metrics)
+    assert set(figures) == {"both: parse", "both: latent_encoder", *CONTROLS}
+    assert figures["previous token"] == {
+        "without punctuation": pytest.approx(1 / 5),
+        "all tokens": pytest.approx(1 / 6),
+    }
+    # The last token is its own head, as in the gold tree.
+    assert figures["next token"] == {
+        "without punctuation": pytest.approx(3 / 5),
+        "all tokens": pytest.approx(3 / 6),
+    }
+    nlp = spacy.load(model)
+    texts = ["I like London .", "You hate"] if options else ["I like London . You hate"]
+    found: dict[str, list[int]] = {"parse": [], "latent_encoder": []}
+    for doc in map(nlp.make_doc, texts):
+        if options:
+            for token in doc:
+                token.is_sent_start = token.i == 0
+        doc, shift = nlp(doc), len(found["parse"])
+        found["parse"] += [token.head.i + shift for token in doc]
+        found["latent_encoder"] += (doc._.latent["latent_encoder"].heads + shift).tolist()
+    for name, heads in found.items():
+        share = sum(own == gold for own, gold in zip(heads, HEADS)) / 6
+        assert figures[f"both: {name}"]["all tokens"] == pytest.approx(share)
+    assert f"{100 * figures['both: parse']['all tokens']:.1f}" in result.output
+
+
+def test_what_is_not_there_is_named(files: Path):
+    result = run(files / "dev.spacy", files / "none")
+    assert result.exit_code == 1 and "neither a parse nor latent heads" in result.output
+    result = run(files / "other.spacy", files / "both" / "model-best")
+    assert result.exit_code == 1 and "other.spacy" in result.output
