@@ -11,12 +11,15 @@ from spacy.cli._util import app
 
 from spacy_latent.cli.compare import main as compare
 from spacy_latent.cli.listops import generate_cli as generate_listops
+from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
+from spacy_latent.cli.report import report_cli
 from spacy_latent.cli.show import show_cli
 
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
 )
 latent_cli.command("show")(show_cli)
+latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("compare")(compare)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.

@@ -10,7 +10,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_latent import annotations
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def inspect_pipe(
             batch = list(_apply(pipe, batch))
             for key, structures, nats in read:
                 for doc, known, spans, values in zip(batch, sure, structures, nats, strict=True):
-                    annotations.write(doc, key, spans)
+                    write(doc, key, spans)
                     if uncertainty:
                         known[key] = values
         yield from zip(batch, sure)
@@ -146,5 +146,5 @@ def inspect_docs(
         for key, node in layer_names(name, nodes):
             found, _ = _read(node, docs, annotate, threshold, alternatives, uncertainty=False)
             for doc, spans in zip(docs, found):
-                annotations.write(doc, key, spans)
+                write(doc, key, spans)
     return docs
