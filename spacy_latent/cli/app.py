@@ -9,18 +9,22 @@ from __future__ import annotations
 import typer
 from spacy.cli._util import app
 
+from spacy_latent.cli.compare import EXAMPLES as COMPARE_EXAMPLES
 from spacy_latent.cli.compare import main as compare
 from spacy_latent.cli.listops import generate_cli as generate_listops
 from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
 from spacy_latent.cli.report import report_cli
 from spacy_latent.cli.show import show_cli
+from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
+from spacy_latent.cli.stats import stats_cli
 
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
 )
 latent_cli.command("show")(show_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
-latent_cli.command("compare")(compare)
+latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
+latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.
 generate_cli.callback()(lambda: None)

@@ -92,8 +92,11 @@ def assess(
         "components": {},
     }
     found: dict[str, list[Verdict]] = {}
+    figures["others"] = {}
     substituted = {name: run.substituted(name, random) for name in run.components}
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
+    for name, (_, predicted) in compared.items():
+        figures["others"][name] = run.differences(predicted)
     for name in run.components:
         for layer_name, node in layer_names(name, run.latent[name]):
             part = run.layer(name, layer_name, node, substituted[name], compared)
@@ -186,6 +189,22 @@ class _Run:
             return [math.nan] * len(self.examples)
         first = self.measures[0]
         return [float(value) for value in first.value(self.counts[first.name])]
+
+    def differences(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """Scores of another pipeline's predictions, and what is lost when they take the place of
+        the first one's."""
+        found = {}
+        for measure in self.measures:
+            theirs = measure.counts(examples)
+            value, low, high = task.interval(measure.value, theirs, self.seed)
+            drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
+            found[measure.name] = {
+                "value": value,
+                "low": low,
+                "high": high,
+                "drop": [drop.drop, drop.low, drop.high],
+            }
+        return found
 
     def substituted(self, name: str, random: bool) -> _Substituted:
         """Run with random structures in this component, and with the best ones if predictions are

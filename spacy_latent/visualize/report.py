@@ -51,7 +51,7 @@ def render_report(
     sections = [
         _head(assessment, model, corpus),
         [_layer(name, part) for name, part in figures["components"].items()],
-        _task(figures["task"]),
+        _task(figures["task"], figures["others"]),
         _training(training),
         _gallery(assessment, gallery_bytes),
         _foot(),
@@ -364,10 +364,15 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
 
 
-def _task(task: Mapping[str, Any]) -> Markup:
+def _task(task: Mapping[str, Any], others: Mapping[str, Any]) -> Markup:
     rows = [
         _bar_row(name, row["value"], row["low"], row["high"])
         for name, row in task["measures"].items()
+    ]
+    rows += [
+        _bar_row(f"{name} of {model}", row["value"], row["low"], row["high"], other=True)
+        for model, found in others.items()
+        for name, row in found.items()
     ]
     scores = [
         tag("tr", tag("td", tag("code", name)), tag("td", f"{value:.4g}", class_="number"))
