@@ -77,7 +77,9 @@ def main(
         try:
             metrics.append(srsly.read_json(path))
         except ValueError as error:
-            msg.fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.", exits=1)
+            msg.fail(
+                f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.", exits=1
+            )
         if not isinstance(metrics[-1], dict):
             msg.fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.", exits=1)
     if as_json:
@@ -133,7 +135,8 @@ def _compare_pipelines(
             continue
         msg.divider(f"Agreement on the {part['plural']} of {key}, in percent")
         table = [
-            (name, *(_percent(value) for value in row)) for name, row in zip(names, others["matrix"])
+            (name, *(_percent(value) for value in row))
+            for name, row in zip(names, others["matrix"])
         ]
         msg.table(table, header=("", *names), aligns=("l", *("r" for _ in names)), divider=True)
         if math.isfinite(others["chance"]):

@@ -106,7 +106,7 @@ KNOWN = ("words", "spaces", "tags", "heads", "deps", "cats", "entities", "spans"
 def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
     from spacy.util import registry
 
-    block: dict[str, Any] = dict(nlp.config.get("corpora", {}).get("dev") or {})
+    block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
     if "path" not in block:
         raise LatentError(
             f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "

@@ -49,7 +49,9 @@ def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool
         a, b = (0.5 + width * min(1.0, max(0.0, end)) for end in (low, high))
         path = f"M{a:.1f},8H{b:.1f}M{a:.1f},4v8M{b:.1f},4v8"
         parts.append(tag("path", class_="whisker", d=path))
-    return tag("svg", parts, viewBox=f"0 0 {width + 1} {height}", class_="share", aria_hidden="true")
+    return tag(
+        "svg", parts, viewBox=f"0 0 {width + 1} {height}", class_="share", aria_hidden="true"
+    )
 
 
 def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Markup:
