@@ -64,6 +64,10 @@ def trivial(found: list[Verdict]) -> bool:
 def percent(share: float) -> str:
     """0.937 is "94 %", 0.003 is "0.3 %"; never 0 or 100 for what is neither."""
     points = 100 * share
+    if 0 < points < 0.05:
+        return "under 0.1 %"
+    if 99.95 <= points < 100:
+        return "over 99.9 %"
     digits = 0 if 1 <= points <= 99 or points in (0.0, 100.0) else 1
     return f"{points:.{digits}f} %"
 
