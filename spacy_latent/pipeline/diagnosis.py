@@ -183,17 +183,21 @@ def _by_part(
     pipe: Any, nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]
 ) -> dict[str, float]:
     owners = _owners(nodes)
-    shims = {_shim(node).id for node in nodes}
+    # Shims and nodes count their ids apart, so the names of weights tell which is meant.
+    shims = {
+        (_shim(node).id, name)
+        for node in nodes
+        for name, _ in _shim(node).module.named_parameters()
+    }
     total: dict[str, float] = {}
     for (identifier, name), square in squares.items():
-        if identifier in shims and "." in name:
+        if (identifier, name) in shims:
             part = _part_of(name)
         else:
             part = owners.get(identifier, "head")
         total[part] = total.get(part, 0.0) + square
-    for node in nodes:
-        for name, _ in _shim(node).module.named_parameters():
-            total.setdefault(_part_of(name), 0.0)
+    for _, name in shims:
+        total.setdefault(_part_of(name), 0.0)
     return {part: total[part] ** 0.5 for part in PARTS if part in total}
 
 
@@ -279,7 +283,14 @@ def _of_listeners(
 ) -> Iterable[Finding]:
     listening = list(pipe.listening_components)
     supervised = bool(pipe.cfg.get("supervision"))
-    if not listening and not supervised:
+    names = nlp.pipe_names
+    # spaCy tells a component only of those after it.
+    early = [
+        name
+        for name, other in nlp.pipeline[: names.index(component)]
+        if component in _upstream(other, LatentListener)
+    ]
+    if not listening and not supervised and not early:
         yield Finding(
             "error",
             "no-listener",
@@ -287,8 +298,6 @@ def _of_listeners(
             '@architectures = "spacy-latent.LatentListener.v1" with '
             f'upstream = "{component}", or set its supervision above 0.',
         )
-    names = nlp.pipe_names
-    early = [name for name in listening if names.index(name) < names.index(component)]
     if early:
         yield Finding(
             "error",
@@ -316,19 +325,9 @@ def _of_listeners(
             f"All that listens to {component} is frozen ({', '.join(listening)}), so it gets no "
             "gradient. Freeze it too, or leave one of them free.",
         )
-    shared = {
-        node.upstream_name
-        for node in pipe.model.walk()
-        if isinstance(node, Tok2VecListener) and not isinstance(node, LatentListener)
-    }
+    shared = _upstream(pipe, Tok2VecListener)
     for name, other in nlp.pipeline[names.index(component) + 1 :] if shared else ():
-        model = getattr(other, "model", None)
-        upstream = {
-            node.upstream_name
-            for node in (model.walk() if isinstance(model, Model) else ())
-            if isinstance(node, Tok2VecListener) and not isinstance(node, LatentListener)
-        }
-        if shared & upstream:
+        if shared & (_upstream(other, Tok2VecListener) - {component}):
             yield Finding(
                 "warning",
                 "shared-embedder",
@@ -342,6 +341,13 @@ def _of_listeners(
             "set-heads",
             f"{component} sets heads and so does the parser; docs that are parsed keep theirs.",
         )
+
+
+def _upstream(pipe: Any, kind: type) -> set[str]:
+    """Whom the listeners of this kind inside a component listen to."""
+    model = getattr(pipe, "model", None)
+    nodes = model.walk() if isinstance(model, Model) else ()
+    return {node.upstream_name for node in nodes if isinstance(node, kind)}  # type: ignore[attr-defined]
 
 
 def _of_layer(key: str, node: Model) -> Iterable[Finding]:
@@ -397,12 +403,10 @@ def _of_sentences(
 
 def _of_wildcards(nlp: Language) -> Iterable[Finding]:
     for name, pipe in nlp.pipeline:
-        model = getattr(pipe, "model", None)
-        for node in model.walk() if isinstance(model, Model) else ():
-            if isinstance(node, Tok2VecListener) and node.upstream_name == "*":
-                yield Finding(
-                    "warning",
-                    "wildcard",
-                    f'{name} listens to "*", which no latent encoder answers. Name the one that '
-                    "is meant as its upstream.",
-                )
+        if "*" in _upstream(pipe, Tok2VecListener):
+            yield Finding(
+                "warning",
+                "wildcard",
+                f'{name} listens to "*", which no latent encoder answers. Name the one that '
+                "is meant as its upstream.",
+            )

@@ -56,9 +56,9 @@ BLOCKS = {
 
 def pipeline(kind: str) -> tuple[Language, str]:
     if kind in BLOCKS:
-        return latent_pipeline("textcat", encoder={"model": {"tok2vec": TOK2VEC, **BLOCKS[kind]}}), (
-            "latent_encoder"
-        )
+        return latent_pipeline(
+            "textcat", encoder={"model": {"tok2vec": TOK2VEC, **BLOCKS[kind]}}
+        ), ("latent_encoder")
     nlp = spacy.blank("en")
     if kind == "inline":
         nlp.add_pipe("tagger", config=stock("tagger", INLINE))
@@ -136,8 +136,10 @@ def test_the_best_structures_stand_for_a_mixture() -> None:
     with substitute_structures([nlp.get_pipe(name).model], "best"):  # type: ignore[attr-defined]
         output = read_batch(node, docs).outputs[0]
         assert ((output.draw.z == 0) | (output.draw.z == 1)).all()
-        assert (output.draw.z[0] == layer.structure.map(output.scores, output.draw.z.new_tensor(
-            [len(LONG)]).long())).all()
+        assert (
+            output.draw.z[0]
+            == layer.structure.map(output.scores, output.draw.z.new_tensor([len(LONG)]).long())
+        ).all()
 
 
 def test_an_error_inside_leaves_nothing_behind() -> None:
