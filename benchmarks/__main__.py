@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-PROGRAMS = ("inference", "pipeline", "samples", "scaling", "footprint", "gpu")
+PROGRAMS = ("inference", "pipeline", "samples", "scaling", "footprint", "gpu", "report")
 
 
 def main() -> None:
