@@ -107,10 +107,10 @@ def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
     from spacy.util import registry
 
     block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
-    if "path" not in block:
+    if "path" not in block or block.get("@readers") == "spacy.Corpus.v1":
         raise LatentError(
             f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "
-            f"a path. Give {ACCEPTED}."
+            f"a reader of its own. Give {ACCEPTED}."
         )
     block["path"] = str(path)
     reader = registry.resolve({"reader": block})["reader"]
