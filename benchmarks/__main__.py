@@ -3,7 +3,16 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-PROGRAMS = ("inference", "pipeline", "samples", "scaling", "footprint", "entities", "gpu")
+PROGRAMS = (
+    "inference",
+    "pipeline",
+    "samples",
+    "scaling",
+    "footprint",
+    "entities",
+    "report",
+    "gpu",
+)
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
-"""Scores of several evaluations side by side.
+"""Scores of several evaluations side by side, or pipelines on a corpus.
 
 python -m spacy_latent.cli.compare metrics/latent.json metrics/baseline.json
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import srsly
 import typer
@@ -14,33 +15,145 @@ from wasabi import msg
 
 SPEED = "speed"
 
+EXAMPLES = """
+Examples:
+
+  spacy latent compare metrics/latent.json metrics/baseline.json
+
+  spacy latent compare training/seed-0/model-best training/seed-1/model-best --corpus
+  corpus/dev.spacy
+"""
+
 
 def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """A row for each plain score that every evaluation has: in percent, and words per second."""
-    shared = [key for key in metrics[0] if all(_is_number(m.get(key)) for m in metrics)]
     rows = []
-    for key in sorted(shared, key=lambda key: (key == SPEED, key)):
+    for key, values in comparison(metrics).items():
         if key == SPEED:
-            row = ("words/s", *(f"{m[key]:,.0f}" for m in metrics))
+            row = ("words/s", *(f"{value:,.0f}" for value in values))
         else:
-            row = (key, *(f"{100 * m[key]:.1f}" for m in metrics))
+            row = (key, *(f"{100 * value:.1f}" for value in values))
         rows.append(row)
     return rows
+
+
+def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """The plain scores that every evaluation has, by name, the speed last."""
+    shared = [key for key in metrics[0] if all(_is_number(m.get(key)) for m in metrics)]
+    return {
+        key: [m[key] for m in metrics]
+        for key in sorted(shared, key=lambda key: (key == SPEED, key))
+    }
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def main(files: list[Path]) -> None:
-    """Print the scores in FILES, as 'spacy evaluate --output' writes them, side by side."""
+def main(
+    files: list[Path] = typer.Argument(
+        ..., help="Evaluations, as 'spacy evaluate --output' writes them, or trained pipelines"
+    ),
+    corpus: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--corpus", help="Texts to compare pipelines on"
+    ),
+    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Compare evaluations by their scores, or pipelines by their scores and by how far their
+    structures agree."""
     for path in files:
-        if not path.is_file():
+        if not path.exists():
             msg.fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.", exits=1)
-    metrics = [srsly.read_json(path) for path in files]
+    if all(path.is_dir() for path in files):
+        _compare_pipelines([str(path) for path in files], corpus, limit, as_json, code, gpu_id)
+        return
+    if any(path.is_dir() for path in files):
+        msg.fail("Give evaluations or pipelines, not both.", exits=1)
+    metrics = []
+    for path in files:
+        try:
+            metrics.append(srsly.read_json(path))
+        except ValueError as error:
+            msg.fail(
+                f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.", exits=1
+            )
+        if not isinstance(metrics[-1], dict):
+            msg.fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.", exits=1)
+    if as_json:
+        named = [str(path) for path in files]
+        print(srsly.json_dumps({"files": named, "scores": comparison(metrics)}))
+        return
     header = ("", *(path.stem for path in files))
     aligns = ("l", *("r" for _ in files))
     msg.table(comparison_rows(metrics), header=header, aligns=aligns, divider=True)
+
+
+def _compare_pipelines(
+    models: list[str], corpus: str | None, limit: int, as_json: bool, code: Path | None, gpu_id: int
+) -> None:
+    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.report import progress, short_name, to_json
+    from spacy_latent.cli.show import load, use_gpu
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.assessment import assess
+
+    if corpus is None:
+        msg.fail("Pipelines are compared on texts. Give some with --corpus.", exits=1)
+        return
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        names = [short_name(model, models) for model in models]
+        nlp = load(models[0])
+        assessment = assess(
+            nlp,
+            read_examples(nlp, corpus, limit),
+            others={name: load(model) for name, model in zip(names[1:], models[1:])},
+            progress=progress,
+        )
+    except LatentError as error:
+        msg.fail("The pipelines could not be compared", str(error), exits=1)
+    if as_json:
+        print(srsly.json_dumps({"models": names, **to_json(assessment)}))
+        return
+    figures = assessment.figures
+    rows = [(names[0], name, *_row(found)) for name, found in figures["task"]["measures"].items()]
+    rows += [
+        (model, name, *_row(found))
+        for model, each in figures["others"].items()
+        for name, found in each.items()
+    ]
+    if rows:
+        header = ("", "score", "value", "95 % interval", "behind the first")
+        msg.table(rows, header=header, aligns=("l", "l", "r", "r", "r"), divider=True)
+    for key, part in figures["components"].items():
+        others = part.get("others")
+        if others is None:
+            continue
+        msg.divider(f"Agreement on the {part['plural']} of {key}, in percent")
+        table = [
+            (name, *(_percent(value) for value in row))
+            for name, row in zip(names, others["matrix"])
+        ]
+        msg.table(table, header=("", *names), aligns=("l", *("r" for _ in names)), divider=True)
+        if math.isfinite(others["chance"]):
+            msg.text(f"Random {part['plural']} agree on {_percent(others['chance'])} %.")
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    behind = ""
+    if "drop" in found:
+        drop, low, high = (f"{100 * value:.1f}" for value in found["drop"])
+        behind = f"{drop} ({low} to {high})"
+    interval = f"{100 * found['low']:.1f} to {100 * found['high']:.1f}"
+    return f"{100 * found['value']:.1f}", interval, behind
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}" if math.isfinite(value) else "–"
 
 
 if __name__ == "__main__":

@@ -114,47 +114,16 @@ def annotated(
     """Docs with the probabilities of every latent layer, inline ones too, whatever the config
     stores. Each layer is read just before its component runs, so that it sees the sentences that
     the component saw."""
-    from thinc.api import Model
+    from spacy_latent.pipeline.inspection import choose_components, inspect_pipe
 
-    from spacy_latent.models.latent_tok2vec import latent_nodes
-    from spacy_latent.pipeline.latent_encoder import inspect_docs
-
+    names = choose_components(nlp, component, annotating=True)
     kept = 0.01 if threshold is None else min(0.01, threshold)
-    latent = {
-        name
-        for name, pipe in nlp.pipeline
-        if "annotate" in getattr(pipe, "cfg", {})
-        or (isinstance(getattr(pipe, "model", None), Model) and latent_nodes(pipe.model))  # type: ignore[attr-defined]
-    }
-    if component is not None and component not in latent:
-        there = ", ".join(sorted(latent)) or "none"
-        msg.fail(
-            f"The pipeline has no latent component {component!r}",
-            f"Its components are {', '.join(nlp.pipe_names) or 'none'}; latent are: {there}.",
-            exits=1,
-        )
-    if not latent:
-        msg.fail(
-            "The pipeline has no latent structure to show",
-            f"Its components are {', '.join(nlp.pipe_names) or 'none'}. Train one with a "
-            "latent_encoder or crf_ner, or with spacy-latent.LatentTok2Vec.v1 inside a component.",
-            exits=1,
-        )
-    for text in texts:
-        doc = nlp.make_doc(text) if isinstance(text, str) else text
-        for name, pipe in nlp.pipeline:
-            wanted = name in latent and component in (None, name)
-            if wanted and "annotate" in getattr(pipe, "cfg", {}):
-                # It writes its structures itself; classifiers have another threshold, too.
-                own: Any = pipe
-                asked = (
-                    "probability_threshold" if "probability_threshold" in own.cfg else "threshold"
-                )
-                stored = {"annotate": "probabilities", asked: kept, "alternatives": alternatives}
-                own.cfg.update(stored)
-            elif wanted:
-                inspect_docs(pipe, [doc], threshold=kept, alternatives=alternatives)
-            doc = pipe(doc)
+    docs = (nlp.make_doc(text) if isinstance(text, str) else text for text in texts)
+    # One at a time: what is typed is answered at once.
+    stream = inspect_pipe(
+        nlp, docs, components=names, batch_size=1, threshold=kept, alternatives=alternatives
+    )
+    for doc, _ in stream:
         yield doc
 
 

@@ -80,7 +80,7 @@ class GumbelTreeLstm(nn.Module):
                 pairs, scores = self._renew(pairs, scores, state, chosen)
             active = step < lengths - 1
             allowed = token[: longest - 1 - step] < (lengths - 1 - step)[:, None]
-            choice = self._choose(scores, allowed)
+            choice = self.choose(scores, allowed)
             chosen = choice.detach().argmax(1)
             begin = first.gather(1, chosen[:, None]).squeeze(1)
             end = last.gather(1, chosen[:, None] + 1).squeeze(1)
@@ -111,7 +111,7 @@ class GumbelTreeLstm(nn.Module):
         weights = vectors.new_ones((1, batch))
         return LatentOutput(rows, Draw(z[None], weights), z)
 
-    def _choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
+    def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """One pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a softmax."""
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if self.training and self.noise:

@@ -79,6 +79,11 @@ class LatentShim(PyTorchShim):
         return self._model
 
     @property
+    def learn_rates(self) -> dict[str, float]:
+        """Multipliers of the learning rate, by prefix of the parameter's name."""
+        return dict(self._learn_rates)
+
+    @property
     def temperature(self) -> float:
         return self.cfg["temperature"]
 

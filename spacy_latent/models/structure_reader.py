@@ -69,7 +69,7 @@ def _read_group(
         kind = structure.parts
     others = weights = None
     if alternatives:
-        z, w = _alternatives(output, layer, group.lengths, alternatives)
+        z, w = alternatives_of(output, layer, group.lengths, alternatives)
         others, weights = _numpy(z), _numpy(w)
     for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
         start, end, *other = batch.spans[d][s]
@@ -120,9 +120,11 @@ def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) ->
     return draw.mean()
 
 
-def _alternatives(
+def alternatives_of(
     output: LatentOutput, layer: LatentLayer, lengths: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
+    """Structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`; of a
+    support, all of it, and of the best ones ``count``."""
     draw, structure, scores = output.draw, layer.structure, output.scores
     lengths = lengths.to(scores.device)
     if draw.z.shape[0] > 1 or not structure.linear:

@@ -92,7 +92,7 @@ def supervise(
 
 def gold_structures(
     examples: Sequence[Example],
-    spans: list[list[tuple[int, int]]],
+    spans: list[list[tuple[int, ...]]],
     component: str,
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:

@@ -25,6 +25,7 @@ from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
+from spacy_latent.pipeline.inspection import inspect_docs
 
 DEFAULT_CONFIG = """
 [latent_encoder]
@@ -360,7 +361,7 @@ class LatentEncoder(TrainablePipe):
         structure = latent_layer(self.model).structure
         made: list[Supervision] = []
 
-        def supervision(spans: list[list[tuple[int, int]]]) -> Supervision:
+        def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
             gold = gold_structures(examples, spans, self.name, structure)
             made.append(
                 Supervision(
@@ -489,45 +490,6 @@ class LatentEncoder(TrainablePipe):
                 f"{self.name}: the weights in {path} cannot be read ({error}). The file was cut "
                 "short, or was saved with another config. Copy or save the whole directory again."
             ) from error
-
-
-def inspect_docs(
-    pipeline: Language | TrainablePipe,
-    docs: Iterable[Doc],
-    *,
-    annotate: str = "probabilities",
-    threshold: float = 0.01,
-    alternatives: int = 0,
-) -> list[Doc]:
-    """Annotate docs from every latent layer inside trained components, the inline ones as well.
-
-    pipeline: an nlp object or one of its components.
-    docs: already processed or not; they are annotated in place under the component's name, with
-        ``#2`` and so on for further latent layers of one component.
-    RETURNS: the docs.
-    """
-    from spacy_latent.models.latent_tok2vec import latent_layer, latent_nodes, run
-    from spacy_latent.models.structure_reader import read_structures
-
-    named: list[tuple[str, Any]]
-    if isinstance(pipeline, Language):
-        named = list(pipeline.pipeline)
-    else:
-        named = [(pipeline.name, pipeline)]
-    docs = list(docs)
-    for pipe_name, pipe in named:
-        model = getattr(pipe, "model", None)
-        nodes = latent_nodes(model) if isinstance(model, Model) else []
-        for count, node in enumerate(nodes, 1):
-            batch, _ = run(node, docs, is_train=False)
-            if not batch.groups:
-                continue
-            layer = latent_layer(node)
-            found = read_structures(batch, layer, annotate, threshold, alternatives)
-            name = pipe_name if count == 1 else f"{pipe_name}#{count}"
-            for doc, spans in zip(docs, found):
-                annotations.write(doc, name, spans)
-    return docs
 
 
 __all__ = ["LatentEncoder", "inspect_docs", "make_latent_encoder"]

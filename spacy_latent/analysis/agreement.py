@@ -1,0 +1,236 @@
+"""Agreement of structures with reference heads and with those of other models."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spacy_latent.analysis.structures import own_heads
+from spacy_latent.analysis.trees import (
+    BINARY_CONTROLS,
+    Heads,
+    balanced,
+    flat,
+    next_token,
+    previous_token,
+)
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.errors import LatentError
+
+# By how they are called beside a learned tree. Nearest: see nearest_head_word.
+TREE_CONTROLS = {
+    "left-branching": next_token,
+    "right-branching": previous_token,
+    "flat": flat,
+    "balanced": balanced,
+}
+NEAREST = "nearest"
+RANDOM = "random"
+
+
+@dataclass
+class Attachments:
+    """Counts for each of D texts.
+
+    directed: ``(D, 2)``, tokens with the head of the reference, tokens. undirected: ``(D, 2)``,
+    arcs of the reference that are there in one direction or the other, arcs.
+    relations: for each relation of the reference the counts over all texts: tokens, directed,
+    arcs, undirected. A root has no arc.
+    """
+
+    directed: np.ndarray
+    undirected: np.ndarray
+    relations: dict[str, tuple[int, int, int, int]]
+
+
+def attachments(
+    predicted: Sequence[Heads],
+    reference: Sequence[Heads],
+    counted: Sequence[Sequence[bool]] | None = None,
+    relations: Sequence[Sequence[str]] | None = None,
+) -> Attachments:
+    """Compare trees with those of the reference, both as heads, a root being its own.
+
+    counted: for each tree which tokens count; all by default. relations: names for each token.
+    """
+    directed, undirected = [], []
+    by_relation: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for d, (own, gold) in enumerate(zip(predicted, reference, strict=True)):
+        if len(own) != len(gold):
+            raise LatentError(
+                f"A tree of {len(own)} tokens is compared with a reference of {len(gold)}."
+            )
+        ours, theirs = np.asarray(own, dtype="int64"), np.asarray(gold, dtype="int64")
+        token = np.arange(len(ours))
+        known = np.ones(len(ours), bool) if counted is None else np.asarray(counted[d], bool)
+        same = (ours == theirs) & known
+        is_arc = (theirs != token) & known
+        # theirs may lie outside where a token does not count.
+        inside = np.where(is_arc, theirs, 0)
+        either = is_arc & ((ours == theirs) | (ours[inside] == token)) if len(ours) else same
+        directed.append((same.sum(), known.sum()))
+        undirected.append((either.sum(), is_arc.sum()))
+        if relations is not None:
+            for i in np.flatnonzero(known).tolist():
+                row = by_relation[relations[d][i]]
+                row[0] += 1
+                row[1] += int(same[i])
+                row[2] += int(is_arc[i])
+                row[3] += int(either[i])
+    return Attachments(
+        np.array(directed, dtype="float64").reshape(-1, 2),
+        np.array(undirected, dtype="float64").reshape(-1, 2),
+        {name: (row[0], row[1], row[2], row[3]) for name, row in by_relation.items()},
+    )
+
+
+def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> frozenset[str]:
+    """The words that have a modifier in at least half of the places where they stand."""
+    there: Counter[str] = Counter()
+    heading: Counter[str] = Counter()
+    for words, heads in zip(sentences, trees):
+        there.update(words)
+        own = np.asarray(heads)
+        for i in set(own[own != np.arange(len(own))].tolist()):
+            heading[words[i]] += 1
+    return frozenset(word for word, count in heading.items() if 2 * count >= there[word])
+
+
+def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int]:
+    """Every token on the nearest token before it whose word is in ``heading``; where there is none,
+    on the first such after it, which is then the root, or on the first token."""
+    first = next((i for i, word in enumerate(words) if word in heading), 0)
+    heads, last = [], first
+    for i, word in enumerate(words):
+        heads.append(last)
+        if word in heading:
+            last = i
+    return heads
+
+
+def span_controls(
+    kind: str, words: Sequence[str], heading: frozenset[str]
+) -> dict[str, np.ndarray]:
+    """Structures of one span that look at no model: heads as ``own_heads`` for kind "heads", first
+    and last tokens of brackets for "spans"; nothing for others."""
+    rng = random.Random(0)
+    if kind == "heads":
+        made = {name: control(words, rng) for name, control in TREE_CONTROLS.items()}
+        made[NEAREST] = nearest_head_word(words, heading)
+        return {name: np.asarray(heads, dtype="int64") for name, heads in made.items()}
+    if kind == "spans":
+        names = ("left-branching", "right-branching", "balanced")
+        brackets = {name: BINARY_CONTROLS[name](words, rng) for name in names}
+        return {
+            name: np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
+            for name, spans in brackets.items()
+        }
+    return {}
+
+
+def common_parts(kind: str, ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """How much two structures of one span share: (twice the common parts, all parts of both), so
+    that the quotient is an F1, and for heads the share of tokens with the same head. Brackets of
+    single tokens do not count."""
+    if kind in ("heads", "tags"):
+        same = int((np.asarray(ours) == np.asarray(theirs)).sum())
+        return 2.0 * same, 2.0 * len(ours)
+    first, second = part_set(kind, ours), part_set(kind, theirs)
+    return 2.0 * len(first & second), float(len(first) + len(second))
+
+
+def part_set(kind: str, decoded: np.ndarray) -> set[tuple[int, ...]]:
+    rows = np.asarray(decoded, dtype="int64")
+    rows = rows.reshape(len(rows), -1) if rows.size else rows.reshape(0, 2)
+    parts = {tuple(row) for row in rows.tolist()}
+    return {part for part in parts if part[1] > part[0]} if kind == "spans" else parts
+
+
+def tag_information(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
+    """Agreement of two taggings whose tags have no names in common: their mutual information over
+    the mean of their entropies, 0 to 1; 1 where both have one tag only."""
+    if not ours:
+        return float("nan")
+    a = np.unique(np.concatenate([np.ravel(tags) for tags in ours]), return_inverse=True)[1]
+    b = np.unique(np.concatenate([np.ravel(tags) for tags in theirs]), return_inverse=True)[1]
+    if not len(a):
+        return float("nan")
+    table = np.zeros((a.max() + 1, b.max() + 1))
+    np.add.at(table, (a, b), 1.0)
+    joint = table / table.sum()
+    first, second = _nats(joint.sum(1)), _nats(joint.sum(0))
+    if not first + second:
+        return 1.0
+    return float(2 * (first + second - _nats(joint.ravel())) / (first + second))
+
+
+def _nats(shares: np.ndarray) -> float:
+    some = shares[shares > 0]
+    return float(-(some * np.log(some)).sum())
+
+
+def reference_brackets(heads: Heads) -> set[tuple[int, int]]:
+    """First and last token of the subtrees of a tree, as far as they are gapless and of two tokens
+    and more. Raises LatentError for a cycle."""
+    own = np.asarray(heads, dtype="int64")
+    n = len(own)
+    low, high, size = np.arange(n), np.arange(n), np.ones(n, dtype="int64")
+    for i in range(n):
+        node, steps = i, 0
+        while own[node] != node:
+            node = int(own[node])
+            steps += 1
+            if steps > n:
+                raise LatentError("The reference's heads hold a cycle, so they are no tree.")
+            low[node], high[node] = min(low[node], i), max(high[node], i)
+            size[node] += 1
+    return {(int(a), int(b)) for a, b, s in zip(low, high, size) if s > 1 and b - a + 1 == s}
+
+
+def agreement(
+    ours: Mapping[int, Sequence[SpanStructure]], theirs: Mapping[int, Sequence[SpanStructure]]
+) -> tuple[float, int]:
+    """Share of parts that two sets of structures have in common, see :func:`common_parts`; of tags
+    their :func:`tag_information`. Keys are docs. Spans with other bounds or of another kind are
+    left out.
+
+    RETURNS: the agreement, NaN where nothing can be compared, and the number of spans compared.
+    """
+    shared, parts, compared = 0.0, 0.0, 0
+    first_tags, second_tags = [], []
+    for d in ours:
+        for a, b in zip(ours[d], theirs.get(d, ())):
+            if (a.start, a.end, a.kind) != (b.start, b.end, b.kind):
+                continue
+            compared += 1
+            if a.kind == "tags":
+                first_tags.append(a.decoded)
+                second_tags.append(b.decoded)
+            else:
+                both, all_parts = common_parts(a.kind, a.decoded, b.decoded)
+                shared, parts = shared + both, parts + all_parts
+    if first_tags:
+        return tag_information(first_tags, second_tags), compared
+    return (shared / parts if parts else float("nan")), compared
+
+
+__all__ = [
+    "NEAREST",
+    "RANDOM",
+    "TREE_CONTROLS",
+    "Attachments",
+    "agreement",
+    "attachments",
+    "common_parts",
+    "head_words",
+    "nearest_head_word",
+    "own_heads",
+    "part_set",
+    "reference_brackets",
+    "span_controls",
+    "tag_information",
+]

@@ -1,0 +1,259 @@
+"""Numbers that describe one structure, for every kind that annotations hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spacy_latent.analysis.trees import tree_statistics
+from spacy_latent.annotations import SpanStructure
+
+# What each number is, in words; "%" at the end of a name's entry marks shares.
+MEANINGS: dict[str, str] = {
+    "tokens": "tokens that share a structure",
+    "depth": "arcs, or brackets, from the root to the deepest token",
+    "left-branching": "share of arcs whose head comes later in the text",
+    "left splits": "share of a bracket's tokens, but two, that are in its left half: 1 where every "
+    "tree is left-branching, 0 where it is right-branching",
+    "root share": "share of tokens that are roots",
+    "on the root": "share of tokens that are roots or hang on one",
+    "arc length": "tokens from a head to its modifier",
+    "arcs per token": "arcs, root arcs among them, for each token",
+    "rate": "share of tokens that are chosen",
+    "runs": "stretches of neighbouring chosen tokens",
+    "first token": "whether the first token is chosen",
+    "switches": "share of neighbouring tokens with different tags",
+    "commonest tag": "share of tokens with the commonest tag of the text",
+    "segments": "segments of a text",
+    "segment length": "tokens of a segment",
+    "coverage": "share of the tokens of the first side that are aligned",
+    "monotonicity": "share of neighbouring aligned tokens whose partners stand in their order",
+    "diagonal": "share of cells on the diagonal",
+    "parts": "chosen parts",
+    "entropy": "of p(z), in nats for each token",
+    "relative entropy": "share of the entropy that all structures alike would have",
+    "trees of that entropy": "exp(entropy): how many equally probable structures would be as "
+    "uncertain",
+    "support": "structures that a prediction is composed of",
+}
+SHARES = frozenset(
+    {
+        *("left-branching", "left splits", "root share", "on the root", "rate", "first token"),
+        *("switches", "commonest tag", "coverage", "monotonicity", "diagonal", "relative entropy"),
+    }
+)
+# How many of a kind are called.
+PLURALS = {
+    "heads": "trees",
+    "spans": "trees",
+    "arcs": "graphs",
+    "tags": "tag sequences",
+    "items": "selections",
+    "segments": "segmentations",
+    "cells": "alignments",
+}
+
+
+def structure_statistics(span: SpanStructure) -> dict[str, float]:
+    """Names of :data:`MEANINGS` with values; which ones, the kind tells. Numbers that a structure
+    does not have, such as the arc length of a single token, are left out."""
+    found = {"tokens": float(len(span))}
+    describe = _DESCRIBE.get(span.kind, _parts)
+    found.update(describe(np.asarray(span.decoded), len(span)))
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Heads as ``SpanStructure.decoded`` has them, 0 the root and i the i-th token, to the index of
+    each token's head, a root being its own."""
+    heads = np.asarray(decoded, dtype="int64")
+    return np.where(heads == 0, np.arange(len(heads)), heads - 1)
+
+
+def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    heads = own_heads(decoded)
+    own = np.arange(n)
+    tree = tree_statistics(heads)
+    is_root = heads == own
+    some = n > 1
+    return {
+        "depth": tree.depth,
+        "left-branching": tree.left_branching if not is_root.all() else None,
+        "root share": tree.root_share if n else None,
+        "on the root": float(is_root[heads].mean()) if some else None,
+        "arc length": tree.arc_length if not is_root.all() else None,
+    }
+
+
+def _spans(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    """Of a binary tree; brackets are first and last token."""
+    brackets = sorted(
+        ((int(a), int(b)) for a, b in decoded.reshape(-1, 2) if b > a),
+        key=lambda bracket: (bracket[0], -bracket[1]),
+    )
+    known, shares, deepest = set(brackets), [], 0
+    open_ends: list[int] = []
+    for first, last in brackets:
+        while open_ends and open_ends[-1] < first:
+            open_ends.pop()
+        open_ends.append(last)
+        deepest = max(deepest, len(open_ends))
+        size = last - first + 1
+        if size > 2:
+            # The left half is a bracket that starts here, or the first token.
+            left = max((b for a, b in known if a == first and b < last), default=first)
+            shares.append((left - first) / (size - 2))
+    return {"depth": deepest, "left splits": float(np.mean(shares)) if shares else None}
+
+
+def _arcs(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    arcs = decoded.reshape(-1, 2)
+    inner = arcs[arcs[:, 0] > 0]
+    return {
+        "arcs per token": len(arcs) / n if n else None,
+        "root share": len(set(arcs[arcs[:, 0] == 0][:, 1].tolist())) / n if n else None,
+        "left-branching": float((inner[:, 0] > inner[:, 1]).mean()) if len(inner) else None,
+        "arc length": float(np.abs(inner[:, 0] - inner[:, 1]).mean()) if len(inner) else None,
+    }
+
+
+def _items(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    chosen = np.sort(decoded.ravel())
+    return {
+        "rate": len(chosen) / n if n else None,
+        "runs": int((np.diff(chosen) > 1).sum()) + 1 if len(chosen) else 0,
+        "first token": float(len(chosen) > 0 and chosen[0] == 0) if n else None,
+    }
+
+
+def _tags(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    tags = decoded.ravel()
+    return {
+        "switches": float((tags[1:] != tags[:-1]).mean()) if n > 1 else None,
+        "commonest tag": Counter(tags.tolist()).most_common(1)[0][1] / n if n else None,
+    }
+
+
+def _segments(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    found = decoded.reshape(-1, 3)
+    lengths = found[:, 1] - found[:, 0]
+    return {
+        "segments": len(found),
+        "segment length": float(lengths.mean()) if len(found) else None,
+    }
+
+
+def _cells(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    """Of an alignment [token of the first side, token of the second]."""
+    cells = decoded.reshape(-1, 2)
+    cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
+    steps = np.diff(cells[:, 1])
+    return {
+        "parts": len(cells),
+        "coverage": len(set(cells[:, 0].tolist())) / n if n else None,
+        "monotonicity": float((steps >= 0).mean()) if len(steps) else None,
+        "diagonal": float((cells[:, 0] == cells[:, 1]).mean()) if len(cells) else None,
+    }
+
+
+def _parts(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    return {"parts": len(decoded)}
+
+
+_DESCRIBE: dict[str, Callable[[np.ndarray, int], dict[str, Any]]] = {
+    "heads": _heads,
+    "spans": _spans,
+    "arcs": _arcs,
+    "items": _items,
+    "tags": _tags,
+    "segments": _segments,
+    "cells": _cells,
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Of one number over many structures. histogram: counts in equal bins from ``low`` to
+    ``high``."""
+
+    name: str
+    count: int
+    mean: float
+    quartiles: tuple[float, float, float]
+    low: float
+    high: float
+    histogram: tuple[int, ...]
+
+
+BINS = 16
+
+
+def distribution(name: str, values: Sequence[float] | np.ndarray) -> Distribution | None:
+    """None where no value is finite."""
+    array = np.asarray(values, dtype="float64")
+    array = array[np.isfinite(array)]
+    if not len(array):
+        return None
+    low, high = float(array.min()), float(array.max())
+    if name in SHARES:
+        low, high = 0.0, max(1.0, high)
+    counts, _ = np.histogram(array, BINS, (low, high if high > low else low + 1.0))
+    first, middle, third = (float(q) for q in np.quantile(array, [0.25, 0.5, 0.75]))
+    return Distribution(
+        name,
+        len(array),
+        float(array.mean()),
+        (first, middle, third),
+        low,
+        high,
+        tuple(int(count) for count in counts),
+    )
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
+    """A histogram in one line of text; of "." and "#" where blocks cannot be printed."""
+    top = max(histogram, default=0)
+    if not top:
+        return ""
+    if not unicode:
+        return "".join("#" if 2 * count > top else ":" if count else "." for count in histogram)
+    return "".join(
+        BLOCKS[-(-count * (len(BLOCKS) - 1) // top)] if count else " " for count in histogram
+    )
+
+
+def position_share(
+    sentences: Sequence[Sequence[str]], structures: Sequence[np.ndarray], least: int = 5
+) -> tuple[float, int]:
+    """How far a text's length alone tells its structure.
+
+    sentences: words of each text. structures: one number for each token, such as its head.
+    RETURNS: the share of tokens whose number is the commonest one at their place among the *other*
+        texts of their length; and the number of tokens looked at, which are those of at least
+        ``least`` different texts of one length of four tokens and more.
+    """
+    groups: dict[int, dict[tuple[str, ...], np.ndarray]] = {}
+    for words, numbers in zip(sentences, structures):
+        if len(words) > 3:
+            groups.setdefault(len(words), {}).setdefault(tuple(words), np.asarray(numbers))
+    same = total = 0
+    for group in groups.values():
+        if len(group) < least:
+            continue
+        table = np.stack(list(group.values()))
+        total += table.size
+        for column in table.T:
+            _, counts = np.unique(column, return_counts=True)
+            ranked = np.sort(counts)[::-1]
+            # Of the others: one's own value has one less.
+            others = np.where(counts == ranked[0], ranked[1] if len(ranked) > 1 else 0, ranked[0])
+            alone = counts - 1
+            same += int(counts[(alone >= others) & (alone > 0)].sum())
+    return (same / total if total else float("nan")), total

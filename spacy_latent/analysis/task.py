@@ -1,0 +1,256 @@
+"""How well a pipeline does its task, text by text, so that two ways to run it can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+
+ROUNDS = 1000
+# How many resamples are drawn at a time: bounds the memory.
+CHUNK = 50
+
+Value = Callable[[np.ndarray], np.ndarray]
+
+
+def accuracy(totals: np.ndarray) -> np.ndarray:
+    """right / all of totals ``(..., 2)``; NaN without any."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return totals[..., 0] / totals[..., 1]
+
+
+def f_score(totals: np.ndarray) -> np.ndarray:
+    """F1 of totals ``(..., 3)``: right, predicted, in the reference; NaN without any."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return 2 * totals[..., 0] / (totals[..., 1] + totals[..., 2])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A score, higher being better, whose parts add up over texts.
+
+    count: of one text, as many numbers as ``value`` takes.
+    """
+
+    name: str
+    count: Callable[[Example], Sequence[float]]
+    value: Value
+
+    def counts(self, examples: Iterable[Example]) -> np.ndarray:
+        """``(D, c)`` float64."""
+        rows = np.array([self.count(example) for example in examples], dtype="float64")
+        return rows if rows.ndim == 2 else np.zeros((0, 2))
+
+
+def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
+    """What the pipeline predicts and the references hold, in the order of the pipeline."""
+    found: dict[str, Measure] = {}
+    for name, pipe in nlp.pipeline:
+        for assigned in nlp.get_pipe_meta(name).assigns:
+            for measure in _MEASURES.get(assigned, _none)(name, pipe, examples):
+                found.setdefault(measure.name, measure)
+    return list(found.values())
+
+
+def _none(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    return []
+
+
+def _cats(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    gold = [example.reference.cats for example in examples if example.reference.cats]
+    if not gold:
+        return []
+    cfg = getattr(pipe, "cfg", {})
+    low, high = cfg.get("score_range") or (0.0, 1.0)
+    values = {value for cats in gold for value in cats.values()}
+    if not values <= {0.0, 1.0}:
+
+        def closeness(example: Example) -> Sequence[float]:
+            pairs = [
+                (example.predicted.cats[label], value)
+                for label, value in example.reference.cats.items()
+                if label in example.predicted.cats
+            ]
+            error = sum(abs(ours - theirs) for ours, theirs in pairs) / (high - low)
+            return len(pairs) - error, len(pairs)
+
+        return [Measure("1 − mean absolute error", closeness, accuracy)]
+    if all(sum(cats.values()) == 1.0 for cats in gold):
+        return [Measure("accuracy", _right_category, accuracy)]
+    threshold = cfg.get("threshold", 0.5)
+
+    def labels(example: Example) -> Sequence[float]:
+        predicted = {label for label, value in example.predicted.cats.items() if value >= threshold}
+        theirs = {label for label, value in example.reference.cats.items() if value == 1.0}
+        # What the reference does not know counts for nothing.
+        predicted &= set(example.reference.cats)
+        return len(predicted & theirs), len(predicted), len(theirs)
+
+    return [Measure("F1 of the labels", labels, f_score)]
+
+
+def _right_category(example: Example) -> Sequence[float]:
+    predicted, reference = example.predicted.cats, example.reference.cats
+    if not reference or not predicted:
+        return 0.0, float(bool(reference))
+    return float(best_category(predicted) == best_category(reference)), 1.0
+
+
+def best_category(cats: dict[str, float]) -> str:
+    """The label with the highest score, the first of these in the alphabet; "" for none."""
+    return min(cats, key=lambda label: (-cats[label], label), default="")
+
+
+def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
+    """The commonest label of the references and its share, as someone would score who always
+    answers it."""
+    labels = [best_category(e.reference.cats) for e in examples if e.reference.cats]
+    if not labels:
+        return "", float("nan")
+    best = min(set(labels), key=lambda label: (-labels.count(label), label))
+    return best, labels.count(best) / len(labels)
+
+
+def _span_sets(read: Callable[[Doc], set[tuple[Any, ...]]], label: str) -> Measure:
+    def count(example: Example) -> Sequence[float]:
+        ours, theirs = read(example.predicted), read(example.reference)
+        return len(ours & theirs), len(ours), len(theirs)
+
+    return Measure(label, count, f_score)
+
+
+def _ents(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    if not any(example.reference.has_annotation("ENT_IOB") for example in examples):
+        return []
+
+    def read(doc: Doc) -> set[tuple[Any, ...]]:
+        return {(span.start_char, span.end_char, span.label_) for span in doc.ents}
+
+    return [_span_sets(read, "F1 of the entities")]
+
+
+def _spans(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    key = getattr(pipe, "key", None)
+    if key is None or not any(key in example.reference.spans for example in examples):
+        return []
+
+    def read(doc: Doc) -> set[tuple[Any, ...]]:
+        spans = doc.spans[key] if key in doc.spans else ()
+        return {(span.start_char, span.end_char, span.label_) for span in spans}
+
+    return [_span_sets(read, "F1 of the spans")]
+
+
+def _tags(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    if not any(example.reference.has_annotation("TAG") for example in examples):
+        return []
+
+    def count(example: Example) -> Sequence[float]:
+        gold = example.get_aligned("TAG", as_string=True)
+        pairs = [(token.tag_, tag) for token, tag in zip(example.predicted, gold) if tag]
+        return sum(ours == tag for ours, tag in pairs), len(pairs)
+
+    return [Measure("accuracy of the tags", count, accuracy)]
+
+
+def _parse(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+    if not any(example.reference.has_annotation("HEAD") for example in examples):
+        return []
+
+    def count(example: Example) -> Sequence[float]:
+        heads, relations = example.get_aligned_parse(projectivize=False)
+        known = [
+            (token.head.i == head and token.dep_ == relation)
+            for token, head, relation in zip(example.predicted, heads, relations)
+            if head is not None and relation
+        ]
+        return sum(known), len(known)
+
+    return [Measure("labelled attachment of the parser", count, accuracy)]
+
+
+_MEASURES: dict[str, Callable[[str, Any, Sequence[Example]], list[Measure]]] = {
+    "doc.cats": _cats,
+    "doc.ents": _ents,
+    "doc.spans": _spans,
+    "token.tag": _tags,
+    "token.dep": _parse,
+}
+
+
+def resampled(
+    values: Callable[[np.ndarray], np.ndarray], counts: np.ndarray, seed: int
+) -> np.ndarray:
+    """``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts, with
+    replacement (Efron 1979). counts: ``(D, c)``."""
+    rng = np.random.default_rng(seed)
+    size = len(counts)
+    found = []
+    for start in range(0, ROUNDS, CHUNK):
+        rounds = min(CHUNK, ROUNDS - start)
+        weights = rng.multinomial(size, np.full(size, 1 / size), size=rounds)
+        found.append(values(weights @ counts))
+    return np.concatenate(found)
+
+
+def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """A score with its 95 % interval by the bootstrap over texts: (score, low, high)."""
+    if not len(counts):
+        return float("nan"), float("nan"), float("nan")
+    low, high = _percentiles(resampled(value, counts, seed))
+    return float(value(counts.sum(0))), low, high
+
+
+def intervals(counts: Sequence[np.ndarray], seed: int = 0) -> list[tuple[float, float, float]]:
+    """Accuracies with their 95 % intervals, as :func:`interval`, from counts ``(D, 2)`` of the same
+    texts; all by the same resamples."""
+    both = np.stack(counts, 1)
+    if not len(both):
+        return [(float("nan"), float("nan"), float("nan")) for _ in counts]
+    shape = both.shape[1:]
+
+    def values(totals: np.ndarray) -> np.ndarray:
+        return accuracy(totals.reshape(len(totals), *shape))
+
+    drawn = resampled(values, both.reshape(len(both), -1), seed)
+    middle = accuracy(both.sum(0))
+    return [(float(middle[i]), *_percentiles(drawn[:, i])) for i in range(len(counts))]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """before − after, with its 95 % interval by the paired bootstrap over texts."""
+
+    before: float
+    after: float
+    drop: float
+    low: float
+    high: float
+
+
+def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
+    """Both ``(D, c)``, of the same texts."""
+    if not len(before):
+        return Drop(*[float("nan")] * 5)
+    width = before.shape[1]
+
+    def differences(totals: np.ndarray) -> np.ndarray:
+        return value(totals[..., :width]) - value(totals[..., width:])
+
+    both = np.concatenate([before, after], 1)
+    low, high = _percentiles(resampled(differences, both, seed))
+    first, second = float(value(before.sum(0))), float(value(after.sum(0)))
+    return Drop(first, second, first - second, low, high)
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite, [0.025, 0.975])
+    return float(low), float(high)

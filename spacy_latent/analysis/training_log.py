@@ -1,0 +1,84 @@
+"""Learning curves from what ``spacy train`` wrote."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import srsly
+
+from spacy_latent.errors import LatentError
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def read_training_log(path: Path) -> list[dict[str, Any]]:
+    """One row per evaluation: ``step``, and ``losses`` and ``scores`` by name, as printed.
+
+    path: the JSON lines of ``spacy.ConsoleLogger.v3`` (``output_file``), or the table that
+        ``spacy train`` prints, in a file. Names in the table may be cut short.
+    """
+    if not path.is_file():
+        raise LatentError(
+            f"{path} does not exist. Give a file that 'spacy train' printed to, or the output_file "
+            "of spacy.ConsoleLogger.v3."
+        )
+    lines = path.read_text(encoding="utf8", errors="replace").splitlines()
+    rows = _from_json(lines) or _from_table(lines)
+    if not rows:
+        raise LatentError(
+            f"{path} holds no evaluations. Give a file that 'spacy train' printed to, or the "
+            "output_file of spacy.ConsoleLogger.v3."
+        )
+    return rows
+
+
+def _from_json(lines: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for line in lines:
+        if not line.startswith("{"):
+            continue
+        try:
+            row = srsly.json_loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            scores = {**(row.get("scores") or {}), "score": row.get("score")}
+            rows.append(
+                {
+                    "step": row["step"],
+                    "losses": _numbers(row.get("losses") or {}),
+                    "scores": _numbers(scores),
+                }
+            )
+    return rows
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    return {
+        str(name): float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+def _from_table(lines: list[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    names: list[str] = []
+    for line in lines:
+        header = re.match(r"\s*E\s+#\s+(\S.*)$", line)
+        if header:
+            # Names hold single spaces; columns stand at least two apart.
+            names = [name.lower() for name in re.split(r"\s{2,}", header[1].strip())]
+            rows = []
+        cells = line.split()
+        if names and len(cells) == len(names) + 2:
+            if not all(re.fullmatch(_NUMBER, cell) for cell in cells):
+                continue
+            row: dict[str, Any] = {"step": int(float(cells[1])), "losses": {}, "scores": {}}
+            for name, cell in zip(names, cells[2:]):
+                group = "losses" if name.startswith("loss ") else "scores"
+                row[group][name.removeprefix("loss ")] = float(cell)
+            rows.append(row)
+    return rows

@@ -1,0 +1,117 @@
+"""What the commands share: pipelines and corpora from the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import srsly
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+
+STDIN = "-"
+ACCEPTED = (
+    "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
+    "spaCy's training format, .txt with a text per line, - for such lines of standard input, or "
+    "what the reader of the config's [corpora.dev] takes"
+)
+
+
+def import_code(path: Path | None) -> None:
+    """Run the Python file of ``--code``, which may register functions."""
+    from spacy.util import import_file
+
+    if path is None:
+        return
+    if not path.is_file():
+        raise LatentError(f"--code: {path} does not exist. Give a Python file.")
+    import_file("python_code", path)
+
+
+def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
+    """Examples whose predicted docs are not processed yet.
+
+    corpus: see :data:`ACCEPTED`. limit: at most so many, 0 for all.
+    """
+    path = Path(corpus)
+    if corpus != STDIN and not path.exists():
+        raise LatentError(f"The corpus {corpus} does not exist. Give {ACCEPTED}.")
+    try:
+        found = list(islice(_read(nlp, corpus, path), limit or None))
+    except LatentError:
+        raise
+    except Exception as error:
+        # Whatever a reader stumbles over, the user needs the file's name and the reason.
+        raise LatentError(
+            f"The corpus {corpus} cannot be read ({type(error).__name__}: {error}). Give "
+            f"{ACCEPTED}."
+        ) from error
+    if not found:
+        raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
+    return found
+
+
+def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
+    from spacy.training import Corpus
+
+    if corpus == STDIN or path.suffix == ".txt":
+        lines = sys.stdin if corpus == STDIN else path.read_text(encoding="utf8").splitlines()
+        yield from _of_texts(nlp, lines)
+    elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
+        yield from Corpus(path)(nlp)
+    elif path.suffix == ".jsonl":
+        yield from _of_json(nlp, path)
+    else:
+        yield from _by_config(nlp, path)
+
+
+def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
+    from spacy.training import Example
+
+    for line in lines:
+        text = line.rstrip("\r\n")
+        yield Example(nlp.make_doc(text), nlp.make_doc(text))
+
+
+def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+    for number, row in enumerate(srsly.read_jsonl(path), 1):
+        if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
+            raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
+        gold = dict(row)
+        text = gold.pop("text", None)
+        if "tokens" in gold:
+            doc = Doc(nlp.vocab, words=gold.pop("tokens"))
+        else:
+            doc = nlp.make_doc(text)
+        known = {key: gold[key] for key in KNOWN if key in gold}
+        if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
+            known["words"] = [token.text for token in doc]
+        yield Example.from_dict(doc, known)
+
+
+# Of spaCy's training format; other keys of a line are left alone.
+KNOWN = ("words", "spaces", "tags", "heads", "deps", "cats", "entities", "spans", "sent_starts")
+
+
+def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
+    from spacy.util import registry
+
+    block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
+    if "path" not in block or block.get("@readers") == "spacy.Corpus.v1":
+        raise LatentError(
+            f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "
+            f"a reader of its own. Give {ACCEPTED}."
+        )
+    block["path"] = str(path)
+    reader = registry.resolve({"reader": block})["reader"]
+    yield from reader(nlp)

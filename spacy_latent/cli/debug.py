@@ -1,0 +1,218 @@
+"""``spacy latent debug``: will this config learn a structure?"""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.show import load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+
+EXAMPLES = """
+Examples:
+
+  spacy latent debug configs/demo.cfg --paths.train corpus/demo/train.tsv
+
+  spacy latent debug training/model-best --corpus corpus/dev.spacy --json
+"""
+
+
+def debug_cli(
+    context: typer.Context,
+    source: Path = typer.Argument(..., help="Config file, or directory of a trained pipeline"),
+    corpus: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--corpus", help="Texts for the gradients; the config's training corpus if not given"
+    ),
+    count: int = typer.Option(8, "--examples", "-n", min=1, help="How many examples to take"),
+    steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
+    as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Show what the latent layers of a config or pipeline are made of, check that gradients reach
+    them, and name known mistakes. Settings of a config are overridden as for 'spacy train'. Exits
+    with code 1 if something will not learn."""
+    import srsly
+    from spacy.cli._util import parse_config_overrides, show_validation_error
+
+    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.assessment import plain
+    from spacy_latent.pipeline.diagnosis import Finding, describe, find_traps
+    from spacy_latent.pipeline.inspection import choose_components
+
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        overrides = parse_config_overrides(context.args)
+        if source.is_dir():
+            nlp, is_new = load(str(source)), False
+        elif source.is_file():
+            with show_validation_error(source):
+                nlp, is_new = from_config(source, overrides), True
+        else:
+            msg.fail(f"{source} does not exist. Give a config or a trained pipeline.", exits=1)
+        choose_components(nlp, None)
+        examples, why = training_examples(nlp, corpus, count)
+        if is_new:
+            initialize(nlp, examples)
+        layers, findings = describe(nlp), find_traps(nlp)
+        norms: dict[str, dict[str, float]] = {}
+        if not examples:
+            findings.append(Finding("note", "no-gradients", f"Gradients were not checked: {why}"))
+        blocked = any(finding.level == "error" for finding in findings)
+        if examples and not blocked:
+            norms, more = gradients(nlp, examples, steps)
+            findings = more + findings
+    except LatentError as error:
+        msg.fail("This cannot work", str(error), exits=1)
+    failed = any(finding.level == "error" for finding in findings)
+    if as_json:
+        found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in findings]}
+        print(srsly.json_dumps(plain(found)))
+    else:
+        print_layers(layers)
+        print_gradients(norms)
+        print_findings(findings)
+    if failed:
+        raise typer.Exit(1)
+
+
+def from_config(path: Path, overrides: dict[str, Any]) -> Language:
+    from spacy.util import load_config, load_model_from_config
+
+    config = load_config(path, overrides=overrides, interpolate=False)
+    return load_model_from_config(config, auto_fill=True)
+
+
+def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
+    """The first examples, or none and the reason."""
+    from spacy.util import registry, resolve_dot_names
+
+    from spacy_latent.cli.corpus import read_examples
+
+    if corpus is not None:
+        return read_examples(nlp, corpus, count), ""
+    try:
+        config = nlp.config.interpolate()
+        training = registry.resolve(config["training"])
+        reader: Any
+        (reader,) = resolve_dot_names(config, [training["train_corpus"]])
+        return list(islice(reader(nlp), count)), "the training corpus is empty."
+    except Exception as error:
+        # A config may name files that are not here; everything else can be checked all the same.
+        return [], (
+            f"the config's training corpus cannot be read ({error}). Give examples with --corpus, "
+            "or the path as for 'spacy train'."
+        )
+
+
+def initialize(nlp: Language, examples: list[Example]) -> None:
+    from spacy.training import Example
+    from thinc.api import fix_random_seed
+
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.diagnosis import training_settings
+
+    fix_random_seed(training_settings(nlp).get("seed") or 0)
+    sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
+    try:
+        nlp.initialize(lambda: sample)
+    except LatentError:
+        raise
+    except Exception as error:
+        raise LatentError(
+            f"The pipeline cannot be initialized: {error} Give examples of its training data with "
+            "--corpus."
+        ) from error
+
+
+def gradients(
+    nlp: Language, examples: list[Example], steps: int
+) -> tuple[dict[str, dict[str, float]], list[Any]]:
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.diagnosis import gradient_norms, judge_gradients
+
+    try:
+        norms = gradient_norms(nlp, examples, steps)
+    except LatentError:
+        raise
+    except Exception as error:
+        raise LatentError(
+            f"A training step fails ({type(error).__name__}: {error}). Do the examples have what "
+            "the pipeline's components learn from?"
+        ) from error
+    return norms, judge_gradients(nlp, norms)
+
+
+def print_layers(layers: dict[str, dict[str, Any]]) -> None:
+    for name, layer in layers.items():
+        msg.divider(name)
+        rates = layer["learn rate"]
+        known = math.isfinite(rates["others"])
+        counts = (f"{part} {n:,}" for part, n in layer["parameters"].items() if n)
+        rows = [
+            ("structure", layer["structure"]),
+            ("estimator", layer["estimator"]),
+            ("scorer", layer["scorer"]),
+            ("composer", layer["composer"]),
+            ("tractable", ", ".join(layer["tractable"])),
+            ("the estimator needs", ", ".join(layer["needed"]) or "nothing"),
+            (
+                "hard",
+                f"{_yes(layer['hard in training'])} in training, "
+                f"{_yes(layer['hard at prediction'])} at prediction",
+            ),
+            ("temperature", f"{layer['temperature']:g}"),
+            ("parameters", ", ".join(counts)),
+            (
+                "learn rate",
+                f"scorer {rates['scorer']:g}, others {rates['others']:g}"
+                if known
+                else "the config has no optimizer",
+            ),
+            ("listeners", ", ".join(layer["listeners"]) or "none"),
+        ]
+        for label, text in rows:
+            msg.text(f"{label + ':':<21}{text}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def print_gradients(norms: dict[str, dict[str, float]]) -> None:
+    rows = [
+        (component, part, f"{norm:.2e}", bar(norm, parts.values()))
+        for component, parts in norms.items()
+        for part, norm in parts.items()
+    ]
+    if rows:
+        msg.divider("Norms of the gradients")
+        header = ("component", "part", "norm", "log scale")
+        msg.table(rows, header=header, aligns=("l", "l", "r", "l"), divider=True)
+
+
+def bar(norm: float, among: Any, width: int = 24) -> str:
+    """One character for each quarter of a power of ten above a millionth of the largest."""
+    top = max((value for value in among if math.isfinite(value)), default=0.0)
+    if not (norm > 0 and math.isfinite(norm)):
+        return ""
+    return "#" * max(1, round(width * (1 + math.log10(norm / top) / 6)))
+
+
+def print_findings(findings: list[Any]) -> None:
+    msg.divider("Findings")
+    show: dict[str, Any] = {"error": msg.fail, "warning": msg.warn, "note": msg.info}
+    for finding in findings:
+        show[finding.level](finding.text)
+    if not any(finding.level != "note" for finding in findings):
+        msg.good("No mistake was found.")

@@ -1,0 +1,133 @@
+"""``spacy latent report``: one page that says whether a learned structure is worth anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.show import load, use_gpu
+
+EXAMPLES = """
+Examples:
+
+  spacy latent report training/model-best corpus/dev.spacy report.html
+
+  spacy latent report training/seed-0/model-best corpus/dev.spacy report.html --other
+  training/seed-1/model-best --training-log training/seed-0.log
+
+  spacy latent report training/model-best corpus/dev.spacy report.html --fail-trivial
+"""
+
+
+def report_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    corpus: str = typer.Argument(
+        ..., help="Texts to judge it on: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
+    ),
+    output: Path = typer.Argument(..., help="HTML page to write"),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--component", "-c", help="Name of the component; all latent ones if not given"
+    ),
+    other: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None, "--other", "-o", help="A further pipeline, such as of another seed; may be repeated"
+    ),
+    training_log: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--training-log", "-l", help="What 'spacy train' printed, or its JSON lines"
+    ),
+    ignore: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None, "--ignore", help="Text of tokens that agreement with references leaves out"
+    ),
+    random: bool = typer.Option(
+        True, "--random/--no-random", help="Also predict with random structures"
+    ),
+    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    seed: int = typer.Option(0, "--seed", help="Seed of random structures and intervals"),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
+    fail_trivial: bool = typer.Option(
+        False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"
+    ),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Write an HTML page on a pipeline's structures: do they mean anything, does the task use them,
+    what do they agree with, and a gallery of drawings."""
+    import srsly
+
+    from spacy_latent.analysis.training_log import read_training_log
+    from spacy_latent.analysis.verdicts import trivial
+    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.visualize.report import render_report
+
+    try:
+        import_code(code)
+        rows = read_training_log(training_log) if training_log else []
+        use_gpu(gpu_id)
+        nlp = load(model)
+        others = {short_name(path, other or ()): load(path) for path in other or ()}
+        assessment = assess(
+            nlp,
+            read_examples(nlp, corpus, limit),
+            component=component,
+            others=others,
+            ignore=ignore or (),
+            random=random,
+            seed=seed,
+            progress=progress,
+        )
+        page = render_report(
+            assessment, model=short_name(model), corpus=short_name(corpus), training=rows
+        )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf8")
+    except (LatentError, OSError) as error:
+        msg.fail("The report could not be made", str(error), exits=1)
+    if as_json:
+        print(srsly.json_dumps(to_json(assessment)))
+    else:
+        print_verdicts(assessment.verdicts)
+        msg.good(f"Report saved to {output} ({len(page.encode('utf8')) / 1e6:.1f} MB)")
+    if fail_trivial and any(trivial(found) for found in assessment.verdicts.values()):
+        raise typer.Exit(2)
+
+
+def to_json(assessment: Any) -> dict[str, Any]:
+    """The figures, and under ``verdicts`` what they say, for each layer."""
+    from spacy_latent.pipeline.assessment import plain
+
+    found = {
+        name: [vars(verdict) for verdict in verdicts]
+        for name, verdicts in assessment.verdicts.items()
+    }
+    return plain({**assessment.figures, "verdicts": found})
+
+
+def print_verdicts(verdicts: dict[str, list[Any]]) -> None:
+    show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
+    for name, found in verdicts.items():
+        msg.divider(name)
+        for verdict in found:
+            show[verdict.level](verdict.text)
+
+
+def progress(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+    from tqdm import tqdm
+
+    # To standard error, and only where someone looks.
+    return tqdm(docs, desc=stage, total=total, unit="doc", disable=None, leave=False)
+
+
+def short_name(path: str, among: Iterable[str] = ()) -> str:
+    """The end of a path, longer where that alone would not tell it from others."""
+    parts = Path(path).parts
+    for count in range(1, len(parts) + 1):
+        name = "/".join(parts[-count:])
+        if count >= 2 or not Path(path).is_dir():
+            if sum("/".join(Path(o).parts[-count:]) == name for o in set(among)) < 2:
+                return name
+    return path

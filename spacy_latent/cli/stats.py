@@ -1,0 +1,116 @@
+"""``spacy latent stats``: what a pipeline's structures look like, in the terminal."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.report import print_verdicts, progress, to_json
+from spacy_latent.cli.show import load, use_gpu
+
+EXAMPLES = """
+Examples:
+
+  spacy latent stats training/model-best corpus/dev.spacy
+
+  head -100 texts.txt | spacy latent stats training/model-best
+
+  spacy latent stats training/model-best corpus/dev.spacy --json > stats.json
+"""
+
+
+def stats_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    corpus: str = typer.Argument(
+        STDIN, help="Texts: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
+    ),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--component", "-c", help="Name of the component; all latent ones if not given"
+    ),
+    ignore: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None, "--ignore", help="Text of tokens that agreement with references leaves out"
+    ),
+    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Statistics of the structures that a pipeline gives to texts, with small histograms."""
+    import srsly
+
+    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.assessment import assess
+
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        nlp = load(model)
+        examples = read_examples(nlp, corpus, limit)
+        assessment = assess(
+            nlp,
+            examples,
+            component=component,
+            ignore=ignore or (),
+            random=False,
+            progress=progress,
+        )
+    except LatentError as error:
+        msg.fail("There are no statistics", str(error), exits=1)
+    if as_json:
+        print(srsly.json_dumps(to_json(assessment)))
+        return
+    for name, part in assessment.figures["components"].items():
+        msg.divider(f"{name}: {part['spans']} {part['plural']}")
+        print_statistics(part)
+    print_verdicts(assessment.verdicts)
+
+
+def print_statistics(part: dict[str, Any]) -> None:
+    from spacy_latent.analysis import structures
+    from spacy_latent.analysis.verdicts import percent
+
+    unicode = (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
+
+    def shown(value: float, is_share: bool) -> str:
+        return percent(value) if is_share else f"{value:.4g}"
+
+    rows = []
+    for name, row in part["statistics"].items():
+        is_share = name in structures.SHARES
+        ends = f"{shown(row['low'], is_share)} to {shown(row['high'], is_share)}"
+        line = structures.sparkline(row["histogram"], unicode)
+        middle = shown(row["quartiles"][1], is_share)
+        rows.append((name, middle, shown(row["mean"], is_share), line, ends))
+    header = ("", "median", "mean", "all", "from, to")
+    msg.table(rows, header=header, aligns=("l", "r", "r", "l", "l"), divider=True)
+    shares = {f"{name} {part['plural']}": value for name, value in part["controls"].items()}
+    shares.update({f"tag {tag}": value for tag, value in (part.get("tag_shares") or {}).items()})
+    if part["by_length"][1]:
+        shares["of the same length"] = part["by_length"][0]
+    print_bars("In common with", shares, unicode)
+    reference = part.get("reference")
+    if reference:
+        found = {name: row[reference["key"]][0] for name, row in reference["rows"].items()}
+        print_bars("Agreement with reference heads", found, unicode)
+
+
+def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:
+    """A bar of text for each share of 1."""
+    from spacy_latent.analysis.verdicts import percent
+
+    finite = {name: share for name, share in shares.items() if math.isfinite(share)}
+    if not finite:
+        return
+    full = "█" if unicode else "#"
+    rows = [
+        (name, percent(share), full * round(width * share))
+        for name, share in sorted(finite.items(), key=lambda entry: -entry[1])
+    ]
+    msg.table(rows, header=(title, "", ""), aligns=("l", "r", "l"), divider=True)

@@ -1,0 +1,101 @@
+"""The latent layers inside a model of any component, their structures and how sure they are."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_latent.layers.latent_layer import LatentOutput
+from spacy_latent.models.latent_layer_model import Group, LatentBatch
+from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.structure_reader import alternatives_of
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Of the structure of one span.
+
+    nats: entropy of p(z), NaN where it is not tractable.
+    log_count: log of the number of structures there are to choose from, NaN where not tractable.
+    support: number of structures that the prediction is composed of; 0 where it is a point inside
+        the marginal polytope that all structures have a part in.
+    """
+
+    nats: float
+    log_count: float
+    support: int
+
+
+def latent_models(model: Model) -> list[Model]:
+    """The models from docs with a latent layer, wherever they stand in a component's model: that of
+    an encoder, inline ones, and those that own the loss."""
+    return [node for node in model.walk() if _shims(node)]
+
+
+def _shims(node: Model) -> list[LatentShim]:
+    found = [shim for layer in node.layers for shim in layer.shims]
+    return [shim for shim in found if isinstance(shim, LatentShim)]
+
+
+def latent_module(model: Model) -> Any:
+    """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
+    the layer."""
+    return _shims(model)[0].module
+
+
+def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
+    """What one of :func:`latent_models` predicts for docs, with its structures."""
+    docs = list(docs)
+    spans = model.attrs["span_getter"](docs)
+    if not any(len(doc) for doc in docs):
+        return LatentBatch([], spans, [], [])
+    tok2vec, latent = model.layers[:2]
+    made: Any = latent.predict((tok2vec.predict(docs), spans))
+    return made if isinstance(made, LatentBatch) else made.batch
+
+
+def read_uncertainty(batch: LatentBatch, layer: Any) -> list[list[Uncertainty]]:
+    """For each doc of the batch that of each span. layer: whose output the batch is."""
+    unknown = Uncertainty(math.nan, math.nan, 0)
+    result = [[unknown] * len(spans) for spans in batch.spans]
+    with torch.no_grad():
+        for group, output in zip(batch.groups, batch.outputs):
+            nats, counts, supports = _of_group(group, output, layer)
+            for b, (d, s) in enumerate(group.members):
+                result[d][s] = Uncertainty(nats[b], counts[b], supports[b])
+    return result
+
+
+def _of_group(
+    group: Group, output: LatentOutput, layer: Any
+) -> tuple[list[float], list[float], list[int]]:
+    structure, scores = layer.structure, output.scores
+    lengths = group.lengths.to(scores.device)
+    unknown = [math.nan] * len(lengths)
+    nats = structure.entropy(scores, lengths) if "entropy" in structure.tractable else None
+    count = structure.log_count(scores, lengths) if _countable(structure) else None
+    return (
+        unknown if nats is None else nats.clamp_min(0.0).tolist(),
+        unknown if count is None else count.tolist(),
+        _supports(group, output, layer),
+    )
+
+
+def _countable(structure: Any) -> bool:
+    return structure.linear and "log_partition" in structure.tractable
+
+
+def _supports(group: Group, output: LatentOutput, layer: Any) -> list[int]:
+    draw = output.draw
+    if draw.z.shape[0] > 1:
+        return (draw.weights > 0).sum(0).tolist()
+    if layer.estimator.hard_at_prediction:
+        return [1] * len(group.members)
+    if layer.estimator.name == "SparseMAP" and layer.structure.has_map:
+        _, weights = alternatives_of(output, layer, group.lengths, 1)
+        return (weights > 0).sum(0).tolist()
+    return [0] * len(group.members)

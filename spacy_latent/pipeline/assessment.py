@@ -1,0 +1,598 @@
+"""Figures of a trained pipeline's structures on a corpus: what they look like, whether the task
+uses them, and what they agree with."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from spacy.language import Language
+from spacy.scorer import Scorer
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from spacy_latent.analysis import agreement as agreements
+from spacy_latent.analysis import structures, task
+from spacy_latent.analysis.verdicts import Verdict, verdicts
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.inspection import (
+    Uncertainties,
+    choose_components,
+    inspect_pipe,
+    latent_components,
+    layer_names,
+)
+
+# Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+# Random structures are drawn so often that about this many texts have one.
+DRAWN = 1000
+MOST_DRAWS = 5
+# Of shorter spans nearly all structures look alike.
+LONG_ENOUGH = 4
+
+Spans = dict[int, list[SpanStructure]]
+
+
+@dataclass
+class Assessment:
+    """figures: numbers and names only, see docs/reports.md; NaN where something is not known.
+    verdicts: for each latent layer what is to be said of it. examples: with the predictions.
+    uncertainties: for each of them that of each layer. scores: for each of them its score by the
+    first measure, NaN if there is none. heads: for each of them the reference's heads at the
+    predicted tokens, −1 where they are not known, or None.
+    """
+
+    figures: dict[str, Any]
+    verdicts: dict[str, list[Verdict]]
+    examples: list[Example]
+    uncertainties: list[Uncertainties]
+    scores: list[float]
+    heads: list[np.ndarray | None]
+
+
+def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+    return docs
+
+
+def assess(
+    nlp: Language,
+    examples: Iterable[Example],
+    *,
+    component: str | None = None,
+    others: Mapping[str, Language] | None = None,
+    ignore: Sequence[str] = (),
+    random: bool = True,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Progress = _silent,
+) -> Assessment:
+    """Predict for every example and count.
+
+    examples: their ``predicted`` docs must not be processed yet. References may lack anything;
+        what needs it is left out of the figures.
+    component: name of the latent one to look at; all if None.
+    others: further pipelines by name, such as of other seeds, whose structures are compared.
+    ignore: texts of tokens that agreement with reference heads leaves out.
+    random: whether to run the pipeline with random structures as well.
+    seed: of these and of the bootstrap.
+    progress: see :data:`Progress`.
+    """
+    run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
+    figures: dict[str, Any] = {
+        "docs": len(run.examples),
+        "tokens": sum(len(example.predicted) for example in run.examples),
+        "pipeline": list(nlp.pipe_names),
+        "task": run.task(),
+        "components": {},
+    }
+    found: dict[str, list[Verdict]] = {}
+    figures["others"] = {}
+    substituted = {name: run.substituted(name, random) for name in run.components}
+    compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
+    for name, (_, predicted) in compared.items():
+        figures["others"][name] = run.differences(predicted)
+    for name in run.components:
+        for layer_name, node in layer_names(name, run.latent[name]):
+            part = run.layer(name, layer_name, node, substituted[name], compared)
+            figures["components"][layer_name] = part
+            found[layer_name] = verdicts(part)
+    return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
+
+
+@dataclass
+class _Substituted:
+    """What happens with other structures.
+
+    drops: by name of the measure. spans: by name of the layer the random structures of each doc.
+    """
+
+    drops: dict[str, dict[str, Any]] = field(default_factory=dict)
+    spans: dict[str, Spans] = field(default_factory=dict)
+
+
+class _Run:
+    def __init__(
+        self,
+        nlp: Language,
+        examples: list[Example],
+        component: str | None,
+        ignore: tuple[str, ...],
+        seed: int,
+        batch_size: int | None,
+        progress: Progress,
+    ) -> None:
+        if not examples:
+            raise LatentError("The corpus holds no texts. Give one with at least one.")
+        self.nlp = nlp
+        self.components = choose_components(nlp, component)
+        self.latent = latent_components(nlp)
+        self.ignore = ignore
+        self.seed = seed
+        self.batch_size = batch_size
+        self.progress = progress
+        # Runs start from here; a processed doc is none to predict on.
+        self.raw = [example.predicted.copy() for example in examples]
+        self.examples, self.uncertainties = self._predict(
+            nlp, examples, "Predicting", self.components, uncertainty=True
+        )
+        self.measures = task.find_measures(nlp, self.examples)
+        self.counts = {m.name: m.counts(self.examples) for m in self.measures}
+        self.heads, self.relations, self.counted = self._references()
+
+    def _predict(
+        self,
+        nlp: Language,
+        examples: Sequence[Example],
+        stage: str,
+        components: Sequence[str],
+        **options: Any,
+    ) -> tuple[list[Example], list[Uncertainties]]:
+        docs = (self.raw[d].copy() for d in range(len(examples)))
+        stream = inspect_pipe(
+            nlp, docs, components=components, batch_size=self.batch_size, **options
+        )
+        found, sure = [], []
+        shown = self.progress(stream, stage, len(examples))
+        for example, (doc, known) in zip(examples, shown, strict=True):
+            found.append(_with_prediction(example, doc))
+            sure.append(known)
+        return found, sure
+
+    # ---------------------------------------------------------------- the task
+
+    def task(self) -> dict[str, Any]:
+        figures: dict[str, Any] = {"measures": {}, "scores": {}}
+        for measure in self.measures:
+            value, low, high = task.interval(measure.value, self.counts[measure.name], self.seed)
+            row: dict[str, Any] = {"value": value, "low": low, "high": high}
+            if measure.name == "accuracy":
+                label, share = task.majority_share(self.examples)
+                row["chance"] = {"label": label, "share": share}
+            figures["measures"][measure.name] = row
+        if self.measures or any(heads is not None for heads in self.heads):
+            found = Scorer(self.nlp).score(self.examples)
+            figures["scores"] = {
+                name: float(value)
+                for name, value in found.items()
+                if isinstance(value, (int, float)) and not isinstance(value, bool)
+            }
+        return figures
+
+    def text_scores(self) -> list[float]:
+        if not self.measures:
+            return [math.nan] * len(self.examples)
+        first = self.measures[0]
+        return [float(value) for value in first.value(self.counts[first.name])]
+
+    def differences(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """Scores of another pipeline's predictions, and what is lost when they take the place of
+        the first one's."""
+        found = {}
+        for measure in self.measures:
+            theirs = measure.counts(examples)
+            value, low, high = task.interval(measure.value, theirs, self.seed)
+            drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
+            found[measure.name] = {
+                "value": value,
+                "low": low,
+                "high": high,
+                "drop": [drop.drop, drop.low, drop.high],
+            }
+        return found
+
+    def substituted(self, name: str, random: bool) -> _Substituted:
+        """Run with random structures in this component, and with the best ones if predictions are
+        composed of more than these."""
+        from spacy_latent.models.random_structure import substitute_structures
+
+        result = _Substituted()
+        if not random:
+            return result
+        pipe: Any = self.nlp.get_pipe(name)
+        keys = [key for key, _ in layer_names(name, self.latent[name])]
+        draws = min(MOST_DRAWS, max(1, DRAWN // len(self.examples)))
+        totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
+        for draw in range(draws):
+            with substitute_structures([pipe.model], "random", self.seed + draw):
+                examples, _ = self._predict(
+                    self.nlp,
+                    self.examples,
+                    f"Random structures in {name}",
+                    [name],
+                    annotate="map",
+                )
+            for measure in self.measures:
+                totals[measure.name] += measure.counts(examples) / draws
+            if not draw:
+                result.spans = {key: _spans_of(examples, key) for key in keys}
+        before = self.counts
+        mixed = any(
+            sure.support != 1
+            for known in self.uncertainties
+            for key in keys
+            for sure in known.get(key, ())
+        )
+        if mixed and self.measures:
+            with substitute_structures([pipe.model], "best", self.seed):
+                examples, _ = self._predict(
+                    self.nlp, self.examples, f"Best structures in {name}", [], annotate="none"
+                )
+            before = {m.name: m.counts(examples) for m in self.measures}
+        for measure in self.measures:
+            own = before[measure.name]
+            drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
+            _, low, _ = task.interval(measure.value, own, self.seed)
+            row = {**vars(drop), "before_low": low, "docs": len(own), "draws": draws}
+            if mixed:
+                row["mixture"] = float(measure.value(self.counts[measure.name].sum(0)))
+            if measure.name == "accuracy":
+                label, share = task.majority_share(self.examples)
+                row["chance"] = {"label": label, "share": share}
+            result.drops[measure.name] = row
+        return result
+
+    def predict_other(self, name: str, nlp: Language) -> tuple[Language, list[Example]]:
+        examples, _ = self._predict(
+            nlp, self.examples, f"Predicting with {name}", choose_components(nlp, None)
+        )
+        for ours, theirs in zip(self.examples, examples):
+            if len(ours.predicted) != len(theirs.predicted):
+                raise LatentError(f"{name} does not keep the tokens of the first pipeline.")
+        return nlp, examples
+
+    # ---------------------------------------------------------------- a layer
+
+    def layer(
+        self,
+        component: str,
+        key: str,
+        node: Any,
+        substituted: _Substituted,
+        compared: Mapping[str, tuple[Language, list[Example]]],
+    ) -> dict[str, Any]:
+        from spacy_latent.models.inspection import latent_module
+
+        layer = latent_module(node).latent
+        spans = _spans_of(self.examples, key)
+        flat = [span for found in spans.values() for span in found]
+        kinds = Counter(span.kind for span in flat)
+        kind = kinds.most_common(1)[0][0] if kinds else "parts"
+        words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
+        figures: dict[str, Any] = {
+            "component": key,
+            "structure": repr(layer.structure),
+            "estimator": layer.estimator.name,
+            "scorer": type(layer.scorer).__name__,
+            "composer": type(layer.composer).__name__,
+            "kind": kind,
+            "plural": structures.PLURALS.get(kind, "structures"),
+            "spans": len(flat),
+            "statistics": self._statistics(key, spans),
+            "random": substituted.drops,
+        }
+        long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
+        heading: frozenset[str] = frozenset()
+        if kind == "heads":
+            pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
+            trees = [structures.own_heads(span.decoded) for _, span in pairs]
+            heading = agreements.head_words([part for part, _ in pairs], trees)
+            figures["flat_share"] = _flat_share(long)
+        controls = {
+            d: [agreements.span_controls(kind, words[d][s.start : s.end], heading) for s in found]
+            for d, found in spans.items()
+        }
+        figures["controls"] = _like_controls(kind, spans, controls)
+        if kind == "tags":
+            tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
+            total = sum(tags.values())
+            figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
+        figures["by_length"] = _by_length(kind, words, spans)
+        reference = self._reference(kind, key, spans, controls, substituted.spans.get(key))
+        if reference is not None:
+            figures["reference"] = reference
+        if compared:
+            figures["others"] = _between(key, spans, compared, substituted.spans.get(key))
+        return figures
+
+    def _statistics(self, key: str, spans: Spans) -> dict[str, Any]:
+        values: dict[str, list[float]] = {}
+        for d, found in spans.items():
+            for i, span in enumerate(found):
+                row = structures.structure_statistics(span)
+                known = self.uncertainties[d].get(key)
+                if known and len(span):
+                    sure = known[i]
+                    row["entropy"] = sure.nats / len(span)
+                    if sure.log_count > 0:
+                        row["relative entropy"] = sure.nats / sure.log_count
+                    row["trees of that entropy"] = math.exp(min(sure.nats, 700.0))
+                    if sure.support:
+                        row["support"] = sure.support
+                for name, value in row.items():
+                    values.setdefault(name, []).append(value)
+        made = {name: structures.distribution(name, each) for name, each in values.items()}
+        order = list(structures.MEANINGS)
+        return {
+            name: {
+                "mean": found.mean,
+                "quartiles": list(found.quartiles),
+                "low": found.low,
+                "high": found.high,
+                "histogram": list(found.histogram),
+                "count": found.count,
+            }
+            for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
+            if found is not None
+        }
+
+    # ---------------------------------------------------------------- references
+
+    def _references(
+        self,
+    ) -> tuple[list[np.ndarray | None], list[list[str]], list[np.ndarray]]:
+        """Heads of the reference at the predicted tokens, their relations, and which count."""
+        heads: list[np.ndarray | None] = []
+        relations: list[list[str]] = []
+        counted: list[np.ndarray] = []
+        for example in self.examples:
+            size = len(example.predicted)
+            if not size or not example.reference.has_annotation("HEAD"):
+                heads.append(None)
+                relations.append([""] * size)
+                counted.append(np.zeros(size, dtype=bool))
+                continue
+            found, names = example.get_aligned_parse(projectivize=False)
+            known = np.array([head if head is not None else -1 for head in found], dtype="int64")
+            heads.append(known)
+            relations.append([name or "" for name in names])
+            seen = [token.text not in self.ignore for token in example.predicted]
+            counted.append((known >= 0) & np.array(seen))
+        return heads, relations, counted
+
+    def _reference(
+        self,
+        kind: str,
+        key: str,
+        spans: Spans,
+        controls: dict[int, list[dict[str, np.ndarray]]],
+        random: Spans | None,
+    ) -> dict[str, Any] | None:
+        known = [d for d in spans if self.heads[d] is not None]
+        if kind not in ("heads", "spans") or not known:
+            return None
+        names = list(next((c for d in known for c in controls[d]), {}))
+        rows: dict[str, dict[int, Any]] = {key: {d: _whole(kind, spans[d]) for d in known}}
+        for name in names:
+            rows[name] = {
+                d: _whole(kind, spans[d], [control[name] for control in controls[d]]) for d in known
+            }
+        if random:
+            rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
+        if kind == "spans":
+            return self._reference_brackets(known, rows)
+        gold = [self.heads[d] for d in known]
+        found = {
+            name: agreements.attachments(
+                [_doc_heads(heads[d], len(self.examples[d].predicted)) for d in known],
+                gold,  # type: ignore[arg-type]
+                [self.counted[d].tolist() for d in known],
+                [self.relations[d] for d in known],
+            )
+            for name, heads in rows.items()
+        }
+        directed = task.intervals([one.directed for one in found.values()], self.seed)
+        undirected = task.intervals([one.undirected for one in found.values()], self.seed)
+        relations: list[dict[str, Any]] = []
+        for relation, (count, right, arcs, either) in found[key].relations.items():
+            others = {
+                name: one.relations[relation][1] / count
+                for name, one in found.items()
+                if name != key
+            }
+            best = max(others, key=lambda name: (others[name], name))
+            relations.append(
+                {
+                    "relation": relation or "(none)",
+                    "tokens": count,
+                    "directed": right / count,
+                    "arcs": arcs,
+                    "undirected": either / arcs if arcs else math.nan,
+                    "control": best,
+                    "control directed": others[best],
+                }
+            )
+        relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
+        return {
+            "key": "directed",
+            "docs": len(known),
+            "tokens": int(found[key].directed[:, 1].sum()),
+            "rows": {
+                name: {"directed": list(first), "undirected": list(second)}
+                for name, first, second in zip(found, directed, undirected)
+            },
+            "relations": relations,
+        }
+
+    def _reference_brackets(
+        self, known: list[int], rows: dict[str, dict[int, Any]]
+    ) -> dict[str, Any] | None:
+        gold = {}
+        for d in known:
+            heads = self.heads[d]
+            if heads is not None and (heads >= 0).all():
+                gold[d] = agreements.reference_brackets(heads)
+        if not gold:
+            return None
+        counts = [
+            np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
+            for brackets in rows.values()
+        ]
+        found = task.intervals(counts, self.seed)
+        return {
+            "key": "brackets",
+            "docs": len(gold),
+            "tokens": sum(len(self.examples[d].predicted) for d in gold),
+            "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
+        }
+
+
+def _with_prediction(example: Example, doc: Doc) -> Example:
+    return Example(doc, example.reference)
+
+
+def _spans_of(examples: Sequence[Example], key: str) -> Spans:
+    return {
+        d: list(example.predicted._.latent[key].spans)
+        for d, example in enumerate(examples)
+        if key in example.predicted._.latent
+    }
+
+
+def _whole(
+    kind: str, spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None = None
+) -> Any:
+    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets a
+    set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
+    if kind == "heads":
+        heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
+        return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+    found: set[tuple[int, int]] = set()
+    for i, span in enumerate(spans):
+        brackets = span.decoded if others is None else others[i]
+        found |= {
+            (int(a) + span.start, int(b) + span.start)
+            for a, b in np.asarray(brackets).reshape(-1, 2)
+            if b > a
+        }
+    return found
+
+
+def _doc_heads(parts: list[tuple[int, np.ndarray]], size: int) -> np.ndarray:
+    heads = np.full(size, -1, dtype="int64")
+    for start, own in parts:
+        heads[start : start + len(own)] = own
+    return heads
+
+
+def _flat_share(spans: Spans) -> float:
+    near = total = 0
+    for found in spans.values():
+        for span in found:
+            heads = structures.own_heads(span.decoded)
+            is_root = heads == np.arange(len(heads))
+            near += int(is_root[heads].sum())
+            total += len(heads)
+    return near / total if total else math.nan
+
+
+def _like_controls(
+    kind: str, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
+) -> dict[str, float]:
+    """For each control the share of parts that it has in common with the structures."""
+    shared: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for d, found in spans.items():
+        for span, made in zip(found, controls[d]):
+            if len(span) < LONG_ENOUGH:
+                continue
+            own = structures.own_heads(span.decoded) if kind == "heads" else span.decoded
+            for name, other in made.items():
+                both, parts = agreements.common_parts(kind, own, other)
+                shared[name] += both  # type: ignore[assignment]
+                total[name] += parts  # type: ignore[assignment]
+    return {name: shared[name] / total[name] for name in total if total[name]}
+
+
+def _by_length(kind: str, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
+    sentences, numbers = [], []
+    for d, found in spans.items():
+        for span in found:
+            each = _per_token(kind, span)
+            if each is not None:
+                sentences.append(words[d][span.start : span.end])
+                numbers.append(each)
+    return structures.position_share(sentences, numbers)
+
+
+def _per_token(kind: str, span: SpanStructure) -> np.ndarray | None:
+    """A number for each token that together tell the structure, or None."""
+    if kind == "heads":
+        return structures.own_heads(span.decoded)
+    if kind == "tags":
+        return np.ravel(span.decoded)
+    each = np.zeros(len(span), dtype="int64")
+    if kind == "items":
+        each[np.ravel(span.decoded)] = 1
+        return each
+    if kind == "spans":
+        brackets = span.decoded.reshape(-1, 2)
+        np.add.at(each, brackets[:, 0], len(span) + 1)
+        np.add.at(each, brackets[:, 1], 1)
+        return each
+    return None
+
+
+def _between(
+    key: str,
+    spans: Spans,
+    compared: Mapping[str, tuple[Language, list[Example]]],
+    random: Spans | None,
+) -> dict[str, Any]:
+    """Agreement of every two models on the structures of a layer."""
+    all_spans = {"this": spans}
+    for name, (nlp, examples) in compared.items():
+        keys = [k for c, nodes in latent_components(nlp).items() for k, _ in layer_names(c, nodes)]
+        all_spans[name] = _spans_of(examples, key if key in keys else keys[0])
+    names = list(all_spans)
+    matrix = [
+        [1.0 if a == b else agreements.agreement(all_spans[a], all_spans[b])[0] for b in names]
+        for a in names
+    ]
+    pairs = [matrix[i][j] for i in range(len(names)) for j in range(i)]
+    finite = [value for value in pairs if math.isfinite(value)]
+    return {
+        "names": names[1:],
+        "matrix": matrix,
+        "mean": float(np.mean(finite)) if finite else math.nan,
+        "chance": agreements.agreement(spans, random)[0] if random else math.nan,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Figures for JSON: NaN and infinity, which it has not, as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+__all__ = ["Assessment", "assess", "plain"]

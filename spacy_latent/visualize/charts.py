@@ -1,0 +1,120 @@
+"""Small charts as SVG, without scripts: histograms, bars with intervals, curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from spacy_latent.visualize.elements import Markup, tag
+
+# Okabe and Ito's colours, told apart by everyone, without the black and yellow that one of the
+# themes hides.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+DASHES = (None, "6 3", "2 3", "8 3 2 3")
+
+
+def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
+    """low, high: what the axis begins and ends with, in words."""
+    top, width, height = max(counts, default=0) or 1, 8, 26
+    bars = [
+        tag(
+            "rect",
+            class_="bar",
+            x=i * width,
+            y=f"{height - height * count / top:.1f}",
+            width=width - 1,
+            height=f"{height * count / top:.1f}",
+        )
+        for i, count in enumerate(counts)
+    ]
+    full = len(counts) * width
+    axis = [
+        tag("path", class_="frame", d=f"M0,{height + 0.5}H{full}"),
+        tag("text", low, class_="small", x=0, y=height + 13),
+        tag("text", high, class_="small", x=full, y=height + 13, text_anchor="end"),
+    ]
+    told = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
+    return tag("svg", bars, axis, role="img", aria_label=told, width=full, height=height + 16)
+
+
+def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool = False) -> Markup:
+    """A share of 1 as a bar, with its interval."""
+    width, height = 180, 16
+    parts = [tag("rect", class_="frame", x=0.5, y=0.5, width=width, height=height - 1)]
+    if math.isfinite(share):
+        kind = "bar other" if other else "bar"
+        length = width * min(1.0, max(0.0, share))
+        parts.append(tag("rect", class_=kind, x=0.5, y=3, width=f"{length:.1f}", height=10))
+    if math.isfinite(low) and math.isfinite(high) and high > low:
+        a, b = (0.5 + width * min(1.0, max(0.0, end)) for end in (low, high))
+        path = f"M{a:.1f},8H{b:.1f}M{a:.1f},4v8M{b:.1f},4v8"
+        parts.append(tag("path", class_="whisker", d=path))
+    return tag(
+        "svg", parts, viewBox=f"0 0 {width + 1} {height}", class_="share", aria_hidden="true"
+    )
+
+
+def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Markup:
+    """Lines over training steps, each with its name at its end; NaN leaves a point out."""
+    width, height, left, below, room = 370, 190, 48, 30, 150
+    values = [value for line in lines.values() for value in line if math.isfinite(value)]
+    low, high = min([0.0, *values]), max(values, default=1.0)
+    high = high if high > low else low + 1.0
+    last = max(steps, default=1.0) or 1.0
+
+    def x(step: float) -> float:
+        return left + (width - left) * step / last
+
+    def y(value: float) -> float:
+        return 8 + (height - 8) * (high - value) / (high - low)
+
+    parts = [
+        tag("path", class_="frame", d=f"M{left},8V{height}H{width}"),
+        tag("text", _short(high), class_="small", x=left - 6, y=16, text_anchor="end"),
+        tag("text", _short(low), class_="small", x=left - 6, y=height, text_anchor="end"),
+        tag("text", "0", class_="small", x=left, y=height + 16, text_anchor="middle"),
+        tag("text", f"{last:g} steps", class_="small", x=width, y=height + 16, text_anchor="end"),
+    ]
+    ends = []
+    for i, (name, line) in enumerate(lines.items()):
+        found = [(step, value) for step, value in zip(steps, line) if math.isfinite(value)]
+        if not found:
+            continue
+        points = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in found)
+        parts.append(
+            tag(
+                "polyline",
+                tag("title", name),
+                class_="curve",
+                points=points,
+                stroke=COLOURS[i % len(COLOURS)],
+                stroke_dasharray=DASHES[i // 2 % len(DASHES)] if i else None,
+            )
+        )
+        ends.append((y(found[-1][1]), name, found[-1][1], COLOURS[i % len(COLOURS)]))
+    at = -math.inf
+    for place, name, value, colour in sorted(ends):
+        # Names stand clear of each other.
+        at = max(place + 4, at + 16)
+        parts.append(
+            tag("path", d=f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}", stroke=colour)
+        )
+        parts.append(
+            tag("text", f"{name} {_short(value)}", class_="small", x=width + 16, y=f"{at:.1f}")
+        )
+    full = max(height + below, at + 8)
+    drawn = tag(
+        "svg",
+        parts,
+        role="img",
+        aria_label=f"{title}: "
+        + "; ".join(f"{name} ends at {_short(v)}" for _, name, v, _ in ends),
+        viewBox=f"0 0 {width + room} {full:.0f}",
+        width=width + room,
+        height=f"{full:.0f}",
+    )
+    return tag("figure", tag("figcaption", title), drawn, style="margin:0")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,60 @@
+"""HTML and SVG from Python values: whatever is not :class:`Markup` is escaped."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+
+class Markup(str):
+    """A piece of HTML that is safe as it stands."""
+
+
+# Elements that have no end tag.
+_VOID = frozenset({"meta", "input", "br"})
+
+
+def tag(element: str, /, *children: Any, **attributes: Any) -> Markup:
+    """An element. Attributes: ``class_`` for class, underscores for hyphens; None and False leave
+    one out, True stands for a name alone. Children: Markup as it is, lists one after another, None
+    for nothing, and anything else as text."""
+    shown = []
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        label = key.rstrip("_").replace("_", "-")
+        shown.append(f" {label}" if value is True else f' {label}="{text(value)}"')
+    inner = join(*children)
+    if element in _VOID:
+        return Markup(f"<{element}{''.join(shown)}>")
+    return Markup(f"<{element}{''.join(shown)}>{inner}</{element}>")
+
+
+def join(*children: Any) -> Markup:
+    made = []
+    for child in children:
+        if isinstance(child, (list, tuple)):
+            made.append(join(*child))
+        elif isinstance(child, Markup):
+            made.append(child)
+        elif child is not None:
+            made.append(text(child))
+    return Markup("".join(made))
+
+
+def text(value: Any) -> Markup:
+    """Escaped, and without control characters, which HTML does not allow."""
+    shown = "".join(
+        character if character.isprintable() or character in " \n" else "\ufffd"
+        for character in str(value)
+    )
+    return Markup(escape(shown, quote=True))
+
+
+def data_block(identifier: str, value: Any) -> Markup:
+    """JSON that a script reads and that no markup inside of it can leave."""
+    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        written = written.replace(character, f"\\u{ord(character):04x}")
+    return Markup(f'<script type="application/json" id="{text(identifier)}">{written}</script>')

@@ -1,0 +1,333 @@
+"use strict";
+// The gallery: docs as data, drawn when they come into view. Texts enter the page only as
+// textContent and attribute values, never as markup.
+(() => {
+  const data = JSON.parse(document.getElementById("gallery-data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+  const CHUNK = 20;
+  const list = document.getElementById("docs");
+  const status = document.getElementById("status");
+  const end = document.getElementById("end");
+  const field = (name) => document.getElementById(name);
+  const state = { query: "", show: "all", sort: "corpus", down: false, layer: 0, zoom: 1, gold: true };
+  let order = [];
+  let shown = 0;
+
+  const html = (name, attributes, ...children) => make(document.createElement(name), attributes, children);
+  const svg = (name, attributes, ...children) => make(document.createElementNS(SVG, name), attributes, children);
+  function make(node, attributes, children) {
+    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+    for (const child of children) {
+      if (child !== null) node.append(typeof child === "object" ? child : document.createTextNode(String(child)));
+    }
+    return node;
+  }
+
+  // A doc: [words, gold label, predicted label, its probability, score, reference heads, layers].
+  // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents].
+  const words = (doc) => (typeof doc[0] === "string" ? (doc[0] ? doc[0].split(" ") : []) : doc[0]);
+  const texts = new Map();
+  function text(i) {
+    if (!texts.has(i)) texts.set(i, words(data.docs[i]).join(" ").toLowerCase());
+    return texts.get(i);
+  }
+  const layerOf = (i) => data.docs[i][6][state.layer] || [[], null, null, null];
+  const KEYS = {
+    corpus: (i) => i,
+    length: (i) => words(data.docs[i]).length,
+    score: (i) => data.docs[i][4],
+    confidence: (i) => data.docs[i][3],
+    entropy: (i) => layerOf(i)[1],
+    depth: (i) => layerOf(i)[2],
+    agreement: (i) => layerOf(i)[3],
+  };
+
+  function update() {
+    const query = state.query.trim().toLowerCase();
+    order = [];
+    for (let i = 0; i < data.docs.length; i++) {
+      const score = data.docs[i][4];
+      if (state.show === "right" && !(score === 1)) continue;
+      if (state.show === "wrong" && !(score !== null && score < 1)) continue;
+      if (query && !text(i).includes(query)) continue;
+      order.push(i);
+    }
+    const key = KEYS[state.sort];
+    const sign = state.down ? -1 : 1;
+    // What has no such number comes last, either way.
+    order.sort((a, b) => {
+      const x = key(a), y = key(b);
+      if (x === null || y === null) return (x === null) - (y === null) || a - b;
+      return sign * (x - y) || a - b;
+    });
+    list.replaceChildren();
+    shown = 0;
+    status.textContent = order.length + " of " + data.docs.length + " docs";
+    if (!order.length) list.append(html("p", { class: "empty" }, "No doc fits. Change the search or the filter."));
+    more();
+  }
+
+  function more() {
+    for (const i of order.slice(shown, shown + CHUNK)) list.append(card(i));
+    shown = Math.min(order.length, shown + CHUNK);
+    end.textContent = shown < order.length ? shown + " drawn; scroll for more" : "";
+    // Observing anew tells whether the end is still in view.
+    watcher.unobserve(end);
+    watcher.observe(end);
+  }
+  const watcher = new IntersectionObserver((entries) => {
+    if (entries.some((entry) => entry.isIntersecting) && shown < order.length) more();
+  }, { rootMargin: "400px" });
+
+  function card(i) {
+    const doc = data.docs[i], tokens = words(doc);
+    const [, gold, label, percent, score] = doc;
+    const [spans, entropy, depth, agreement] = layerOf(i);
+    const facts = html("header", {}, html("span", {}, "doc " + data.numbers[i]));
+    const fact = (...parts) => facts.append(html("span", {}, ...parts));
+    if (label !== null) {
+      fact("predicted ", html("b", {}, html("bdi", {}, label)), percent === null ? "" : " (" + percent + " %)");
+    }
+    if (gold !== null && gold !== label) fact("reference ", html("b", {}, html("bdi", {}, gold)));
+    if (score !== null) {
+      const right = score === 1;
+      facts.append(html("span", { class: right ? "right" : "wrong" },
+        right ? "✓ right" : score ? "✗ " + Math.round(100 * score) + " % right" : "✗ wrong"));
+    }
+    if (entropy !== null) fact("entropy " + entropy + " nats/token");
+    if (depth !== null) fact("depth " + depth);
+    if (agreement !== null) fact("agreement with reference " + agreement + " %");
+    const drawing = html("div", { class: "drawing", tabindex: "0" });
+    const kind = (data.layers[state.layer] || {}).kind;
+    if (!spans.length) drawing.append(html("span", { class: "words" }, tokens.join(" ") || "(no tokens)"));
+    for (const span of spans) drawing.append((DRAW[kind] || drawParts)(tokens, span, state.gold ? doc[5] : null));
+    return html("article", { class: "card" }, facts, drawing);
+  }
+
+  // ------------------------------------------------------------------ arcs
+
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = "14px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+  const visible = (word) => (word.trim() ? word : "␣");
+
+  function drawHeads(tokens, span, gold) {
+    const [start, , heads] = span;
+    const arcs = heads.map((head, i) => ({ head: head - 1, modifier: i, percent: span[3] ? span[3][i] : null }));
+    const below = [];
+    if (gold) {
+      for (let i = 0; i < heads.length; i++) {
+        const head = gold[start + i];
+        if (head < 0) continue;
+        const own = head === start + i ? -1 : head - start;
+        arcs[i].differs = own !== arcs[i].head;
+        if (own < heads.length && (own >= 0 || head === start + i)) below.push({ head: own, modifier: i });
+      }
+    }
+    return drawArcs(tokens, span, arcs, below);
+  }
+
+  function drawGraph(tokens, span) {
+    const arcs = span[2].map(([head, modifier], i) =>
+      ({ head: head - 1, modifier: modifier - 1, percent: span[3] ? span[3][i] : null }));
+    return drawArcs(tokens, span, arcs, []);
+  }
+
+  function drawArcs(tokens, span, arcs, below) {
+    const own = tokens.slice(span[0], span[1]).map(visible);
+    const middles = [];
+    let x = 12;
+    for (const word of own) {
+      const width = Math.max(24, ruler.measureText(word).width + 4);
+      middles.push(x + width / 2);
+      x += width + 14;
+    }
+    const up = levels(arcs), down = levels(below);
+    const step = (count) => (count > 12 ? 12 * 15 / count : 15);
+    const room = 34 + step(up) * up;
+    const base = room + 6, bottom = base + 24;
+    const height = bottom + (below.length ? 34 + step(down) * down : 2);
+    const told = arcs.map((arc) => own[arc.modifier] + " ← " + (arc.head < 0 ? "root" : own[arc.head])).join(", ");
+    const root = svg("svg", { role: "img", "aria-label": told, viewBox: "0 0 " + x + " " + height });
+    root.dataset.width = x;
+    scale(root);
+    own.forEach((word, i) => {
+      root.append(svg("text", { x: middles[i], y: base + 14, "text-anchor": "middle" }, word));
+    });
+    for (const arc of arcs) root.append(drawArc(arc, middles, base, -1, step(up), room, own));
+    for (const arc of below) {
+      root.append(drawArc({ ...arc, gold: true }, middles, bottom, 1, step(down), height - bottom - 4, own));
+    }
+    return root;
+  }
+
+  // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
+  function levels(arcs) {
+    const sorted = arcs.filter((arc) => arc.head >= 0)
+      .sort((a, b) => Math.abs(a.head - a.modifier) - Math.abs(b.head - b.modifier));
+    const tops = [];
+    let most = 0;
+    for (const arc of sorted) {
+      const low = Math.min(arc.head, arc.modifier), high = Math.max(arc.head, arc.modifier);
+      let level = 0;
+      for (let i = low; i < high; i++) level = Math.max(level, tops[i] || 0);
+      arc.level = level + 1;
+      for (let i = low; i < high; i++) tops[i] = level + 1;
+      most = Math.max(most, level + 1);
+    }
+    return most;
+  }
+
+  function drawArc(arc, middles, base, sign, step, room, own) {
+    const group = svg("g", { class: arc.gold ? "gold" : arc.differs ? "differs" : "" });
+    const to = middles[arc.modifier];
+    const percent = arc.percent === null || arc.percent === undefined ? "" : ", " + arc.percent + " %";
+    const name = arc.head < 0 ? "root" : own[arc.head];
+    group.append(svg("title", {}, (arc.gold ? "reference: " : "") + name + " → " + own[arc.modifier] + percent));
+    if (arc.head < 0) {
+      const top = base + sign * (room - 6);
+      group.append(svg("path", { class: "arc", d: `M${to},${top}V${base + sign * 5}` }));
+      group.append(svg("text", { class: "small", x: to + 4, y: top + (sign < 0 ? 6 : 4) }, "root"));
+    } else {
+      const away = arc.modifier > arc.head ? 1 : -1;
+      const from = middles[arc.head] + 5 * away, at = to - 3 * away;
+      const top = base + sign * (8 + step * arc.level);
+      const bend = Math.min(10, Math.abs(at - from) / 2);
+      const turn = sign * Math.min(10, 8 + step * arc.level);
+      group.append(svg("path", { class: "arc", d: `M${from},${base}V${top - turn}Q${from},${top} ${from + away * bend},${top}` +
+        `H${at - away * bend}Q${at},${top} ${at},${top - turn}V${base + sign * 5}` }));
+    }
+    const tip = arc.head < 0 ? to : to - 3 * (arc.modifier > arc.head ? 1 : -1);
+    group.append(svg("path", { class: "head", d: `M${tip},${base}l-4,${sign * 8}h8z` }));
+    return group;
+  }
+
+  function scale(drawn) {
+    drawn.style.width = drawn.dataset.width * state.zoom + "px";
+    drawn.style.maxWidth = "none";
+  }
+
+  // ------------------------------------------------------------------ brackets
+
+  function drawBrackets(tokens, span) {
+    const own = tokens.slice(span[0], span[1]).map(visible);
+    const edges = [12];
+    for (const word of own) edges.push(edges[edges.length - 1] + Math.max(24, ruler.measureText(word).width + 4) + 12);
+    const brackets = span[2].map(([first, last], i) => ({ first, last, percent: span[3] ? span[3][i] : null }))
+      .filter((bracket) => bracket.last > bracket.first).sort((a, b) => a.last - a.first - (b.last - b.first));
+    const tops = new Array(own.length).fill(0);
+    let most = 0;
+    for (const bracket of brackets) {
+      bracket.level = 1 + Math.max(...tops.slice(bracket.first, bracket.last + 1));
+      tops.fill(bracket.level, bracket.first, bracket.last + 1);
+      most = Math.max(most, bracket.level);
+    }
+    const base = 14 * most + 12, width = edges[own.length];
+    const told = brackets.map((b) => own.slice(b.first, b.last + 1).join(" ")).join("; ");
+    const root = svg("svg", { role: "img", "aria-label": told, viewBox: `0 0 ${width} ${base + 24}` });
+    root.dataset.width = width;
+    scale(root);
+    own.forEach((word, i) => {
+      const middle = (edges[i] + edges[i + 1] - 12) / 2;
+      root.append(svg("text", { x: middle, y: base + 14, "text-anchor": "middle" }, word));
+    });
+    for (const bracket of brackets) {
+      const y = base - 14 * bracket.level + 4, left = edges[bracket.first] + 2, right = edges[bracket.last + 1] - 14;
+      const group = svg("g", {}, svg("title", {}, own.slice(bracket.first, bracket.last + 1).join(" ") +
+        (bracket.percent === null ? "" : ", " + bracket.percent + " %")));
+      group.append(svg("path", { class: "arc", d: `M${left},${y + 7}V${y}H${right}V${y + 7}` }));
+      root.append(group);
+    }
+    return root;
+  }
+
+  // ------------------------------------------------------------------ marked text
+
+  const percentOf = (span, i) => (span[3] ? span[3][i] + " %" : "");
+
+  function drawItems(tokens, span) {
+    const place = new Map(span[2].map((item, i) => [item, i]));
+    const line = html("div", { class: "words" });
+    tokens.slice(span[0], span[1]).forEach((word, i) => {
+      if (!place.has(i)) line.append(html("bdi", {}, visible(word)));
+      else line.append(html("bdi", {}, html("mark", { title: percentOf(span, place.get(i)) }, visible(word))));
+    });
+    return line;
+  }
+
+  function drawTags(tokens, span) {
+    const line = html("div", { class: "words" });
+    tokens.slice(span[0], span[1]).forEach((word, i) => {
+      const tag = span[2][i];
+      const block = html("bdi", { class: "block", title: percentOf(span, i) }, visible(word), html("sub", {}, tag));
+      block.style.borderBottom = "3px solid " + COLOURS[tag % COLOURS.length];
+      line.append(block);
+    });
+    return line;
+  }
+  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"];
+
+  function drawSegments(tokens, span) {
+    const own = tokens.slice(span[0], span[1]).map(visible);
+    const line = html("div", { class: "words" });
+    span[2].forEach(([first, stop, label], i) => {
+      const block = html("bdi", { class: "block", title: percentOf(span, i) },
+        own.slice(first, stop).join(" "), html("sub", {}, label));
+      block.style.borderBottom = "3px solid " + COLOURS[label % COLOURS.length];
+      line.append(block);
+    });
+    return line;
+  }
+
+  function drawParts(tokens, span) {
+    return html("div", { class: "words" }, tokens.slice(span[0], span[1]).join(" "), " — ",
+      span[2].map((part) => [].concat(part).join(" ~ ")).join(", "));
+  }
+
+  const DRAW = { heads: drawHeads, arcs: drawGraph, spans: drawBrackets, items: drawItems, tags: drawTags,
+    segments: drawSegments };
+
+  // ------------------------------------------------------------------ controls
+
+  const on = (name, event, change) => {
+    const node = field(name);
+    if (node) node.addEventListener(event, () => { change(node); });
+  };
+  let waiting = 0;
+  on("query", "input", (node) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { state.query = node.value; update(); }, 120);
+  });
+  on("show", "change", (node) => { state.show = node.value; update(); });
+  on("sort", "change", (node) => { state.sort = node.value; update(); });
+  on("layer", "change", (node) => { state.layer = Number(node.value); update(); });
+  on("gold", "change", (node) => { state.gold = node.checked; update(); });
+  on("down", "click", (node) => {
+    state.down = !state.down;
+    node.setAttribute("aria-pressed", state.down);
+    node.textContent = state.down ? "↓ falling" : "↑ rising";
+    update();
+  });
+  on("zoom", "input", (node) => {
+    state.zoom = node.value / 100;
+    field("percent").textContent = node.value + " %";
+    document.documentElement.style.setProperty("--zoom", state.zoom);
+    list.querySelectorAll("svg").forEach(scale);
+  });
+  for (const button of document.querySelectorAll("th button")) {
+    button.addEventListener("click", () => {
+      const cell = button.closest("th"), table = button.closest("table");
+      const falling = cell.getAttribute("aria-sort") !== "descending";
+      table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
+      cell.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const value = (row) => row.cells[cell.cellIndex].dataset.value;
+      const rows = [...table.tBodies[0].rows];
+      rows.sort((a, b) => {
+        const x = Number(value(a)), y = Number(value(b));
+        const by = Number.isNaN(x) || Number.isNaN(y) ? value(a).localeCompare(value(b)) : x - y;
+        return falling ? -by : by;
+      });
+      table.tBodies[0].append(...rows);
+    });
+  }
+  update();
+})();

@@ -1,0 +1,617 @@
+"""One self-contained HTML page about a pipeline's structures: no file beside it, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from spacy.tokens import Doc
+
+from spacy_latent import __version__
+from spacy_latent.analysis import structures
+from spacy_latent.analysis.task import best_category
+from spacy_latent.analysis.verdicts import Verdict, percent, points, trivial
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.pipeline.assessment import Assessment
+from spacy_latent.visualize.charts import bar, curves, histogram
+from spacy_latent.visualize.elements import Markup, data_block, join, tag
+
+# The page's share of 5 MB that the gallery may take.
+GALLERY_BYTES = 4_300_000
+MOST_RELATIONS = 60
+HEADLINES = {
+    "warning": "The structure looks trivial",
+    "note": "Undecided",
+    "good": "The structure is not trivial",
+}
+
+
+def render_report(
+    assessment: Assessment,
+    *,
+    model: str,
+    corpus: str,
+    training: Sequence[Mapping[str, Any]] = (),
+    gallery_bytes: int = GALLERY_BYTES,
+) -> str:
+    """The page.
+
+    model, corpus: their names, for the title.
+    training: rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
+    gallery_bytes: bound on the size of the gallery; of a larger corpus it holds docs at equal
+        distances.
+    """
+    figures = assessment.figures
+    sections = [
+        _head(assessment, model, corpus),
+        [_layer(name, part) for name, part in figures["components"].items()],
+        _task(figures["task"], figures["others"]),
+        _training(training),
+        _gallery(assessment, gallery_bytes),
+        _foot(),
+    ]
+    style, script = _resource("report.css"), _resource("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf8")).digest()).decode("ascii")
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    page = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=policy),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("title", f"Latent structures of {model}"),
+            tag("style", Markup(style)),
+        ),
+        tag("body", sections, tag("script", Markup(script))),
+        lang="en",
+    )
+    return f"<!DOCTYPE html>\n{page}\n"
+
+
+def _resource(name: str) -> str:
+    return files("spacy_latent.visualize").joinpath(name).read_text(encoding="utf8")
+
+
+# ---------------------------------------------------------------- what was found
+
+
+def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
+    figures = assessment.figures
+    return tag(
+        "header",
+        tag("h1", "Latent structures of ", tag("code", model)),
+        tag(
+            "p",
+            f"{figures['docs']:,} docs, {figures['tokens']:,} tokens of ",
+            tag("code", corpus),
+            f"; pipeline: {', '.join(figures['pipeline'])}",
+            class_="soft",
+        ),
+        [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
+        tag(
+            "nav",
+            [
+                tag("a", label, href=f"#{place}")
+                for place, label in (("task", "Scores"), ("gallery", "Gallery"), ("about", "About"))
+            ],
+            aria_label="Sections",
+        ),
+    )
+
+
+def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
+    level = "warning" if trivial(found) else found[0].level
+    several = len(assessment.verdicts) > 1
+    return tag(
+        "section",
+        tag("strong", HEADLINES[level], f" ({name})" if several else None),
+        tag("ul", [tag("li", verdict.text, class_=verdict.level) for verdict in found]),
+        class_=f"verdict {level}",
+        data_layer=name,
+    )
+
+
+def _layer(name: str, part: Mapping[str, Any]) -> Markup:
+    return tag(
+        "section",
+        tag("h2", "Structures of ", tag("code", name)),
+        tag(
+            "p",
+            tag("code", part["structure"]),
+            f", {part['estimator']}, {part['scorer']}, {part['composer']}; "
+            f"{part['spans']:,} {part['plural']}",
+            class_="soft",
+        ),
+        _use(part),
+        _controls(part),
+        _statistics(part),
+        _reference(part),
+        _others(part),
+    )
+
+
+def _use(part: Mapping[str, Any]) -> Markup | None:
+    if not part["random"]:
+        return None
+    tables = []
+    for measure, row in part["random"].items():
+        lines = []
+        if row.get("mixture") is not None:
+            lines.append(("as the pipeline predicts, with a mixture", row["mixture"], "own", True))
+            lines.append(("with the single best structures", row["before"], "", True))
+        else:
+            lines.append(("as the pipeline predicts", row["before"], "own", True))
+        lines.append(("with random structures", row["after"], "", False))
+        if row.get("chance") is not None:
+            chance = row["chance"]
+            lines.append((f"always answering “{chance['label']}”", chance["share"], "", False))
+        drop = (
+            f"Drop: {points(row['drop'])} points "
+            f"(95 % interval {points(row['low'])} to {points(row['high'])})"
+        )
+        rows = [
+            tag(
+                "tr",
+                tag("td", label),
+                tag("td", percent(value) if math.isfinite(value) else "–", class_="number"),
+                tag("td", bar(value, other=not own)),
+                class_=kind or None,
+            )
+            for label, value, kind, own in lines
+        ]
+        tables.append(tag("div", _table(["", (measure, "number"), ""], rows), tag("p", drop)))
+    return join(
+        tag("h3", "Does the task use them?"),
+        tag("div", tables, class_="columns wide"),
+    )
+
+
+def _controls(part: Mapping[str, Any]) -> Markup | None:
+    found = dict(part["controls"])
+    share, tokens = part["by_length"]
+    rows = [
+        _bar_row(f"{name} {part['plural']}", value, other=True)
+        for name, value in sorted(found.items(), key=lambda entry: -entry[1])
+    ]
+    if tokens:
+        rows.append(_bar_row("what other texts of the same length get", share, other=True))
+    if part.get("flat_share") is not None and math.isfinite(part["flat_share"]):
+        rows.append(
+            _bar_row("tokens that are roots or hang on one", part["flat_share"], other=True)
+        )
+    rows += [
+        _bar_row(f"tag {label}", value, other=True)
+        for label, value in (part.get("tag_shares") or {}).items()
+    ]
+    if not rows:
+        return None
+    return join(
+        tag("h3", "How much of them is a simple pattern?"),
+        tag("p", "Share of parts in common with what needs no learning.", class_="soft"),
+        tag("div", _table(["", ("share", "number"), ""], rows), class_="wide"),
+    )
+
+
+def _bar_row(
+    label: str, share: float, low: float = math.nan, high: float = math.nan, other: bool = False
+) -> Markup:
+    shown = percent(share) if math.isfinite(share) else "–"
+    return tag(
+        "tr",
+        tag("td", label),
+        tag("td", shown, class_="number"),
+        tag("td", bar(share, low, high, other)),
+        class_=None if other else "own",
+    )
+
+
+def _statistics(part: Mapping[str, Any]) -> Markup | None:
+    rows = []
+    for name, row in part["statistics"].items():
+        is_share = name in structures.SHARES
+        first, middle, third = (_number(value, is_share) for value in row["quartiles"])
+        rows.append(
+            tag(
+                "tr",
+                tag("td", tag("b", name), tag("div", structures.MEANINGS[name], class_="soft")),
+                tag("td", middle, class_="number"),
+                tag("td", f"{first} to {third}", class_="number"),
+                tag("td", _number(row["mean"], is_share), class_="number"),
+                tag(
+                    "td",
+                    histogram(
+                        row["histogram"],
+                        _number(row["low"], is_share),
+                        _number(row["high"], is_share),
+                    ),
+                ),
+            )
+        )
+    if not rows:
+        return None
+    header = ["", ("median", "number"), ("middle half", "number"), ("mean", "number"), "all"]
+    return join(tag("h3", "What they look like"), tag("div", _table(header, rows), class_="wide"))
+
+
+def _number(value: float, is_share: bool = False) -> str:
+    if not math.isfinite(value):
+        return "–"
+    if is_share:
+        return percent(value)
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return (
+        f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}" if value < 1e7 else f"{value:.1e}"
+    )
+
+
+def _reference(part: Mapping[str, Any]) -> Markup | None:
+    reference = part.get("reference")
+    if not reference:
+        return None
+    names = {
+        "directed": "same head",
+        "undirected": "same arc, whichever way it points",
+        "brackets": "brackets of the reference's subtrees that are found",
+    }
+    kinds = list(next(iter(reference["rows"].values())))
+    tables = []
+    for kind in kinds:
+        rows = [
+            _bar_row(
+                name if name == part["component"] else f"{name} control",
+                row[kind][0],
+                row[kind][1],
+                row[kind][2],
+                name != part["component"],
+            )
+            for name, row in sorted(
+                reference["rows"].items(),
+                key=lambda entry: (entry[0] != part["component"], -_or_zero(entry[1][kind][0])),
+            )
+        ]
+        tables.append(_table([names[kind], ("share", "number"), "with 95 % interval"], rows))
+    return join(
+        tag("h3", "Agreement with the heads of the references"),
+        tag(
+            "p",
+            f"{reference['tokens']:,} tokens in {reference['docs']:,} docs. Controls look at no "
+            "model.",
+            class_="soft",
+        ),
+        tag("div", tables, class_="columns wide"),
+        _relations(reference.get("relations") or ()),
+    )
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _relations(relations: Sequence[Mapping[str, Any]]) -> Markup | None:
+    if not relations:
+        return None
+    rows = [
+        tag(
+            "tr",
+            tag("td", row["relation"], data_value=row["relation"]),
+            tag("td", f"{row['tokens']:,}", class_="number", data_value=row["tokens"]),
+            tag("td", percent(row["directed"]), class_="number", data_value=row["directed"]),
+            tag(
+                "td",
+                percent(row["undirected"]) if row["arcs"] else "–",
+                class_="number",
+                data_value=row["undirected"] if row["arcs"] else -1,
+            ),
+            tag(
+                "td",
+                f"{percent(row['control directed'])} ({row['control']})",
+                class_="number",
+                data_value=row["control directed"],
+            ),
+        )
+        for row in relations[:MOST_RELATIONS]
+    ]
+    header = [
+        tag("th", tag("button", label, type="button"), class_=None if not i else "number")
+        for i, label in enumerate(
+            ("relation", "tokens", "same head", "same arc", "best control, same head")
+        )
+    ]
+    table = tag("table", tag("thead", tag("tr", header)), tag("tbody", rows))
+    return join(tag("h3", "By relation"), tag("div", table, class_="wide"))
+
+
+def _others(part: Mapping[str, Any]) -> Markup | None:
+    others = part.get("others")
+    if not others:
+        return None
+    names = ["this", *others["names"]]
+    rows = [
+        tag(
+            "tr",
+            tag("th", name),
+            [tag("td", percent(v) if math.isfinite(v) else "–", class_="number") for v in row],
+        )
+        for name, row in zip(names, others["matrix"])
+    ]
+    chance = others["chance"]
+    return join(
+        tag("h3", "Agreement between models"),
+        tag(
+            "p",
+            f"Mean of the pairs: {percent(others['mean'])}."
+            if math.isfinite(others["mean"])
+            else "Nothing could be compared.",
+            f" With random {part['plural']}: {percent(chance)}." if math.isfinite(chance) else None,
+        ),
+        tag("div", _table(["", *[(name, "number") for name in names]], rows), class_="wide"),
+    )
+
+
+def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
+    cells = [
+        tag("th", entry[0], class_=entry[1]) if isinstance(entry, tuple) else tag("th", entry)
+        for entry in header
+    ]
+    return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
+
+
+def _task(task: Mapping[str, Any], others: Mapping[str, Any]) -> Markup:
+    rows = [
+        _bar_row(name, row["value"], row["low"], row["high"])
+        for name, row in task["measures"].items()
+    ]
+    rows += [
+        _bar_row(f"{name} of {model}", row["value"], row["low"], row["high"], other=True)
+        for model, found in others.items()
+        for name, row in found.items()
+    ]
+    scores = [
+        tag("tr", tag("td", tag("code", name)), tag("td", f"{value:.4g}", class_="number"))
+        for name, value in task["scores"].items()
+    ]
+    none = tag("p", "The corpus has no references for what the pipeline predicts.")
+    return tag(
+        "section",
+        tag("h2", "Scores"),
+        _table(["", ("value", "number"), "with 95 % interval"], rows) if rows else none,
+        tag("details", tag("summary", "All scores of the pipeline"), _table(["", ""], scores))
+        if scores
+        else None,
+        id="task",
+    )
+
+
+def _training(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
+    if not rows:
+        return None
+    steps = [row["step"] for row in rows]
+    drawn = []
+    for group, title in (("scores", "Scores on the development set"), ("losses", "Losses")):
+        names = list(dict.fromkeys(name for row in rows for name in row[group]))
+        if group == "scores" and len(names) > 1:
+            # The weighted one is a share where the others are percentages.
+            names = [name for name in names if name not in ("score", "speed")]
+        lines = {name: [row[group].get(name, math.nan) for row in rows] for name in names}
+        if group == "losses":
+            for name, line in lines.items():
+                drawn.append(curves(f"Loss of {name}", steps, {name: line}))
+        elif lines:
+            drawn.append(curves(title, steps, lines))
+    return tag("section", tag("h2", "Training"), tag("div", drawn, class_="columns wide"))
+
+
+# ---------------------------------------------------------------- the gallery
+
+
+def _gallery(assessment: Assessment, room: int) -> Markup:
+    layers = [
+        {"name": name, "kind": part["kind"]}
+        for name, part in assessment.figures["components"].items()
+    ]
+    count = len(assessment.examples)
+    numbers = list(range(count))
+    entries = [_entry(assessment, d, [layer["name"] for layer in layers]) for d in numbers]
+    sizes = [len(json.dumps(entry, ensure_ascii=False).encode("utf8")) for entry in entries]
+    kept = numbers
+    while sum(sizes[d] for d in kept) > room and len(kept) > 1:
+        fewer = max(1, min(len(kept) - 1, int(len(kept) * room / sum(sizes[d] for d in kept))))
+        kept = [int(d) for d in np.linspace(0, count - 1, fewer)]
+    note = None
+    if len(kept) < count:
+        note = tag(
+            "p",
+            f"The gallery holds {len(kept):,} of the {count:,} docs, at equal distances in the "
+            "corpus, to keep the page small. All figures above are of all docs.",
+            class_="soft",
+        )
+    data = {
+        "layers": layers,
+        "numbers": [d + 1 for d in kept],
+        "docs": [entries[d] for d in kept],
+    }
+    has_gold = any(heads is not None for heads in assessment.heads)
+    has_score = any(math.isfinite(score) for score in assessment.scores)
+    return tag(
+        "section",
+        tag("h2", "Gallery"),
+        note,
+        tag("noscript", tag("p", "Drawings need JavaScript. Everything above does not.")),
+        _gallery_controls(assessment, layers, has_gold, has_score),
+        _legend(layers, has_gold),
+        tag("div", id="docs"),
+        tag("p", id="end", class_="soft"),
+        data_block("gallery-data", data),
+        id="gallery",
+    )
+
+
+def _gallery_controls(
+    assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
+) -> Markup:
+    sorts = [("corpus", "order of the corpus"), ("length", "length")]
+    if has_score:
+        sorts.append(("score", "score"))
+    if any(example.predicted.cats for example in assessment.examples):
+        sorts.append(("confidence", "probability of the label"))
+    if any(
+        math.isfinite(sure.nats)
+        for known in assessment.uncertainties
+        for values in known.values()
+        for sure in values
+    ):
+        sorts.append(("entropy", "entropy"))
+    if any(layer["kind"] in ("heads", "spans") for layer in layers):
+        sorts.append(("depth", "depth"))
+    if has_gold and any(layer["kind"] == "heads" for layer in layers):
+        sorts.append(("agreement", "agreement with the reference"))
+    select = [tag("option", label, value=value) for value, label in sorts]
+    shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
+    return tag(
+        "div",
+        tag("label", "Search", tag("input", id="query", type="search", placeholder="words")),
+        tag(
+            "label",
+            "Show",
+            tag("select", [tag("option", label, value=v) for v, label in shows], id="show"),
+        )
+        if has_score
+        else None,
+        tag("label", "Sort by", tag("select", select, id="sort")),
+        tag("button", "↑ rising", id="down", type="button", aria_pressed="false"),
+        tag(
+            "label",
+            "Layer",
+            tag(
+                "select",
+                [tag("option", layer["name"], value=i) for i, layer in enumerate(layers)],
+                id="layer",
+            ),
+        )
+        if len(layers) > 1
+        else None,
+        tag(
+            "label",
+            tag("span", "Zoom ", tag("span", "100 %", id="percent")),
+            tag("input", id="zoom", type="range", min=50, max=250, step=10, value=100),
+        ),
+        tag(
+            "label",
+            tag("input", id="gold", type="checkbox", checked=True),
+            "reference below",
+            class_="inline",
+        )
+        if has_gold
+        else None,
+        tag("span", id="status", role="status", class_="soft"),
+        class_="controls",
+        role="search",
+    )
+
+
+def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
+    if not has_gold or not any(layer["kind"] == "heads" for layer in layers):
+        return None
+    return tag(
+        "p",
+        tag("span", class_="key"),
+        "head as in the reference",
+        tag("span", class_="key differs"),
+        "another head",
+        tag("span", class_="key gold"),
+        "reference, below the words",
+        class_="legend",
+    )
+
+
+def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
+    """What report.js reads of a doc."""
+    example, score = assessment.examples[d], assessment.scores[d]
+    doc, gold = example.predicted, assessment.heads[d]
+    words = [token.text for token in doc]
+    packed: Any = words
+    if not any(" " in word or not word for word in words):
+        packed = " ".join(words)
+    label = best_category(doc.cats) if doc.cats else None
+    return [
+        packed,
+        best_category(example.reference.cats) if example.reference.cats else None,
+        label,
+        None if label is None else _percent(doc.cats[label]),
+        round(score, 3) if math.isfinite(score) else None,
+        None if gold is None else gold.tolist(),
+        [_entry_of_layer(assessment, d, doc, name) for name in layers],
+    ]
+
+
+def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list[Any]:
+    if name not in doc._.latent:
+        return [[], None, None, None]
+    annotation = doc._.latent[name]
+    drawn = [[s.start, s.end, s.decoded.tolist(), _percents(s)] for s in annotation.spans]
+    sure = assessment.uncertainties[d].get(name) or ()
+    nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
+    rows = [structures.structure_statistics(span) for span in annotation.spans]
+    depth = max((row["depth"] for row in rows if "depth" in row), default=None)
+    gold, agreement = assessment.heads[d], None
+    if gold is not None and annotation.spans and annotation.spans[0].kind == "heads":
+        known = gold >= 0
+        if known.any():
+            same = (annotation.heads == gold)[known]
+            agreement = _percent(float(same.mean()))
+    return [
+        drawn,
+        round(nats, 3) if math.isfinite(nats) else None,
+        None if depth is None else int(depth),
+        agreement,
+    ]
+
+
+def _percents(span: SpanStructure) -> list[int] | None:
+    """Probabilities of the parts of the best structure."""
+    if span.parts is None or span.probabilities is None:
+        return None
+    known = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities.tolist())}
+    decoded = np.asarray(span.decoded)
+    if span.kind == "heads":
+        parts = list(zip(decoded.tolist(), range(1, len(decoded) + 1)))
+    elif span.kind == "tags":
+        parts = list(enumerate(decoded.tolist()))
+    else:
+        parts = [tuple(np.atleast_1d(part).tolist()) for part in decoded]
+    return [_percent(known.get(part, 0.0)) for part in parts]
+
+
+def _percent(share: float) -> int:
+    return round(100 * share) if math.isfinite(share) else 0
+
+
+def _foot() -> Markup:
+    return tag(
+        "section",
+        tag("h2", "About"),
+        tag(
+            "p",
+            "“Random structures” are the best ones under random scores, or, where the scores alone "
+            "say how much is chosen, the same number of parts at random places; the rest of the "
+            "pipeline is as it is. Intervals are of 1,000 resamples of the docs. The entropy is of "
+            "the distribution over structures that the scores give. Controls: “left-branching”, "
+            "every token on the next; “right-branching”, every token on the one before; “flat”, "
+            "all on the first; “balanced”, the middle one over the middles of the halves; "
+            "“nearest”, every token on the nearest before it whose word mostly is a head. Docs "
+            "are sorted and drawn in this page; nothing leaves it.",
+        ),
+        tag("p", f"spacy-latent {__version__}", class_="soft"),
+        id="about",
+    )
+
+
+__all__ = ["render_report"]

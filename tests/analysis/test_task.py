@@ -1,0 +1,114 @@
+"""Scores text by text, and intervals by resampling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from spacy_latent.analysis.task import (
+    accuracy,
+    best_category,
+    f_score,
+    find_measures,
+    interval,
+    intervals,
+    majority_share,
+    paired_drop,
+)
+from tests.pipeline.small_pipelines import STOCK, TOK2VEC, stock
+
+WORDS = ["I", "like", "London"]
+
+
+def example(nlp: spacy.Language, **both: tuple[object, object]) -> Example:
+    docs = [Doc(nlp.vocab, words=WORDS), Doc(nlp.vocab, words=WORDS)]
+    for name, values in both.items():
+        for doc, value in zip(docs, values):
+            setattr(doc, name, value)
+    return Example(*docs)
+
+
+def test_categories() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat", config=stock("textcat", TOK2VEC))
+    right = example(nlp, cats=({"a": 0.9, "b": 0.1}, {"a": 1.0, "b": 0.0}))
+    wrong = example(nlp, cats=({"a": 0.9, "b": 0.1}, {"a": 0.0, "b": 1.0}))
+    (measure,) = find_measures(nlp, [right, wrong])
+    assert measure.name == "accuracy"
+    assert measure.counts([right, wrong]).tolist() == [[1, 1], [0, 1]]
+    assert majority_share([right, wrong, right]) == ("a", pytest.approx(2 / 3))
+    assert best_category({"b": 0.5, "a": 0.5}) == "a" and best_category({}) == ""
+    assert find_measures(nlp, [example(nlp)]) == []
+
+
+def test_labels_and_numbers() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat_multilabel", config=stock("textcat_multilabel", TOK2VEC))
+    both = {"a": 1.0, "b": 1.0, "c": 0.0}
+    one = example(nlp, cats=({"a": 0.9, "b": 0.1, "c": 0.8}, both))
+    (measure,) = find_measures(nlp, [one])
+    assert measure.counts([one]).tolist() == [[1, 2, 2]]
+    number = example(nlp, cats=({"a": 0.25}, {"a": 0.75}))
+    (measure,) = find_measures(nlp, [number])
+    assert measure.value(measure.counts([number]).sum(0)) == pytest.approx(0.5)
+
+
+def test_entities_spans_tags_and_heads() -> None:
+    nlp = spacy.blank("en")
+    for name in ("ner", "spancat", "tagger", "parser"):
+        assert name in STOCK
+        nlp.add_pipe(name, config=stock(name, TOK2VEC))
+    made = example(nlp)
+    for doc, label in ((made.predicted, "ORG"), (made.reference, "GPE")):
+        doc.ents = [Span(doc, 2, 3, "GPE")]
+        doc.spans["sc"] = [Span(doc, 2, 3, label)]
+        for token, tag in zip(doc, "PVN"):
+            token.tag_ = tag if label == "GPE" or tag != "V" else "N"
+            token.head, token.dep_ = doc[1], "x" if token.i else label
+    values = {m.name: m.value(m.counts([made]).sum(0)) for m in find_measures(nlp, [made])}
+    assert values == {
+        "F1 of the entities": 1.0,
+        "F1 of the spans": 0.0,
+        "accuracy of the tags": pytest.approx(2 / 3),
+        "labelled attachment of the parser": pytest.approx(2 / 3),
+    }
+
+
+def test_nothing_to_count_is_not_a_number() -> None:
+    assert math.isnan(accuracy(np.zeros(2))) and math.isnan(f_score(np.zeros(3)))
+    assert all(map(math.isnan, interval(accuracy, np.zeros((0, 2)))))
+    assert math.isnan(paired_drop(accuracy, np.zeros((0, 2)), np.zeros((0, 2))).drop)
+    assert [list(map(math.isnan, row)) for row in intervals([np.zeros((0, 2))])] == [[True] * 3]
+
+
+def test_an_interval_is_as_wide_as_theory_has_it() -> None:
+    right = np.arange(400) < 300
+    counts = np.stack([right, np.ones(400)], 1)
+    value, low, high = interval(accuracy, counts)
+    half = 1.96 * (0.75 * 0.25 / 400) ** 0.5
+    assert value == 0.75
+    assert low == pytest.approx(0.75 - half, abs=0.006)
+    assert high == pytest.approx(0.75 + half, abs=0.006)
+    assert interval(accuracy, counts) == (value, low, high), "the same seed gives the same"
+    assert interval(accuracy, counts, seed=1) != (value, low, high)
+    assert intervals([counts, 0 * counts + [0, 1]])[0][0] == 0.75
+
+
+def test_pairs_make_a_drop_narrower() -> None:
+    rng = np.random.default_rng(0)
+    before = (rng.random(400) < 0.7).astype(float)
+    after = before.copy()
+    after[:20] = 0.0
+    lost = float(before[:20].sum()) / 400
+    ones = np.ones(400)
+    found = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([after, ones], 1))
+    assert found.drop == pytest.approx(lost) == pytest.approx(found.before - found.after)
+    assert 0 < found.low < found.drop < found.high
+    assert found.high - found.low < 0.05 < 4 * 1.96 * (0.7 * 0.3 / 400) ** 0.5
+    same = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([before, ones], 1))
+    assert (same.drop, same.low, same.high) == (0, 0, 0)

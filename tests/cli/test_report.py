@@ -1,0 +1,219 @@
+"""``spacy latent report``, ``stats``, ``compare`` and ``debug``: exit codes, JSON, files, input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+import srsly
+from spacy.cli._util import app
+from spacy.tokens import DocBin
+from thinc.api import Config
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.cli.corpus import read_examples
+from spacy_latent.cli.report import short_name
+from spacy_latent.errors import LatentError
+from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
+
+COMMANDS = ("show", "report", "stats", "compare", "debug", "generate")
+
+
+def run(*arguments: Any, code: int = 0, text: str | None = None) -> str:
+    result = CliRunner().invoke(app, ["latent", *map(str, arguments)], input=text)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def said(output: str) -> str:
+    """On one line: messages are wrapped to the width of the terminal."""
+    return " ".join(output.split())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """model, other (untrained), choice, dev.spacy, dev.jsonl, dev.txt."""
+    path = tmp_path_factory.mktemp("saved")
+    nlp = keyword_pipeline(TREE, steps=20)
+    nlp.to_disk(path / "model")
+    keyword_pipeline(TREE, steps=0).to_disk(path / "other")
+    keyword_pipeline(CHOICE, steps=20).to_disk(path / "choice")
+    examples = keyword_examples(nlp, 30)
+    DocBin(docs=[e.reference for e in examples]).to_disk(path / "dev.spacy")
+    rows = [
+        {
+            "text": e.reference.text,
+            "cats": e.reference.cats,
+            "heads": [token.head.i for token in e.reference],
+            "deps": [token.dep_ for token in e.reference],
+            "id": 7,
+        }
+        for e in examples
+    ]
+    srsly.write_jsonl(path / "dev.jsonl", rows)
+    (path / "dev.txt").write_text("\n".join(t for t, _ in texts(5, 1)) + "\n", encoding="utf8")
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    shown = said(run(command, "--help"))
+    if command in ("report", "stats", "compare", "debug"):
+        assert "Examples:" in shown and f"spacy latent {command}" in shown
+
+
+def test_report(saved: Path, tmp_path: Path) -> None:
+    page, log = tmp_path / "new" / "report.html", tmp_path / "train.jsonl"
+    row = {"step": 5, "losses": {"textcat": 1.0}, "scores": {"cats_score": 9.0}, "score": 0.1}
+    srsly.write_jsonl(log, [row, {**row, "step": 9}])
+    arguments = (saved / "model", saved / "dev.spacy", page)
+    shown = said(run("report", *arguments, "-l", log, "-o", saved / "other"))
+    assert "Random trees cost" in shown and "report.html" in shown
+    html = page.read_text(encoding="utf8")
+    assert "Latent structures of" in html and "Loss of textcat" in html
+    assert f"accuracy of {saved.name}/other" in html
+    first = run("report", *arguments, "--json")
+    found = srsly.json_loads(first)
+    assert found["docs"] == 30 and found["task"]["measures"]["accuracy"]["value"] > 0.7
+    assert {"level", "code", "text"} <= set(found["verdicts"]["latent_encoder"][0])
+    again = page.read_bytes()
+    assert run("report", *arguments, "--json") == first and page.read_bytes() == again
+
+
+def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    run("report", saved / "other", saved / "dev.spacy", page, "--fail-trivial", code=2)
+    assert "The structure looks trivial" in page.read_text(encoding="utf8")
+    run("report", saved / "other", saved / "dev.spacy", page)
+    run("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
+    assert "The structure is not trivial" in page.read_text(encoding="utf8")
+
+
+def test_stats(saved: Path) -> None:
+    shown = run("stats", saved / "model", saved / "dev.spacy")
+    assert "depth" in shown and "balanced trees" in shown and "Agreement with reference" in shown
+    found = srsly.json_loads(run("stats", saved / "model", saved / "dev.jsonl", "--json"))
+    part = found["components"]["latent_encoder"]
+    assert part["spans"] == 30 and part["random"] == {} and "reference" in part
+    lines = "\n".join(text for text, _ in texts(4, 1))
+    found = srsly.json_loads(run("stats", saved / "model", "--json", text=lines))
+    assert found["docs"] == 4 and found["task"]["measures"] == {}
+    found = srsly.json_loads(run("stats", saved / "model", saved / "dev.txt", "--json", "-n", 2))
+    assert found["docs"] == 2
+
+
+def test_compare_pipelines(saved: Path) -> None:
+    models, corpus = (saved / "model", saved / "other"), saved / "dev.spacy"
+    shown = said(run("compare", *models, "--corpus", corpus))
+    assert "behind the first" in shown and "Agreement on the trees of latent_encoder" in shown
+    found = srsly.json_loads(run("compare", *models, "--corpus", corpus, "--json"))
+    assert found["models"] == [f"{saved.name}/model", f"{saved.name}/other"]
+    matrix = found["components"]["latent_encoder"]["others"]["matrix"]
+    assert matrix[0][0] == matrix[1][1] == 1.0 and matrix[0][1] == matrix[1][0] < 1.0
+    assert "--corpus" in said(run("compare", *models, code=1))
+
+
+def test_compare_evaluations(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    srsly.write_json(first, {"cats_score": 0.5, "speed": 1000.4, "only": 1.0, "per": {"x": 1}})
+    srsly.write_json(second, {"cats_score": 0.625, "speed": 2000.0})
+    shown = said(run("compare", first, second))
+    assert "cats_score 50.0 62.5" in shown and "words/s 1,000 2,000" in shown
+    found = srsly.json_loads(run("compare", first, second, "--json"))
+    assert found["scores"] == {"cats_score": [0.5, 0.625], "speed": [1000.4, 2000.0]}
+    second.write_text("{", encoding="utf8")
+    assert "no JSON" in said(run("compare", first, second, code=1))
+    second.write_text("[1]", encoding="utf8")
+    assert "holds no scores" in said(run("compare", first, second, code=1))
+    assert "does not exist" in said(run("compare", tmp_path / "none.json", code=1))
+    assert "not both" in said(run("compare", first, tmp_path, code=1))
+
+
+def test_debug(saved: Path) -> None:
+    shown = said(run("debug", saved / "model", "--corpus", saved / "dev.spacy"))
+    assert "SpanningTree(" in shown and "Norms of the gradients" in shown
+    assert "No mistake was found" in shown
+    found = srsly.json_loads(run("debug", saved / "model", "--json"))
+    assert found["gradients"] == {}
+    assert [f["code"] for f in found["findings"] if f["level"] != "note"] == []
+    config = saved / "model" / "config.cfg"
+    frozen = ("--training.frozen_components", '["latent_encoder"]')
+    run_it = ("debug", config, "--corpus", saved / "dev.spacy", "--json")
+    found = srsly.json_loads(run(*run_it, *frozen, code=1))
+    assert "frozen-encoder" in {finding["code"] for finding in found["findings"]}
+    found = srsly.json_loads(run(*run_it, "-n", 6, "--steps", 2))
+    assert found["gradients"]["latent_encoder"]["scorer"] > 0
+    assert found["layers"]["latent_encoder"]["learn rate"]["scorer"] == 0.001
+
+
+def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -> None:
+    config = Config().from_disk(saved / "model" / "config.cfg", interpolate=False)
+    one_of_n = {"@misc": "spacy-latent.OneOfN.v1"}
+    config["components"]["latent_encoder"]["model"]["structure"] = one_of_n
+    config.to_disk(tmp_path / "bad.cfg")
+    shown = said(run("debug", tmp_path / "bad.cfg", "--corpus", saved / "dev.spacy", code=1))
+    assert "This cannot work" in shown and "BiaffineScorer" in shown and "OneOfN" in shown
+    assert "does not exist" in said(run("debug", tmp_path / "none.cfg", code=1))
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    assert "no latent structure" in said(run("debug", tmp_path / "blank", code=1))
+
+
+def test_bad_input_says_what_to_do(saved: Path, tmp_path: Path) -> None:
+    model, page = saved / "model", tmp_path / "page.html"
+    assert "does not exist" in said(run("report", model, tmp_path / "none", page, code=1))
+    assert "cannot be loaded" in said(run("report", tmp_path, saved / "dev.txt", page, code=1))
+    empty = tmp_path / "empty.txt"
+    empty.write_text("", encoding="utf8")
+    assert "holds no texts" in said(run("stats", model, empty, code=1))
+    (tmp_path / "x.jsonl").write_text('{"cats": {}}\n', encoding="utf8")
+    assert "line 1" in said(run("stats", model, tmp_path / "x.jsonl", code=1))
+    (tmp_path / "x.tsv").write_text("1\n", encoding="utf8")
+    assert "[corpora.dev]" in said(run("stats", model, tmp_path / "x.tsv", code=1))
+    (tmp_path / "x.spacy").write_bytes(b"nothing")
+    assert "cannot be read" in said(run("stats", model, tmp_path / "x.spacy", code=1))
+    log = ("--training-log", empty)
+    assert "no evaluations" in said(run("report", model, saved / "dev.txt", page, *log, code=1))
+    assert "'ner'" in said(run("stats", model, saved / "dev.txt", "-c", "ner", code=1))
+    assert "GPU 0" in said(run("stats", model, saved / "dev.txt", "-g", 0, code=1))
+    assert "--code" in said(run("stats", model, saved / "dev.txt", "--code", page, code=1))
+    assert not page.exists()
+
+
+def test_code_is_imported_before_the_pipeline_is_made(saved: Path, tmp_path: Path) -> None:
+    code = tmp_path / "functions.py"
+    code.write_text("raise ZeroDivisionError('it runs')\n", encoding="utf8")
+    arguments = [
+        "latent",
+        "stats",
+        str(saved / "model"),
+        str(saved / "dev.txt"),
+        "--code",
+        str(code),
+    ]
+    assert isinstance(CliRunner().invoke(app, arguments).exception, ZeroDivisionError)
+
+
+def test_corpora_of_every_form_hold_the_same(saved: Path) -> None:
+    nlp = spacy.load(saved / "model")
+    ours = read_examples(nlp, str(saved / "dev.spacy"))
+    theirs = read_examples(nlp, str(saved / "dev.jsonl"))
+    for a, b in zip(ours, theirs, strict=True):
+        assert [t.text for t in a.reference] == [t.text for t in b.reference]
+        assert a.reference.cats == b.reference.cats
+        assert [t.head.i for t in a.reference] == [t.head.i for t in b.reference]
+        assert not a.predicted.has_annotation("HEAD") and not a.predicted.cats
+    folder = read_examples(nlp, str(saved), limit=3)
+    assert len(folder) == 3
+    with pytest.raises(LatentError, match="does not exist"):
+        read_examples(nlp, "none.spacy")
+
+
+def test_names_are_as_long_as_they_must_be() -> None:
+    both = ["runs/0/model-best", "runs/1/model-best"]
+    assert [short_name(path, both) for path in both] == ["0/model-best", "1/model-best"]
+    same = ["a/0/model", "b/0/model"]
+    assert [short_name(path, same) for path in same] == same
+    assert short_name("dev.spacy") == "dev.spacy"

@@ -1,0 +1,158 @@
+"""Each mistake is found where it is, and not where it is not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2Vec
+
+from spacy_latent.pipeline.diagnosis import (
+    describe,
+    find_traps,
+    gradient_norms,
+    judge_gradients,
+)
+from tests.pipeline.small_pipelines import (
+    INLINE,
+    LISTENER,
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    latent_pipeline,
+    stock,
+)
+
+
+def codes(nlp: Language) -> set[str]:
+    return {finding.code for finding in find_traps(nlp) if finding.level != "note"}
+
+
+def made(nlp: Language, **training: Any) -> Language:
+    initialized(nlp)
+    nlp.config["training"] = {**nlp.config["training"], **training}
+    return nlp
+
+
+def test_nothing_is_wrong_with_what_is_right() -> None:
+    assert codes(made(latent_pipeline("textcat"))) == set()
+    assert codes(made(inline_pipeline("textcat"))) == set()
+    frozen = {"frozen_components": ["latent_encoder"], "annotating_components": ["latent_encoder"]}
+    assert codes(made(latent_pipeline("textcat"), **frozen)) == set()
+    both = {"frozen_components": ["latent_encoder", "textcat"]}
+    assert codes(made(latent_pipeline("textcat"), **both)) == set()
+
+
+def test_frozen_encoder_with_unfrozen_listeners() -> None:
+    nlp = made(latent_pipeline("textcat", "tagger"), frozen_components=["latent_encoder", "tagger"])
+    (error,) = (finding for finding in find_traps(nlp) if finding.level == "error")
+    assert error.code == "frozen-encoder" and "annotating_components" in error.text
+    assert "textcat, which" in error.text and "tagger" not in error.text
+    nlp = made(latent_pipeline("textcat", "tagger"), frozen_components=["textcat", "tagger"])
+    assert codes(nlp) == {"frozen-listeners"}
+    assert codes(made(latent_pipeline("textcat", "tagger"), frozen_components=["tagger"])) == set()
+
+
+def test_listeners() -> None:
+    assert codes(made(latent_pipeline())) == {"no-listener"}
+    assert codes(made(latent_pipeline(encoder={"supervision": 1.0}))) == set()
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    assert codes(made(nlp)) == {"listener-first"}
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("tok2vec", first=True)
+    wildcard = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", wildcard))
+    assert codes(made(nlp)) == {"wildcard"}
+
+
+def test_an_embedder_that_is_shared() -> None:
+    shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+    for order, expected in (
+        (("latent_encoder", "tagger"), {"shared-embedder"}),
+        (("tagger", "latent_encoder"), set()),
+    ):
+        nlp = spacy.blank("en")
+        model = {"@architectures": "spacy.Tok2Vec.v2", "embed": {}, "encode": {}}
+        assert Tok2Vec and model
+        nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+        for name in order:
+            if name == "tagger":
+                nlp.add_pipe("tagger", config=stock("tagger", shared))
+            else:
+                nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": shared}})
+        nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+        with pytest.warns(UserWarning, match="listens to 'tok2vec'"):
+            made(nlp)
+        assert codes(nlp) == expected
+
+
+def test_sentences_only_at_prediction() -> None:
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("sentencizer", first=True)
+    assert codes(made(nlp)) == {"sentences-in-training"}
+    assert codes(made(nlp, annotating_components=["sentencizer"])) == set()
+
+
+def test_ways_round_the_structure_are_noted() -> None:
+    notes = {finding.code for finding in find_traps(made(latent_pipeline("textcat")))}
+    assert notes == {"residual", "context-below"}
+    still = latent_pipeline(
+        "textcat", encoder={"model": {"tok2vec": TOK2VEC, "scorer_learn_rate": 0.0}}
+    )
+    assert codes(made(still)) == {"scorer-still"}
+
+
+def test_what_a_pipeline_is_made_of() -> None:
+    nlp = made(latent_pipeline("textcat"))
+    layer = describe(nlp)["latent_encoder"]
+    assert layer["structure"].startswith("SpanningTree(") and layer["scorer"] == "BiaffineScorer"
+    assert layer["estimator"].startswith("Marginals(") and layer["listeners"] == ["textcat"]
+    assert {"map", "marginals"} <= set(layer["tractable"])
+    assert layer["learn rate"] == {"scorer": 0.001, "others": 0.001}
+    (pipe,) = (nlp.get_pipe(name) for name in ("latent_encoder",))
+    shim = pipe.model.get_ref("latent").shims[0]  # type: ignore[attr-defined]
+    total = sum(parameter.numel() for parameter in shim.module.parameters())
+    counted = layer["parameters"]
+    assert counted["scorer"] + counted["composer"] + counted["output"] == total
+    # Two labels of a linear layer over 16 features.
+    assert counted["head"] == 2 * 16 + 2 and counted["embedder"] > 0
+
+
+@pytest.mark.parametrize("kind", ["encoder", "inline", "latent_textcat"])
+def test_gradients_reach_everything(kind: str) -> None:
+    if kind == "latent_textcat":
+        nlp = spacy.blank("en")
+        nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
+    else:
+        nlp = latent_pipeline("textcat") if kind == "encoder" else inline_pipeline("textcat")
+    made(nlp)
+    norms = gradient_norms(nlp, examples(nlp), steps=4)
+    name = {"encoder": "latent_encoder", "inline": "textcat"}.get(kind, kind)
+    assert {"embedder", "scorer", "composer"} <= set(norms[name])
+    assert all(norm > 0 for norm in norms[name].values())
+    assert judge_gradients(nlp, norms) == []
+    if kind == "encoder":
+        assert set(norms["textcat"]) == {"head"}
+
+
+def test_a_scorer_that_gets_nothing_is_an_error() -> None:
+    nlp = made(inline_pipeline("textcat"))
+    assert {
+        f.code for f in judge_gradients(nlp, {"textcat": {"scorer": 0.0, "composer": 1.0}})
+    } == {"no-gradient-at-scorer"}
+    faint = judge_gradients(nlp, {"textcat": {"scorer": 1e-9, "composer": 1.0}})
+    assert [finding.level for finding in faint] == ["warning"]
+    lost = judge_gradients(nlp, {"textcat": {"scorer": float("nan"), "composer": 1.0}})
+    assert [finding.code for finding in lost] == ["not-finite"]
+    # The first step's output layer is zero, and so is all that is below it.
+    first = gradient_norms(nlp, examples(nlp), steps=1)
+    assert {f.code for f in judge_gradients(nlp, first)} == {"no-gradient-at-scorer"} or {
+        f.code for f in judge_gradients(nlp, first)
+    } == {"no-gradient"}
+    assert INLINE

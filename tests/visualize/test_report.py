@@ -1,0 +1,176 @@
+"""The page: complete, inert whatever the texts hold, and of bounded size."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import srsly
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from spacy_latent.pipeline.assessment import assess
+from spacy_latent.visualize.charts import bar, curves, histogram
+from spacy_latent.visualize.elements import Markup, data_block, tag, text
+from spacy_latent.visualize.report import render_report
+from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(1)>",
+    "<!--",
+    "\"'&<b>",
+    "\x00\x1b[31m",
+    "\u202eabc\u2028x",
+    "   ",
+    "&amp;",
+    "日本",
+    "javascript:alert(1)",
+]
+LOG = [
+    {"step": 0, "losses": {"textcat": 1.0}, "scores": {"cats_score": 10.0, "score": 0.1}},
+    {"step": 500, "losses": {"textcat": 0.5}, "scores": {"cats_score": 90.0, "score": 0.9}},
+]
+
+
+class Elements(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self.found}
+
+
+def gallery(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="gallery-data">(.*?)</script>', page)
+    assert found
+    return srsly.json_loads(found[1])
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return keyword_pipeline(TREE, steps=20)
+
+
+@pytest.fixture(scope="module")
+def page(nlp: Language) -> str:
+    found = assess(nlp, keyword_examples(nlp, 40), others={"twin": nlp})
+    return render_report(found, model="a/model", corpus="dev.spacy", training=LOG)
+
+
+def test_the_page_says_it_all_in_one_file(page: str) -> None:
+    for heading in (
+        "Does the task use them?",
+        "How much of them is a simple pattern?",
+        "What they look like",
+        "Agreement with the heads of the references",
+        "By relation",
+        "Agreement between models",
+        "Scores",
+        "Training",
+        "Gallery",
+    ):
+        assert f">{heading}<" in page
+    elements = Elements(page)
+    assert page.startswith("<!DOCTYPE html>")
+    for name, attributes in elements.found:
+        assert "src" not in attributes, "nothing is loaded"
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(key.startswith("on") for key in attributes), "no inline handlers"
+        if name == "svg":
+            assert attributes.get("aria-label") or attributes.get("aria-hidden")
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert re.search(r"default-src &#x27;none&#x27;", page)
+
+
+def test_the_verdict_comes_first(page: str) -> None:
+    body = page[page.index("<body>") :]
+    verdict = body.index('class="verdict')
+    assert verdict < body.index("<h2>") and "Random trees cost" in body[verdict : verdict + 2000]
+
+
+def test_the_gallery_holds_the_structures(nlp: Language, page: str) -> None:
+    data = gallery(page)
+    assert data["layers"] == [{"name": "latent_encoder", "kind": "heads"}]
+    assert data["numbers"] == list(range(1, 41))
+    (example,) = keyword_examples(nlp, 1)
+    doc = nlp(example.predicted)
+    packed, gold, label, percent, score, heads, (layer,) = data["docs"][0]
+    assert packed == " ".join(token.text for token in doc)
+    assert gold == "good" and label == max(doc.cats, key=lambda name: doc.cats[name])
+    assert percent == round(100 * doc.cats[label]) and score == float(label == "good")
+    assert heads == [token.head.i for token in example.reference]
+    (((start, end, decoded, percents),), entropy, depth, agreement) = layer
+    annotation = doc._.latent["latent_encoder"]
+    assert (start, end) == (0, len(doc)) and decoded == annotation.spans[0].decoded.tolist()
+    assert len(percents) == len(doc) and entropy >= 0 and depth >= 0
+    right = sum(own == ref for own, ref in zip(annotation.heads.tolist(), heads))
+    assert agreement == round(100 * right / len(doc))
+
+
+def test_markup_in_texts_labels_and_names_is_inert(nlp: Language) -> None:
+    doc = Doc(nlp.vocab, words=NASTY)
+    reference = doc.copy()
+    for token in reference:
+        token.head, token.dep_ = reference[0], f"<i>{token.i}"
+    reference.cats = {"<u>good": 1.0, "bad": 0.0}
+    found = assess(nlp, [Example(doc, reference)] * 2)
+    page = render_report(found, model="<script>m</script>", corpus="\x00<b>", training=LOG)
+    assert page.count("<script") == 2 and page.count("</script>") == 2
+    assert not Elements(page).names() & {"img", "b>", "i", "u", "iframe", "object"}
+    assert "\x00" not in page and "\x1b" not in page and "<!--" not in page.split("</style>")[1]
+    assert "\u2028" not in page
+    assert gallery(page)["docs"][0][0] == NASTY, "and yet the texts are there as they are"
+
+
+def test_other_kinds_and_texts_without_anything() -> None:
+    chosen = keyword_pipeline(CHOICE, steps=2)
+    page = render_report(assess(chosen, keyword_examples(chosen, 8)), model="m", corpus="c")
+    data = gallery(page)
+    assert data["layers"][0]["kind"] == "items"
+    ((_, _, items, percents),) = data["docs"][0][6][0][0]
+    assert len(items) == len(percents) == 1
+    empty = [Example(chosen.make_doc(t), chosen.make_doc(t)) for t in ("", "one")]
+    page = render_report(assess(chosen, empty), model="m", corpus="c")
+    assert gallery(page)["docs"][0][0] == "" and "no references" in page
+
+
+def test_a_large_gallery_is_thinned_and_says_so(nlp: Language) -> None:
+    found = assess(nlp, keyword_examples(nlp, 60), random=False)
+    whole = render_report(found, model="m", corpus="c")
+    assert "at equal distances" not in whole
+    small = render_report(found, model="m", corpus="c", gallery_bytes=4000)
+    data = gallery(small)
+    kept = len(data["docs"])
+    assert 5 < kept < 60 and f"holds {kept} of the 60 docs" in small
+    assert data["numbers"][0] == 1 and data["numbers"][-1] == 60
+    assert len(srsly.json_dumps(data["docs"])) < 4100
+
+
+def test_markup_escapes_what_is_not_markup() -> None:
+    made = tag("p", "<b>", Markup("<i>x</i>"), None, ["&", 3], class_='a"b', hidden=True, id=None)
+    assert made == '<p class="a&quot;b" hidden>&lt;b&gt;<i>x</i>&amp;3</p>'
+    assert tag("meta", name="x") == '<meta name="x">' and text("\x00\x1b") == "\ufffd\ufffd"
+    block = data_block("d", ["</script>", "<!--", "&", "\u2028"])
+    assert not re.search(r"</script>.*</script>|<!--|&|\u2028", block)
+    with pytest.raises(ValueError):
+        data_block("d", float("nan"))
+
+
+def test_charts() -> None:
+    assert histogram([1, 2, 0], "0", "1").count("<rect") == 3 and "histogram from" in histogram(
+        [], "0", "1"
+    )
+    assert bar(float("nan")).count("<rect") == 1 and "whisker" in bar(0.5, 0.4, 0.6)
+    drawn = curves(
+        "Scores", [0, 10], {"a": [0.0, 1.0], "<b>": [float("nan"), 2.0], "c": [float("nan")] * 2}
+    )
+    assert drawn.count("<polyline") == 2 and "&lt;b&gt;" in drawn
