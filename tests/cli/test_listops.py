@@ -47,7 +47,7 @@ def test_report_counts_hard_trees_beside_controls(trained):
     assert {"latent_encoder", "nearest operator", "flat"} <= set(figures["attachment"])
     assert 0 <= figures["accuracy"] <= 1
     page = (trained / "page.html").read_text()
-    assert page.count("<svg") == 24 and "gold" in page
+    assert page.count("<svg") == 12 and "gold" in page
     assert "page.html" in result.output
 
 
