@@ -21,7 +21,7 @@ from spacy.tokens import Doc
 from spacy_latent.errors import LatentError
 
 EXTENSION = "latent"
-# On a doc without tokens: the span from character 0 to 0.
+# Where a component has put no structure: the span from character 0 to 0.
 EMPTY = ("._.", EXTENSION, 0, 0)
 
 
@@ -35,8 +35,9 @@ class SpanStructure:
         root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
         "items": the chosen tokens. "spans": the first and the last token of each.
         "segments": the first token of each, the token after its last, and its label. "arcs": head
-        and modifier of each, counted as for "heads". "cells" and "parts": the indices of the
-        chosen parts. Tokens count from 0 within the span, but for "heads" and "arcs".
+        and modifier of each, counted as for "heads". "cells": a token of the span and one of the
+        other span. "parts": the indices of the chosen parts. Tokens count from 0 within their
+        span, but for "heads" and "arcs".
     decoded: the best structure, int32.
     parts: ``(P, axes)`` int32, the parts that have a probability above the threshold, or None.
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
@@ -46,6 +47,8 @@ class SpanStructure:
         with a label.
     entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
         float32, or None.
+    other_start, other_end: token offsets in the doc of the text that this span is aligned with;
+        None but for "cells".
     """
 
     start: int
@@ -58,6 +61,8 @@ class SpanStructure:
     alternatives: list[tuple[np.ndarray, float]] = field(default_factory=list)
     labels: tuple[str, ...] | None = None
     entity_probabilities: np.ndarray | None = None
+    other_start: int | None = None
+    other_end: int | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -101,6 +106,16 @@ class Entity:
     probability: float
 
 
+@dataclass(frozen=True)
+class Cell:
+    """An aligned pair of words. source, target: token indices in the doc, of the first and the
+    second text."""
+
+    source: int
+    target: int
+    probability: float
+
+
 # What components may be asked to write; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
 
@@ -120,6 +135,7 @@ ACCESSORS = {
     "tags": "tags",
     "spans": "brackets()",
     "segments": "brackets()",
+    "cells": "cells()",
 }
 
 
@@ -214,6 +230,21 @@ class LatentAnnotation:
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
                 found.append(Bracket(span.start + first, span.start + end, p, *label))
+        return found
+
+    def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
+        """The aligned pairs of words, or all pairs at least ``threshold`` probable; as
+        :meth:`arcs`."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "cells", "cells")
+            if span.other_start is None:
+                raise LatentError(
+                    f"{span.structure} aligns tokens {span.start} to {span.end} with a text that "
+                    "is not known. Set other_start and other_end when writing the structure."
+                )
+            for (i, j), p in self._chosen(span, threshold, alternative):
+                found.append(Cell(span.start + i, span.other_start + j, p))
         return found
 
     @property
@@ -437,8 +468,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 user_data[key] = rest
             else:
                 del user_data[key]
-    if not len(doc):
-        # So that a loop over docs finds an annotation on the empty ones, too.
+    if not spans:
+        # So that a loop over docs finds an annotation on those with nothing to choose from, too.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         first, last = doc[span.start], doc[span.end - 1]
@@ -461,6 +492,11 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 [np.array(decoded, dtype="int32"), float(weight)]
                 for decoded, weight in span.alternatives
             ]
+        if span.other_start is not None and span.other_end is not None:
+            # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
+            other = doc[span.other_start : span.other_end]
+            bounds = [other.start_char - first.idx, other.end_char - first.idx]
+            record["other"] = [*bounds, len(other)]
         user_data[key] = {**user_data.get(key, {}), component: record}
 
 
@@ -479,12 +515,13 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:
         return {}
-    if not len(doc):
-        return {component: [] for key in keys for component in user_data[key]}
     starts = {token.idx: token.i for token in doc}
     ends = {token.idx + len(token): token.i + 1 for token in doc}
     found: dict[str, list[SpanStructure]] = {}
     for key in keys:
+        if key[2] == key[3]:
+            found.update({component: found.get(component, []) for component in user_data[key]})
+            continue
         start, end = starts.get(key[2]), ends.get(key[3])
         if start is None or end is None or start >= end:
             continue
@@ -492,6 +529,12 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
             # Tokens merged or split since then: the structure is of other tokens.
             if record["tokens"] != end - start:
                 continue
+            other_start = other_end = None
+            if "other" in record:
+                first, last, tokens = record["other"]
+                other_start, other_end = starts.get(key[2] + first), ends.get(key[2] + last)
+                if other_start is None or other_end is None or other_end - other_start != tokens:
+                    continue
             found.setdefault(component, []).append(
                 SpanStructure(
                     start,
@@ -504,6 +547,8 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     [(decoded, weight) for decoded, weight in record.get("alternatives", [])],
                     tuple(record["labels"]) if "labels" in record else None,
                     record.get("entity_probabilities"),
+                    other_start,
+                    other_end,
                 )
             )
     return found

@@ -11,7 +11,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 
 from spacy_latent import annotations
-from spacy_latent.annotations import Arc, Bracket, Item, SpanStructure
+from spacy_latent.annotations import Arc, Bracket, Cell, Item, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.latent_encoder import inspect_docs
 from tests.pipeline.small_pipelines import (
@@ -114,6 +114,9 @@ ITEMS = of_kind("items", [1, 3], {(1,): 0.75, (3,): 0.5, (4,): 0.25})
 TAGS = of_kind("tags", [2, 0, 1], {(0, 2): 0.75, (0, 1): 0.25, (1, 0): 1.0, (2, 1): 0.5}, 2, 5)
 SEGMENTS = of_kind("segments", [[0, 2, 5], [2, 3, 0]], {(0, 2, 5): 0.75, (2, 3, 0): 1.0}, 1, 4)
 SPANS = of_kind("spans", [[0, 1], [0, 2]], {(0, 1): 0.75, (1, 2): 0.25, (0, 2): 1.0}, 1, 4)
+CELLS = of_kind("cells", [[0, 1], [1, 0]], {(0, 1): 0.75, (1, 0): 0.5, (1, 1): 0.25}, 0, 2)
+CELLS.other_start, CELLS.other_end = 3, 5
+CELLS.alternatives = [(np.array([[0, 0]], dtype="int32"), 0.5)]
 
 
 def test_parts_that_are_no_tree(doc):
@@ -201,7 +204,38 @@ def test_a_graph_has_arcs_but_no_heads(doc):
         _ = latent.heads
 
 
-@pytest.mark.parametrize("span", [ITEMS, TAGS, SPANS, SEGMENTS], ids=lambda span: span.kind)
+def test_cells(doc):
+    annotations.write(doc, "x", [CELLS])
+    latent = doc._.latent["x"]
+    assert latent.cells() == [Cell(0, 4, 0.75), Cell(1, 3, 0.5)]
+    assert latent.cells(threshold=0.2) == [*latent.cells(), Cell(1, 4, 0.25)]
+    assert latent.cells(alternative=0) == [Cell(0, 3, 0.0)]
+    with pytest.raises(LatentError, match=r"has no arcs: its kind is 'cells'.*cells\(\)"):
+        latent.arcs()
+    annotations.write(doc, "x", [of_kind("cells", [[0, 1]])])
+    with pytest.raises(LatentError, match="Set other_start and other_end"):
+        doc._.latent["x"].cells()
+
+
+def test_cells_go_with_both_texts(doc):
+    annotations.write(doc, "x", [CELLS])
+    together = Doc.from_docs([Doc(vocab, words=["y", "z"]), doc])
+    assert together._.latent["x"].cells() == [Cell(2, 6, 0.75), Cell(3, 5, 0.5)]
+    assert doc[:].as_doc(copy_user_data=True)._.latent["x"].cells() == doc._.latent["x"].cells()
+    assert "x" not in doc[:4].as_doc(copy_user_data=True)._.latent
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[3:5])
+    assert "x" not in doc._.latent
+
+
+def test_a_doc_with_nothing_to_choose_from_has_an_annotation_without_spans(doc):
+    annotations.write(doc, "x", [])
+    assert doc._.latent["x"].spans == [] and doc._.latent["x"].cells() == []
+    annotations.write(doc, "x", [CELLS])
+    assert len(doc._.latent["x"].cells()) == 2
+
+
+@pytest.mark.parametrize("span", [ITEMS, TAGS, SPANS, SEGMENTS, CELLS], ids=lambda span: span.kind)
 def test_every_kind_survives_storage_and_goes_with_its_tokens(doc, span):
     annotations.write(doc, "x", [span])
     stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
@@ -215,8 +249,9 @@ def test_every_kind_survives_storage_and_goes_with_its_tokens(doc, span):
         assert np.array_equal(found.decoded, span.decoded)
         assert np.array_equal(found.parts, span.parts)
         assert np.array_equal(found.probabilities, span.probabilities)
+        assert (found.other_start, found.other_end) == (span.other_start, span.other_end)
     with doc.retokenize() as retokenizer:
-        retokenizer.merge(doc[2:4])
+        retokenizer.merge(doc[1:4])
     assert "x" not in doc._.latent
 
 

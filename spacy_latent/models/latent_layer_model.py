@@ -21,7 +21,9 @@ from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 
-Spans = list[list[tuple[int, int]]]
+# For each doc its spans as (start, end), or its pairs of spans as (start, end, other_start,
+# other_end): token offsets.
+Spans = list[list[tuple[int, ...]]]
 
 # A group of spans is padded to its longest; these bound what that may cost.
 MAX_CELLS = 1 << 22

@@ -9,8 +9,9 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError, LatentWarning
 
-# For each doc its spans as (start, end) token offsets, in order and without overlap.
-SpanGetter = Callable[[Sequence[Doc]], list[list[tuple[int, int]]]]
+# For each doc its spans as (start, end) token offsets, in order and without overlap; or pairs of
+# spans as (start, end, other_start, other_end).
+SpanGetter = Callable[[Sequence[Doc]], list[list[tuple[int, ...]]]]
 
 
 class SentenceSpans:
@@ -26,7 +27,7 @@ class SentenceSpans:
         self.max_length = max_length
         self._warned = False
 
-    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, int]]]:
+    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, ...]]]:
         return [self._split(doc) for doc in docs]
 
     def _starts(self, doc: Doc) -> list[int]:
@@ -38,11 +39,11 @@ class SentenceSpans:
         starts = np.flatnonzero(doc.to_array(SENT_START) == 1).tolist()
         return starts if starts and starts[0] == 0 else [0, *starts]
 
-    def _split(self, doc: Doc) -> list[tuple[int, int]]:
+    def _split(self, doc: Doc) -> list[tuple[int, ...]]:
         if not len(doc):
             return []
         starts = self._starts(doc)
-        spans: list[tuple[int, int]] = []
+        spans: list[tuple[int, ...]] = []
         for start, end in zip(starts, [*starts[1:], len(doc)]):
             pieces = -(-(end - start) // self.max_length)
             if pieces > 1:

@@ -72,12 +72,14 @@ def _read_group(
         z, w = _alternatives(output, layer, group.lengths, alternatives)
         others, weights = _numpy(z), _numpy(w)
     for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
-        start, end = batch.spans[d][s]
+        start, end, *other = batch.spans[d][s]
         if best is None:
             decoded = heads[b, :length].copy()  # type: ignore[index]
         else:
             decoded = structure.decode(best[b], length)
         entry = SpanStructure(start, end, structure.name, kind, decoded)
+        if other:
+            entry.other_start, entry.other_end = other
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
             entry.parts = np.stack(index, 1).astype("int32")
