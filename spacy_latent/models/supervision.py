@@ -89,14 +89,14 @@ def supervise(
 
 def gold_structures(
     examples: Sequence[Example],
-    spans: list[list[tuple[int, int]]],
+    spans: list[list[tuple[int, ...]]],
     component: str,
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:
     """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
     or for dependency trees the heads of a parsed reference."""
     return [
-        [_gold(example, start, end, component, structure) for start, end in doc_spans]
+        [_gold(example, start, end, component, structure) for start, end, *_ in doc_spans]
         for example, doc_spans in zip(examples, spans, strict=True)
     ]
 

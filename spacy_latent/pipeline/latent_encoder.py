@@ -331,7 +331,7 @@ class LatentEncoder(TrainablePipe):
         structure = latent_layer(self.model).structure
         made: list[Supervision] = []
 
-        def supervision(spans: list[list[tuple[int, int]]]) -> Supervision:
+        def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
             gold = gold_structures(examples, spans, self.name, structure)
             made.append(Supervision(gold, self.cfg["supervision"], self.cfg["teacher_forcing"]))
             return made[0]
