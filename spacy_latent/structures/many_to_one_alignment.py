@@ -21,7 +21,8 @@ class ManyToOneAlignment(Alignment):
     unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
 
     Rows are independent: marginals are the softmax of each, decomposable attention (Parikh et al.
-    2016, equation 2), and SparseMAP is sparsemax of each (Martins and Astudillo 2016).
+    2016, equation 2), and SparseMAP is sparsemax of each (Martins and Astudillo 2016), with
+    ``unaligned`` the projection on {p ≥ 0, Σp ≤ 1}.
     """
 
     tractable = frozenset(
@@ -65,13 +66,22 @@ class ManyToOneAlignment(Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Exact; the last two arguments have no effect. The alignments are those that sparsemax of
-        all rows gives to a common uniform number (systematic sampling, Madow 1949)."""
+        """Exact; the last two arguments have no effect. The alignments are those that the rows of
+        the mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        from spacy_latent.kernels.simplex import capped_simplex, sparsemax
+
         prepared, lengths = self.prepare(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
-        dense = OneOfN().sparsemap(rows, sizes).mean
+        if self.unaligned:
+            # No part stands for a word alone, so nothing is taken off for its share.
+            sizes = sizes - (sizes > 0).to(sizes)
+            dense = capped_simplex(rows[:, 1:], sizes, 1, False, self.name)
+            alone = torch.where(sizes > 0, 1 - dense.sum(1), 0.0).clamp_min(0.0)
+            dense = torch.cat([alone[:, None], dense], 1)
+        else:
+            dense = sparsemax(rows, sizes, self.name)
         mean = self._cells(dense, prepared)
-        # Only what has a share, in the order of the cells; a word alone is left out at the end.
+        # Only what has a share, in the order of the cells.
         flat = dense.view(len(prepared), -1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
