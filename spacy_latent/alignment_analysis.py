@@ -141,26 +141,27 @@ def score_alignment(
 
 
 def build_alignment_scorer_v1(
-    component: str = "latent_textcat", sure: str = "sure", possible: str = "possible"
-) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, and those of
-    :func:`score_alignment`, whose arguments it takes. The tokens of the reference must be those of
-    the prediction."""
-    return partial(
-        _score_pairs, latent_component=component, latent_sure=sure, latent_possible=possible
-    )
+    component: str = "latent_textcat",
+    sure: str = "sure",
+    possible: str = "possible",
+    multi_label: bool = False,
+) -> Callable[..., dict[str, Any]]:
+    """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
+    of ``textcat_multilabel``, and those of :func:`score_alignment`, whose arguments are the others.
+    The tokens of the reference must be those of the prediction."""
+    align = partial(score_alignment, component=component, sure=sure, possible=possible)
+    return partial(_score_pairs, align=align, multi_label=multi_label)
 
 
 def _score_pairs(
     examples: Iterable[Example],
     *,
-    latent_component: str,
-    latent_sure: str,
-    latent_possible: str,
+    align: Callable[..., dict[str, float]],
+    multi_label: bool,
     **options: Any,
 ) -> dict[str, Any]:
-    from spacy.pipeline.textcat import textcat_score
+    from spacy.scorer import Scorer
 
     examples = list(examples)
-    aligned = score_alignment(examples, latent_component, latent_sure, latent_possible)
-    return {**textcat_score(examples, **options), **aligned}
+    scores = Scorer.score_cats(examples, "cats", multi_label=multi_label, **options)
+    return {**scores, **align(examples)}

@@ -85,10 +85,10 @@ def config_of(structure: str, estimator: str) -> dict[str, Any]:
     }
 
 
-def halves(nlp: Language, text: str) -> Doc:
-    """The text as a pair of texts."""
+def with_its_reverse(nlp: Language, text: str) -> Doc:
+    """The text and its words in reverse as a pair of texts."""
     words = text.split()
-    return make_pair_doc(nlp, words[: len(words) // 2], words[len(words) // 2 :])
+    return make_pair_doc(nlp, words, words[::-1])
 
 
 def encoder(structure: str, estimator: str) -> Language:
@@ -111,7 +111,7 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
     parts, texts = STRUCTURES[structure]().parts, TEXTS
     if "DenseMarginalization" in estimator and parts != "items":
         texts = SHORTEST if parts in ("tags", "transitions", "segments") else SHORT
-    make_doc = partial(halves, nlp) if parts == "cells" else nlp.make_doc
+    make_doc = partial(with_its_reverse, nlp) if parts == "cells" else nlp.make_doc
     examples = [
         Example.from_dict(make_doc(text), {"cats": {"A": i == 0, "B": i > 0}})
         for i, text in enumerate(texts)
