@@ -89,10 +89,14 @@ def split_paraphrases(
     parts = {}
     for name, part in (("train", order[fifth:]), ("dev", order[:fifth])):
         examples = [(pair, PARAPHRASE) for pair in part]
+        known = {pair.second: {word.lower() for word in pair.second} for pair in part}
         for pair in part:
-            others = [other.second for other in part if other.second != pair.second]
+            own = {word.lower() for word in pair.first}
+            others = [words for words in known if words != pair.second]
             rng.shuffle(others)
-            closest = sorted(others, key=lambda words: _shared(pair.first, words))[-1:]
+            # The share of words in common (Jaccard).
+            shared = {words: len(own & known[words]) / len(own | known[words]) for words in others}
+            closest = sorted(others, key=lambda words: shared[words])[-1:]
             examples += [
                 (Paraphrase(pair.first, words, (), ()), OTHER)
                 for words in dict.fromkeys([*closest, *others[:1]])
@@ -100,12 +104,6 @@ def split_paraphrases(
         rng.shuffle(examples)
         parts[name] = examples
     return parts
-
-
-def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> float:
-    """Share of the words of both that they share (Jaccard)."""
-    one, other = ({word.lower() for word in words} for words in (first, second))
-    return len(one & other) / max(len(one | other), 1)
 
 
 def write_examples(path: Path, examples: list[tuple[Paraphrase, str]], gold: bool) -> None:

@@ -131,8 +131,8 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
 
     # One more than two: a listener's gradients reach the structure one update later.
     for _ in range(3):
-        for example in examples:
-            example.predicted = make_doc(example.reference.text)
+        for example, text in zip(examples, texts):
+            example.predicted = make_doc(text)
         nlp.update(examples, sgd=optimizer)
     scorer = [
         name for name, _ in shim.module.named_parameters() if name.startswith("latent.scorer")
