@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import spacy
 import srsly
 import typer
+from spacy.cli._util import app as spacy_app
 from spacy.tokens import DocBin
+from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
-from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
 
 app = typer.Typer()
@@ -60,3 +65,27 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path):
 def test_what_is_not_there_is_named(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
     assert result.exit_code == 1 and "not exist" in result.output
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("pairs_*.cfg")), ids=lambda path: path.stem)
+def test_shipped_configs_train_and_apply(config, tmp_path):
+    rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(tmp_path / "pairs.jsonl", rows)
+    nlp = spacy.blank("en")
+    made = list(read_docs(nlp, tmp_path / "pairs.jsonl"))
+    DocBin(docs=made).to_disk(tmp_path / "pairs.spacy")
+    suffix = Path(load_config(config)["paths"]["train"]).suffix
+    data = tmp_path / f"pairs{suffix}"
+    overrides = [f"--paths.train={data}", f"--paths.dev={data}", "--training.max_steps=2"]
+    runner = CliRunner()
+    command = ["train", str(config), "-o", str(tmp_path), *overrides]
+    result = runner.invoke(spacy_app, [*command, "--training.eval_frequency=2"])
+    assert result.exit_code == 0, result.output
+    paths = [str(tmp_path / name) for name in ("model-last", "pairs.spacy", "out.spacy")]
+    result = runner.invoke(spacy_app, ["apply", *paths])
+    assert result.exit_code == 0, result.output
+    for doc in DocBin().from_disk(tmp_path / "out.spacy").get_docs(nlp.vocab):
+        assert doc.cats and doc._.latent[NAME].spans
