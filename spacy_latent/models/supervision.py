@@ -96,13 +96,13 @@ def gold_structures(
     """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
     or for dependency trees the heads of a parsed reference."""
     return [
-        [_gold(example, start, end, component, structure) for start, end, *_ in doc_spans]
+        [_gold(example, offsets, component, structure) for offsets in doc_spans]
         for example, doc_spans in zip(examples, spans, strict=True)
     ]
 
 
 def _gold(
-    example: Example, start: int, end: int, component: str, structure: Structure
+    example: Example, offsets: tuple[int, ...], component: str, structure: Structure
 ) -> np.ndarray | None:
     reference = example.reference
     if len(reference) != len(example.predicted):
@@ -110,7 +110,8 @@ def _gold(
     kind = structure.parts if structure.annotation == "parts" else structure.annotation
     annotation = reference._.latent.get(component)
     for span in annotation.spans if annotation is not None else ():
-        if (span.start, span.end) == (start, end):
+        here = (span.start, span.end, span.other_start, span.other_end)[: len(offsets)]
+        if here == offsets:
             if span.kind != kind:
                 raise LatentError(
                     f"The reference has {span.kind} for {component!r} and {structure.name} is made "
@@ -119,6 +120,7 @@ def _gold(
             return span.decoded
     if kind != "heads" or not reference.has_annotation("HEAD"):
         return None
+    start, end = offsets
     heads = [token.head.i for token in reference[start:end]]
     if not all(start <= head < end for head in heads):
         return None

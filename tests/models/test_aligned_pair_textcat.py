@@ -14,6 +14,8 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
+from spacy_latent import annotations
+from spacy_latent.annotations import SpanStructure
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
 from spacy_latent.layers.base import PartScorer
@@ -300,3 +302,33 @@ def test_the_loss_of_each_alignment_trains_it():
     count = found.made.weights.shape[0]
     assert count > 1 and found.logits.shape == (count, len(PAIRS), 2)
     torch.testing.assert_close(found.made.weights.sum(0), torch.ones(len(PAIRS)))
+
+
+def test_an_encoder_learns_gold_alignments():
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    parts = {
+        "structure": misc("MonotoneAlignment", moves="needleman_wunsch"),
+        "scorer": misc("CellScorer"),
+        "composer": misc("AlignedComparison"),
+        "span_getter": misc("PairSpans"),
+    }
+    nlp.add_pipe(
+        "latent_encoder", config={"model": {"tok2vec": TOK2VEC, **parts}, "supervision": 1.0}
+    )
+    gold = [[0, 1], [1, 2]]
+    reference, predicted = (make_pair_doc(nlp, "red house", "a red house") for _ in range(2))
+    span = SpanStructure(0, 2, "gold", "cells", np.array(gold), other_start=2, other_end=5)
+    annotations.write(reference, "latent_encoder", [span])
+    made = [Example(predicted, reference)]
+    nlp.initialize(lambda: made)
+    optimizer = nlp.resume_training()
+    optimizer.learn_rate = 0.02
+    losses = [nlp.update(made, sgd=optimizer)["latent_encoder_supervision"] for _ in range(30)]
+    assert losses[-1] < 0.3 * losses[0]
+    (found,) = nlp(make_pair_doc(nlp, "red house", "a red house"))._.latent["latent_encoder"].spans
+    assert found.decoded.tolist() == gold
+    # A gold alignment with another text is none of this pair.
+    span.other_start = 3
+    annotations.write(reference, "latent_encoder", [span])
+    assert nlp.update(made)["latent_encoder_supervision"] == 0.0
