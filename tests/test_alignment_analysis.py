@@ -12,6 +12,7 @@ from spacy_latent import annotations
 from spacy_latent.alignment_analysis import (
     alignment_scores,
     diagonal,
+    f1_difference,
     nearest_same_word,
     same_word,
     score_alignment,
@@ -37,6 +38,17 @@ def test_no_links_at_all():
     assert alignment_scores([[]], [[(0, 0)]]).error_rate == 1.0
     with pytest.raises(ValueError, match="zip"):
         alignment_scores([[]], [])
+
+
+def test_differences_are_of_the_same_pairs():
+    sure = [[(0, 0)], [(1, 1)], [(0, 1)], [(1, 0)]]
+    wrong = [[(5, 5)]] * 4
+    assert f1_difference(sure, sure, sure, sure) == (0.0, 0.0)
+    assert f1_difference(sure, wrong, sure, sure) == (1.0, 1.0)
+    half = [*sure[:2], *wrong[:2]]
+    low, high = f1_difference(sure, half, sure, sure)
+    assert 0 <= low < 0.5 < high <= 1
+    assert (low, high) == f1_difference(sure, half, sure, sure)
 
 
 def test_controls():

@@ -21,7 +21,7 @@ COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 
 def model_row(path: Path, corpus: Path) -> Row:
     """What a pipeline reaches on a corpus: its accuracy with a 95 % interval, and where references
-    have alignments under "sure", the scores of its best alignments."""
+    have alignments under "sure", the scores of its best alignments, and those."""
     import spacy
 
     from spacy_latent.alignment_analysis import alignment_scores, links_of
@@ -41,7 +41,7 @@ def model_row(path: Path, corpus: Path) -> Row:
     gold = [_gold(example.reference) for example in examples]
     if any(gold):
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
-        row |= vars(alignment_scores(links, *zip(*filter(None, gold))))
+        row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
     return row
 
 
@@ -60,8 +60,29 @@ def control_rows(corpus: Path) -> list[Row]:
             first, second = (doc.spans[key][0] for key in (FIRST, SECOND))
             links = control([t.text for t in first], [t.text for t in second])
             found.append([(first.start + i, second.start + j) for i, j in links])
-        rows.append({"name": name, **vars(alignment_scores(found, *zip(*(g for _, g in docs))))})
+        scores = alignment_scores(found, *zip(*(gold for _, gold in docs)))
+        rows.append({"name": name, **vars(scores), "links": found})
     return rows
+
+
+def compare(rows: list[Row], beside: str, corpus: Path) -> None:
+    """Give each row that has alignments the interval of its F1 less that of the row ``beside``."""
+    import spacy
+
+    from spacy_latent.alignment_analysis import f1_difference
+    from spacy_latent.corpora.text_pairs import read_docs
+
+    aligned = {row["name"]: row.pop("links") for row in rows if "links" in row}
+    if not aligned:
+        return
+    if beside not in aligned:
+        msg.fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.", exits=1)
+    gold = [_gold(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
+    sure, possible = zip(*filter(None, gold))
+    for row in rows:
+        if row["name"] in aligned and row["name"] != beside:
+            both = aligned[row["name"]], aligned[beside]
+            row["difference"] = f1_difference(*both, sure, possible)
 
 
 def _gold(doc: Doc) -> tuple[Any, Any] | None:
@@ -76,20 +97,30 @@ def _best(doc: Doc) -> str:
     return max(sorted(doc.cats), key=lambda label: doc.cats[label], default="")
 
 
-def main(corpus: Path, models: list[Path], metrics: Path | None = None) -> None:
+def main(
+    corpus: Path,
+    models: list[Path],
+    metrics: Path | None = None,
+    beside: str = "nearest same word",
+) -> None:
     """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
-    percent; and write them to METRICS."""
+    percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
+    the F1 less that of the row BESIDE."""
     for path in (corpus, *models):
         if not path.exists():
             msg.fail(f"{path} does not exist.", exits=1)
     rows = [*(model_row(path, corpus) for path in models), *control_rows(corpus)]
+    compare(rows, beside, corpus)
     columns = [column for column in COLUMNS if any(column in row for row in rows)]
+    titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}
+    intervals = [key for key in titles if any(key in row for row in rows)]
     table = []
     for row in rows:
         shown = [f"{100 * row[column]:.1f}" if column in row else "" for column in columns]
-        interval = " to ".join(f"{100 * bound:.1f}" for bound in row.get("interval", ()))
-        table.append((row["name"], *shown, interval))
-    header = ("", *columns, "95 % interval of accuracy")
+        for key in intervals:
+            shown.append(" to ".join(f"{100 * bound:.1f}" for bound in row.get(key, ())))
+        table.append((row["name"], *shown))
+    header = ("", *columns, *(titles[key] for key in intervals))
     msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,12 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     rows = srsly.read_json(metrics)
     assert rows["mine"]["accuracy"] == rows["mine"]["f1"] == 1.0
     assert rows["mine"]["error_rate"] == 0.0
+    low, high = rows["mine"]["difference"]
+    assert 0 <= low <= high <= 1 and "difference" not in rows["nearest same word"]
+    result = CliRunner().invoke(
+        app, [str(tmp_path / "dev.spacy"), str(path), "--beside", "nothing"]
+    )
+    assert result.exit_code == 1 and "no row 'nothing'" in result.output
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
 
 
