@@ -21,7 +21,8 @@ class PartScorer(nn.Module):
     """Token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts ``(B, *parts)``.
 
     For trees the parts are arcs: ``(B, n+1, n+1)``, ``[b, head, modifier]``, with node 0 the root.
-    Values at padding may be anything.
+    For cells the tokens are those of a first text and then at once those of a second, lengths
+    ``(B, 2)``. Values at padding may be anything.
 
     parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
     decides: name of the structure whose decisions it scores while they are taken, so that the
@@ -43,7 +44,8 @@ class PartScorer(nn.Module):
 
 class Composer(nn.Module):
     """Token vectors ``(B, n, d)`` through structures ``(B, *parts)``, hard or soft, to vectors
-    ``(B, n, output_width)``. Rows at padding may be anything finite.
+    ``(B, n, output_width)``. Rows at padding may be anything finite. Of two texts as a scorer has
+    them.
 
     output_width: width of the result.
     requires_hard: whether the structures must be 0/1.

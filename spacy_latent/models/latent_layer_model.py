@@ -34,11 +34,12 @@ INITIAL_GAIN = 0.25
 
 @dataclass
 class Group:
-    """Spans that are padded to a common length.
+    """Spans, or pairs of spans, that are padded to a common length.
 
     members: for each of the B spans its doc and its place among the doc's spans.
-    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding.
-    lengths: ``(B,)`` int64.
+    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. Of a pair those of the
+        first span, and then at once those of the second.
+    lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
     """
 
     members: list[tuple[int, int]]
@@ -70,17 +71,15 @@ def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS
         )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
     total = int(offsets[-1])
+    paired = any(len(span) == 4 for doc_spans in spans for span in doc_spans)
     flat = []
     for d, (doc_spans, length) in enumerate(zip(spans, lengths)):
-        last = 0
-        for s, (start, end) in enumerate(doc_spans):
-            if not last <= start < end <= length:
-                raise LatentError(
-                    f"The span getter gave the spans {doc_spans[:10]} for a doc of {length} "
-                    "tokens. Spans must hold tokens of the doc, in order and without overlap."
-                )
-            last = end
-            flat.append((end - start, d, s, int(offsets[d]) + start))
+        _check_spans(doc_spans, length, paired)
+        offset = int(offsets[d])
+        for s, (start, end, *other) in enumerate(doc_spans):
+            other_start, other_end = other or (end, end)
+            size = end - start + other_end - other_start
+            flat.append((size, d, s, offset + start, end - start, offset + other_start))
     flat.sort(key=lambda entry: -entry[0])
     groups: list[Group] = []
     begin = 0
@@ -94,15 +93,36 @@ def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS
         ):
             stop += 1
         part = flat[begin:stop]
-        sizes = np.array([entry[0] for entry in part], dtype="int64")
-        first = np.array([entry[3] for entry in part], dtype="int64")
+        sizes, _, _, first, first_size, second = np.array(part, dtype="int64").T[:, :, None]
         column = np.arange(longest)
-        rows = np.where(column < sizes[:, None], first[:, None] + column, total)
-        groups.append(
-            Group([(d, s) for _, d, s, _ in part], torch.from_numpy(rows), torch.from_numpy(sizes))
-        )
+        rows = first + column
+        if paired:
+            rows = np.where(column < first_size, rows, second + column - first_size)
+            own = np.concatenate([first_size, sizes - first_size], 1)
+        else:
+            own = sizes[:, 0]
+        rows = np.where(column < sizes, rows, total)
+        members = [(d, s) for _, d, s, *_ in part]
+        groups.append(Group(members, torch.from_numpy(rows), torch.from_numpy(own)))
         begin = stop
     return groups
+
+
+def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> None:
+    """Refuse spans of a doc that hold something else than its tokens, or some of them twice."""
+    last = 0
+    for start, end in sorted(span[k : k + 2] for span in spans for k in range(0, len(span), 2)):
+        if not last <= start < end <= length:
+            raise LatentError(
+                f"The span getter gave the spans {spans[:10]} for a doc of {length} tokens. Spans "
+                "must hold tokens of the doc, in order and without overlap."
+            )
+        last = end
+    if spans != sorted(spans) or any(len(span) != (4 if paired else 2) for span in spans):
+        raise LatentError(
+            f"The span getter gave the spans {spans[:10]}; expected all as (start, end), or all as "
+            "(start, end, other_start, other_end), in the order of the text."
+        )
 
 
 class SpanModule(nn.Module):

@@ -117,6 +117,9 @@ class LatentShim(PyTorchShim):
             module.eval()
 
         def backprop(gradient: Tensor) -> Tensor:
+            if not rows.requires_grad:
+                # Nothing was composed, as of pairs of which one text is empty.
+                return torch.zeros_like(inputs[0])
             gradients = [gradient.to(rows.dtype)]
             roots = [rows]
             if penalty is not None:

@@ -87,53 +87,98 @@ def build_latent_text_classifier_v1(
     from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
     from spacy_latent.structures.spanning_tree import SpanningTree
 
-    used = {
-        "first": use_reduce_first,
-        "last": use_reduce_last,
-        "max": use_reduce_max,
-        "mean": use_reduce_mean,
-    }
-    pooling = tuple(kind for kind, on in used.items() if on)
-    if not pooling:
+    return build_text_classifier(
+        NAME,
+        tok2vec,
+        exclusive_classes,
+        structure or SpanningTree(),
+        scorer or build_biaffine_scorer_v1(),
+        estimator or ScoreFunction(control_variate=SelfCritical()),
+        composer or build_graph_convolution_v1(),
+        span_getter or DocSpans(max_length=512),
+        pooling={
+            "first": use_reduce_first,
+            "last": use_reduce_last,
+            "max": use_reduce_max,
+            "mean": use_reduce_mean,
+        },
+        texts=1,
+        scorer_learn_rate=scorer_learn_rate,
+        entropy_weight=entropy_weight,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+        nO=nO,
+    )
+
+
+def build_text_classifier(
+    name: str,
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure,
+    scorer: ScorerBuilder,
+    estimator: Estimator,
+    composer: ComposerBuilder,
+    span_getter: SpanGetter,
+    *,
+    pooling: dict[str, bool],
+    texts: int,
+    scorer_learn_rate: float,
+    entropy_weight: float,
+    temperature: float | Iterable[float],
+    dropout: float | None,
+    mixed_precision: bool,
+    nO: int | None,
+) -> Model[list[Doc], Floats2d]:
+    """The model of a classifier, whatever its structures are of.
+
+    pooling: which of the poolings of text_layer_model are used.
+    texts: how many texts of a doc are pooled apart.
+    """
+    used = tuple(kind for kind, on in pooling.items() if on)
+    if not used:
         raise LatentError(
-            "LatentTextClassifier: no reduction is used. Set at least one of use_reduce_first, "
-            "use_reduce_last, use_reduce_max and use_reduce_mean to true."
+            f"{name}: no reduction is used. Set at least one of use_reduce_first, use_reduce_last, "
+            "use_reduce_max and use_reduce_mean to true."
         )
     known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
-    texts = build_text_layer_model(
+    latent = build_text_layer_model(
         input_width=known,
-        pooling=pooling,
-        structure=structure or SpanningTree(),
-        estimator=estimator or ScoreFunction(control_variate=SelfCritical()),
-        scorer=scorer or build_biaffine_scorer_v1(),
-        composer=composer or build_graph_convolution_v1(),
+        pooling=used,
+        texts=texts,
+        structure=structure,
+        estimator=estimator,
+        scorer=scorer,
+        composer=composer,
         scorer_learn_rate=scorer_learn_rate,
         entropy_weight=entropy_weight,
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
     )
-    return classifier(tok2vec, texts, init, exclusive_classes, span_getter, nO)
+    return classifier(name, tok2vec, latent, init, exclusive_classes, span_getter, nO)
 
 
 def classifier(
+    name: str,
     tok2vec: Model[list[Doc], list[Floats2d]],
-    texts: Model,
+    latent: Model,
     init: Callable,
     exclusive_classes: bool,
-    span_getter: SpanGetter | None,
+    span_getter: SpanGetter,
     nO: int | None,
 ) -> Model[list[Doc], Floats2d]:
     """The model of an embedder, a text layer and a linear layer."""
-    output: Model = Linear(nO, texts.maybe_get_dim("nO"), init_W=zero_init)
+    output: Model = Linear(nO, latent.maybe_get_dim("nO"), init_W=zero_init)
     model: Model = Model(
-        NAME,
+        name,
         forward,
         init=init,
-        layers=[tok2vec, texts, output],
+        layers=[tok2vec, latent, output],
         dims={"nO": nO},
         attrs={
-            "span_getter": span_getter or DocSpans(max_length=512),
+            "span_getter": span_getter,
             "multi_label": not exclusive_classes,
             "resize_output": resize_output,
         },

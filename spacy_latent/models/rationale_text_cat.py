@@ -26,7 +26,7 @@ from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
 from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
 from spacy_latent.models.latent_text_classifier import classifier, init_output, latent_layer
-from spacy_latent.models.span_getters import SpanGetter
+from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import TextModule, text_layer_model
 from spacy_latent.structures.base import Structure
@@ -126,7 +126,8 @@ def build_rationale_text_cat_v1(
         mixed_precision=mixed_precision,
     )
     embedders = build_embedders(tok2vec, embed, candidates or AllWords())
-    model = classifier(embedders, texts, init, exclusive_classes, span_getter, nO)
+    spans = span_getter or DocSpans(max_length=512)
+    model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
     model.attrs["rationale"] = True
     return model
 
@@ -191,7 +192,7 @@ def build_rationale_module(
         multiplier_rate=multiplier_rate,
         damping=damping,
     )
-    return TextModule(layer, pooling, entropy_weight)
+    return TextModule(layer, pooling, 1, entropy_weight)
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:

@@ -72,9 +72,86 @@ class DocSpans(SentenceSpans):
         return [0]
 
 
+class PairSpans:
+    """The two texts of each doc: the span under ``doc.spans[first]`` and that under
+    ``doc.spans[second]``. Where one of them is empty there is no pair.
+
+    max_length: bound on the tokens of each text. A longer pair is split, both of its texts into as
+        many pieces of nearly equal length, with one warning; no token is left out.
+    """
+
+    def __init__(self, first: str = "a", second: str = "b", max_length: int = 512) -> None:
+        if max_length < 1:
+            raise LatentError(f"PairSpans: max_length is {max_length}, must be >= 1.")
+        if first == second:
+            raise LatentError(f"PairSpans: both texts are under {first!r}; name two span groups.")
+        self.keys = first, second
+        self.max_length = max_length
+        self._warned = False
+
+    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, ...]]]:
+        return [self._split(doc) for doc in docs]
+
+    def texts(self, doc: Doc) -> list[tuple[int, int]]:
+        """Token offsets of the first and the second text.
+
+        Raises LatentError if the doc has tokens and not one span for each text, or they overlap.
+        """
+        return [self._text(doc, key) for key in self.keys]
+
+    def _text(self, doc: Doc, key: str) -> tuple[int, int]:
+        spans = list(doc.spans[key]) if key in doc.spans else None
+        if not len(doc) or spans == []:
+            return 0, 0
+        if spans is None or len(spans) > 1:
+            there = "none" if spans is None else str(len(spans))
+            raise LatentError(
+                f"The doc {doc.text[:40]!r} has {there} of the one span that doc.spans[{key!r}] is "
+                "to hold for one of two texts. Make such docs with "
+                "spacy_latent.corpora.text_pairs.make_pair_doc, and train with the reader "
+                "spacy-latent.TextPairs.v1, which keeps the spans."
+            )
+        return spans[0].start, spans[0].end
+
+    def _split(self, doc: Doc) -> list[tuple[int, ...]]:
+        (start, end), (other_start, other_end) = self.texts(doc)
+        size, other_size = end - start, other_end - other_start
+        if not size or not other_size:
+            return []
+        if start < other_end and other_start < end:
+            raise LatentError(
+                f"The texts of the doc {doc.text[:40]!r} overlap: doc.spans[{self.keys[0]!r}] is "
+                f"tokens {start} to {end} and doc.spans[{self.keys[1]!r}] {other_start} to "
+                f"{other_end}."
+            )
+        pieces = -(-max(size, other_size) // self.max_length)
+        if pieces > 1:
+            self._warn(max(size, other_size))
+        bounds = [start + size * i // pieces for i in range(pieces + 1)]
+        others = [other_start + other_size * i // pieces for i in range(pieces + 1)]
+        pairs = zip(bounds, bounds[1:], others, others[1:])
+        return [pair for pair in pairs if pair[0] < pair[1] and pair[2] < pair[3]]
+
+    def _warn(self, length: int) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"A text of {length} tokens is longer than max_length={self.max_length}: it and "
+                "the other text of its pair are split into pieces, and words are aligned within "
+                "each. Raise max_length of spacy-latent.PairSpans.v1, or shorten the texts. This "
+                "is said once.",
+                LatentWarning,
+                stacklevel=2,
+            )
+
+
 def build_sentence_spans_v1(max_length: int = 128) -> SpanGetter:
     return SentenceSpans(max_length)
 
 
 def build_doc_spans_v1(max_length: int = 128) -> SpanGetter:
     return DocSpans(max_length)
+
+
+def build_pair_spans_v1(first: str = "a", second: str = "b", max_length: int = 512) -> SpanGetter:
+    return PairSpans(first, second, max_length)

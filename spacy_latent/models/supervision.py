@@ -105,16 +105,14 @@ def gold_structures(
     for example, doc_spans in zip(examples, spans, strict=True):
         annotated = _annotated(example, component, structure.name, kind)
         heads = _heads(example) if kind == "heads" and doc_spans else None
-        gold.append(
-            [annotated.get((start, end), _within(heads, start, end)) for start, end in doc_spans]
-        )
+        gold.append([annotated.get(offsets, _within(heads, *offsets[:2])) for offsets in doc_spans])
     return gold
 
 
 def _annotated(
     example: Example, component: str, structure: str, kind: str
-) -> dict[tuple[int, int], np.ndarray]:
-    """What the component's name has on the reference, by span."""
+) -> dict[tuple[int, ...], np.ndarray]:
+    """What the component's name has on the reference, by the offsets of its texts."""
     annotation = example.reference._.latent.get(component)
     if annotation is None or len(example.reference) != len(example.predicted):
         return {}
@@ -124,7 +122,14 @@ def _annotated(
                 f"The reference has {span.kind} for {component!r} and {structure} is made of "
                 f"{kind}. Write annotations of {kind}, or set supervision = 0."
             )
-    return {(span.start, span.end): span.decoded for span in annotation.spans}
+    return {
+        tuple(
+            offset
+            for offset in (span.start, span.end, span.other_start, span.other_end)
+            if offset is not None
+        ): span.decoded
+        for span in annotation.spans
+    }
 
 
 def _heads(example: Example) -> np.ndarray | None:

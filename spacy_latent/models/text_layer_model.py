@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ from spacy_latent.structures.base import Structure
 
 POOLINGS = ("first", "last", "max", "mean")
 
+# Rows (first, end) of a text.
+Range = tuple[int, int]
+
 
 @dataclass
 class TextVectors:
@@ -59,35 +63,39 @@ class Kept:
 
     rows: Tensor
     groups: list[Group]
-    sizes: list[int]
+    docs: int
     drawn: list[Tensor]
 
 
 class TextModule(nn.Module):
-    """Rows ``(N, d)`` to one vector per text and structure.
+    """Rows ``(N, d)`` to one vector per doc and structure.
 
     pooling: which of POOLINGS make a text's vector, one after another, out of those of its tokens.
+    texts: how many texts a doc has, whose vectors make the doc's, one after another.
     entropy_weight: see ``build_latent_text_classifier_v1``.
     """
 
-    def __init__(self, latent: LatentLayer, pooling: tuple[str, ...], entropy_weight: float):
+    def __init__(
+        self, latent: LatentLayer, pooling: tuple[str, ...], texts: int, entropy_weight: float
+    ) -> None:
         super().__init__()
         self.latent = latent
         self.dropout = nn.Dropout(0.0)
         self.pooling = pooling
+        self.texts = texts
         self.entropy_weight = entropy_weight
 
     @property
     def output_width(self) -> int:
-        return self.latent.composer.output_width * len(self.pooling)
+        return self.latent.composer.output_width * len(self.pooling) * self.texts
 
     def forward(
-        self, rows: Tensor, groups: list[Group], sizes: list[int]
+        self, rows: Tensor, groups: list[Group], docs: list[Range], texts: list[Range]
     ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], int, Tensor]]:
-        """sizes: how many rows each text has.
+        """docs: the rows of each doc. texts: those of each text, a doc's together.
 
         RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` in one row, so
-        that there is one gradient; a penalty or None; structures, K, and the texts' features.
+        that there is one gradient; a penalty or None; structures, K, and the docs' features.
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -101,21 +109,22 @@ class TextModule(nn.Module):
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
         tokens = in_order(composed, groups, rows, width)
-        pooled = self.dropout(self._pool(tokens, sizes))
-        weights = self._of_texts(groups, [output.draw for output in outputs], count, len(sizes))
-        log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(sizes))
+        pooled = self.dropout(self._pool(tokens, texts))
+        weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
+        log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(docs))
         flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
         penalty = None
         if self.training:
             penalty = total_penalty(self.latent, groups, outputs, self.entropy_weight)
-        (means,) = _padded(rows.detach()[None], sizes)[0].sum(2)
-        lengths = torch.tensor(sizes, device=rows.device).clamp_min(1)
-        return flat, penalty, (outputs, count, means / lengths[:, None])
+        padded, inside = _padded(rows.detach()[None], docs)
+        means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
+        return flat, penalty, (outputs, count, means)
 
-    def _pool(self, tokens: Tensor, sizes: list[int]) -> Tensor:
-        """Vectors ``(K, N, width)`` of tokens as ``(K, D, output_width)``; 0 for an empty text."""
-        padded, inside = _padded(tokens, sizes)
-        lengths = torch.tensor(sizes, device=tokens.device)
+    def _pool(self, tokens: Tensor, texts: list[Range]) -> Tensor:
+        """Vectors ``(K, N, width)`` of tokens as ``(K, texts, width of each)``; 0 for an empty
+        text."""
+        padded, inside = _padded(tokens, texts)
+        lengths = inside.sum(1)
         pooled = []
         for kind in self.pooling:
             if kind == "mean":
@@ -129,41 +138,42 @@ class TextModule(nn.Module):
             elif kind == "first":
                 pooled.append(padded[:, :, 0])
             else:
-                text = torch.arange(len(sizes), device=tokens.device)
+                text = torch.arange(len(texts), device=tokens.device)
                 pooled.append(padded[:, text, (lengths - 1).clamp_min(0)])
         return torch.cat(pooled, -1)
 
-    def _of_texts(self, groups: list[Group], draws: list[Draw], count: int, texts: int) -> Tensor:
-        """Weights ``(K, D)``. The structures of a text's spans are taken together by their place
+    def _of_docs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
+        """Weights ``(K, D)``. The structures of a doc's spans are taken together by their place
         among the K."""
-        result = torch.zeros(count, texts)
+        result = torch.zeros(count, docs)
         result[0] = 1.0
         if not draws:
             return result
         result = result.to(draws[0].weights)
         weights = torch.cat([_up_to(draw.weights, count) for draw in draws], 1)
-        text = torch.tensor([d for group in groups for d, _ in group.members], device=result.device)
-        first = torch.full((texts,), len(text), device=result.device)
-        first = first.scatter_reduce(0, text, torch.arange(len(text)).to(text), "amin")
-        has = first < len(text)
-        result = torch.where(has, weights[:, first.clamp_max(len(text) - 1)], result)
-        if bool((weights.detach() - result.detach()[:, text]).abs().gt(1e-4).any()):
+        doc = torch.tensor([d for group in groups for d, _ in group.members], device=result.device)
+        first = torch.full((docs,), len(doc), device=result.device)
+        first = first.scatter_reduce(0, doc, torch.arange(len(doc)).to(doc), "amin")
+        has = first < len(doc)
+        result = torch.where(has, weights[:, first.clamp_max(len(doc) - 1)], result)
+        if bool((weights.detach() - result.detach()[:, doc]).abs().gt(1e-4).any()):
             raise LatentError(
                 f"A text has several spans, each with weighted structures of its own, and "
                 f"{self.latent.estimator.name} needs one structure for a whole text. Use "
-                "spacy-latent.DocSpans.v1 with a larger max_length as the span_getter."
+                "spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with a larger "
+                "max_length as the span_getter."
             )
         return result
 
-    def log_probs(self, groups: list[Group], draws: list[Draw], count: int, texts: int) -> Tensor:
-        """``(K, D)``, summed over the spans of each text."""
-        total: Tensor = torch.zeros(count, texts)
+    def log_probs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
+        """``(K, D)``, summed over the spans of each doc."""
+        total: Tensor = torch.zeros(count, docs)
         for group, draw in zip(groups, draws):
             if draw.log_probs is None:
                 continue
-            text = torch.tensor([d for d, _ in group.members], device=draw.log_probs.device)
+            doc = torch.tensor([d for d, _ in group.members], device=draw.log_probs.device)
             own = _up_to(draw.log_probs, count)
-            total = total.to(own).index_add(1, text, own)
+            total = total.to(own).index_add(1, doc, own)
         return total if not draws else total.to(draws[0].weights)
 
     def again(self, kept: Kept) -> Tensor:
@@ -176,7 +186,7 @@ class TextModule(nn.Module):
             structure, scores = latent.score(vectors, lengths)
             log_probs = structure.log_prob(z, scores, lengths)
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
-        return self.log_probs(kept.groups, draws, len(kept.drawn[0]), len(kept.sizes))
+        return self.log_probs(kept.groups, draws, len(kept.drawn[0]), kept.docs)
 
 
 def _up_to(part: Tensor, count: int) -> Tensor:
@@ -186,12 +196,12 @@ def _up_to(part: Tensor, count: int) -> Tensor:
     return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
 
 
-def _padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Rows ``(K, N, width)`` as ``(K, D, longest, width)`` with zeros, and what is inside."""
-    lengths = torch.tensor(sizes, dtype=torch.int64)
-    column = torch.arange(int(lengths.max()) if sizes else 0)
-    inside = column < lengths[:, None]
-    place = torch.where(inside, (lengths.cumsum(0) - lengths)[:, None] + column, rows.shape[1])
+def _padded(rows: Tensor, ranges: list[Range]) -> tuple[Tensor, Tensor]:
+    """Rows ``(K, N, width)`` as ``(K, ranges, longest, width)`` with zeros, and what is inside."""
+    first, end = torch.tensor(ranges, dtype=torch.int64).view(-1, 2).unbind(1)
+    column = torch.arange(int((end - first).max()) if ranges else 0)
+    inside = column < (end - first)[:, None]
+    place = torch.where(inside, first[:, None] + column, rows.shape[1])
     zero = rows.new_zeros(len(rows), 1, rows.shape[2])
     return torch.cat([rows, zero], 1)[:, place.to(rows.device)], inside.to(rows.device)
 
@@ -200,6 +210,7 @@ def build_text_module(
     input_width: int,
     *,
     pooling: tuple[str, ...],
+    texts: int,
     structure: Structure,
     estimator: Estimator,
     scorer: ScorerBuilder,
@@ -207,13 +218,14 @@ def build_text_module(
     entropy_weight: float,
 ) -> TextModule:
     latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return TextModule(latent, pooling, entropy_weight)
+    return TextModule(latent, pooling, texts, entropy_weight)
 
 
 def build_text_layer_model(
     *,
     input_width: int | None,
     pooling: tuple[str, ...],
+    texts: int,
     structure: Structure,
     estimator: Estimator,
     scorer: ScorerBuilder,
@@ -226,6 +238,7 @@ def build_text_layer_model(
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
+    texts: how many texts each doc has that are pooled on their own: 1, or 2 for pairs of spans.
     Its backprop takes the gradients of vectors, weights and log_probs and returns those of the
     rows. For the arguments see ``build_latent_text_classifier_v1``.
     """
@@ -234,6 +247,7 @@ def build_text_layer_model(
     build = partial(
         build_text_module,
         pooling=pooling,
+        texts=texts,
         structure=structure,
         estimator=estimator,
         scorer=scorer,
@@ -308,12 +322,13 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
     prepare(model)
     backprop_rows = None
+    ends = list(accumulate(sizes, initial=0))
+    docs = list(zip(ends, ends[1:]))
+    given = (rows, groups, docs, docs if shim.module.texts == 1 else pair_ranges(docs, spans))
     if is_train:
-        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(
-            (rows, groups, sizes)
-        )
+        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(given)
     else:
-        result, _, (outputs, count, features) = shim.predict((rows, groups, sizes))
+        result, _, (outputs, count, features) = shim.predict(given)
         if not torch.isfinite(result).all():
             raise LatentError(
                 "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
@@ -340,6 +355,22 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     return made, backprop
 
 
+def pair_ranges(docs: list[Range], spans: Spans) -> list[Range]:
+    """Rows of the first and the second text of each doc, in turns; none where there is no pair."""
+    ranges = []
+    for (begin, _), pairs in zip(docs, spans):
+        if not all(len(pair) == 4 for pair in pairs):
+            raise LatentError(
+                f"The span getter gave {pairs[:3]} for a doc of two texts; expected (start, end, "
+                "other_start, other_end) for each pair. Use spacy-latent.PairSpans.v1."
+            )
+        for side in (0, 2):
+            first = min((pair[side] for pair in pairs), default=0)
+            end = max((pair[side + 1] for pair in pairs), default=0)
+            ranges.append((begin + first, begin + end))
+    return ranges
+
+
 def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
     """What :func:`inner_step` needs of an update."""
     shim: Any = model.shims[0]
@@ -347,7 +378,7 @@ def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device).clone()
     drawn = [output.draw.z for output in made.batch.outputs]
-    return Kept(rows, made.batch.groups, [len(array) for array in arrays], drawn)
+    return Kept(rows, made.batch.groups, len(arrays), drawn)
 
 
 def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:

@@ -193,7 +193,8 @@ class LatentTextCategorizer(TextCategorizer):
         if "multi_label" not in model.attrs or not model.has_ref("latent"):
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no latent structures. Use "
-                'model.@architectures = "spacy-latent.LatentTextClassifier.v1".'
+                'model.@architectures = "spacy-latent.LatentTextClassifier.v1", or for docs of two '
+                'texts "spacy-latent.AlignedPairTextCat.v1".'
             )
         if model.attrs["multi_label"] != self.multi_label:
             wanted = str(not self.multi_label).lower()

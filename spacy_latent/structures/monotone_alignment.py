@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.structures.base import Structure
+from spacy_latent.structures.alignment import Alignment
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
-class MonotoneAlignment(Structure):
+class MonotoneAlignment(Alignment):
     """Alignments that keep the order of the words. Scores ``(B, N, M)``, ``[b, i, j]`` for word i
     of the first and word j of the second sentence; lengths ``(B, 2)``, or ``(B,)`` where both are
     as long. Where one sentence is empty, there is one alignment, the empty one.
@@ -30,9 +30,6 @@ class MonotoneAlignment(Structure):
     MAP, sums and samples are O(N·M).
     """
 
-    part_axes: ClassVar[int] = 2
-    parts: ClassVar[str] = "cells"
-    annotation: ClassVar[str] = "parts"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def __init__(
@@ -52,25 +49,6 @@ class MonotoneAlignment(Structure):
     @property
     def _options(self) -> list[int]:
         return [MOVES[self.moves], -1 if self.window is None else self.window]
-
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
-        if lengths.dim() == 1:
-            lengths = lengths[:, None].expand(-1, 2)
-        if lengths.shape != (scores.shape[0], 2):
-            raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B, 2), the "
-                "numbers of rows and columns of each item."
-            )
-        room = torch.tensor(scores.shape[1:], device=lengths.device)
-        if bool(((lengths < 0) | (lengths > room)).any()):
-            raise InvalidScores(
-                f"{self.name}: lengths lie between {lengths.min(0).values.tolist()} and "
-                f"{lengths.max(0).values.tolist()}, but scores of shape {tuple(scores.shape)} have "
-                f"room for 0 to {list(scores.shape[1:])} words."
-            )
-        return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         mask = super().part_mask(scores, lengths.to(scores.device))

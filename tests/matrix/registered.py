@@ -37,8 +37,11 @@ def estimators() -> dict[str, type[Estimator]]:
 
 # Where the defaults are not for scores as flat, or texts as long, as those of these tests.
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
+    "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
+    "spacy-latent.ImplicitMLE.v1": {"target_step": 100.0},
     "spacy-latent.Oscarmax.v1": {"penalty": 1e-4},
 }
 

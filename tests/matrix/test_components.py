@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 import spacy
 import torch
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
+from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import IncompatiblePair
 from tests.matrix import registered
 
@@ -47,6 +50,8 @@ TEXTS = ["a good film of it all", "it is a very bad bad one", "so and so on for 
 SHORT = ["a good film", "a bad film", "so so so"]
 SHORTEST = ["good film", "bad film", "so so"]
 
+PAIRS = {"@misc": "spacy-latent.PairSpans.v1"}
+
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 
 
@@ -76,7 +81,14 @@ def config_of(structure: str, estimator: str) -> dict[str, Any]:
         # Sharp scores leave SparseMAP a single structure, and rightly no gradient.
         "temperature": 10.0,
         **(parts_for(structure) or {}),
+        **({"span_getter": PAIRS} if STRUCTURES[structure]().parts == "cells" else {}),
     }
+
+
+def with_its_reverse(nlp: Language, text: str) -> Doc:
+    """The text and its words in reverse as a pair of texts."""
+    words = text.split()
+    return make_pair_doc(nlp, words, words[::-1])
 
 
 def encoder(structure: str, estimator: str) -> Language:
@@ -99,8 +111,9 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
     parts, texts = STRUCTURES[structure]().parts, TEXTS
     if "DenseMarginalization" in estimator and parts != "items":
         texts = SHORTEST if parts in ("tags", "transitions", "segments") else SHORT
+    make_doc = partial(with_its_reverse, nlp) if parts == "cells" else nlp.make_doc
     examples = [
-        Example.from_dict(nlp.make_doc(text), {"cats": {"A": i == 0, "B": i > 0}})
+        Example.from_dict(make_doc(text), {"cats": {"A": i == 0, "B": i > 0}})
         for i, text in enumerate(texts)
     ]
     nlp.initialize(lambda: examples)
@@ -118,8 +131,8 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
 
     # One more than two: a listener's gradients reach the structure one update later.
     for _ in range(3):
-        for example in examples:
-            example.predicted = nlp.make_doc(example.reference.text)
+        for example, text in zip(examples, texts):
+            example.predicted = make_doc(text)
         nlp.update(examples, sgd=optimizer)
     scorer = [
         name for name, _ in shim.module.named_parameters() if name.startswith("latent.scorer")
@@ -128,9 +141,9 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
     for model in (embedder, output):
         ids = {node.id for node in model.walk()}
         assert any(found for (owner_id, _), found in seen.items() if owner_id in ids)
-    expected = [doc.cats for doc in nlp.pipe(texts)]
+    expected = [doc.cats for doc in nlp.pipe(map(make_doc, texts))]
     again = spacy.blank("xx").from_config(nlp.config).from_bytes(nlp.to_bytes())
-    assert [doc.cats for doc in again.pipe(texts)] == expected
+    assert [doc.cats for doc in again.pipe(map(make_doc, texts))] == expected
     assert all(torch.isfinite(torch.tensor(list(cats.values()))).all() for cats in expected)
 
 

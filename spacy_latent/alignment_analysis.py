@@ -1,0 +1,189 @@
+"""How much of reference alignments a component's alignments hold, and controls that see only the
+words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+# (word of the first text, word of the second) of each link.
+Links = Iterable[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Shares, 0 to 1 (Och and Ney 2003, section 4), over the links of all pairs of texts together.
+
+    precision: of the predicted links that are possible. recall: of the sure links that are
+    predicted. f1: their harmonic mean. error_rate: 1 − (sure + possible links predicted) /
+    (predicted + sure links).
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    error_rate: float
+
+
+def alignment_scores(
+    predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links] | None = None
+) -> AlignmentScores:
+    """predicted, sure, possible: the links of each pair of texts. Sure links are possible, too;
+    without ``possible`` no others are. Where nothing is predicted the precision is 0, and where
+    nothing is sure the recall; where there is neither, the error rate is 0."""
+    sure_sets = [set(links) for links in sure]
+    others = sure_sets if possible is None else possible
+    total = of_sure = right_sure = right_possible = 0
+    for own, gold, links in zip(predicted, sure_sets, others, strict=True):
+        found, wider = set(own), {*gold, *links}
+        total, of_sure = total + len(found), of_sure + len(gold)
+        right_sure += len(found & gold)
+        right_possible += len(found & wider)
+    precision = right_possible / total if total else 0.0
+    recall = right_sure / of_sure if of_sure else 0.0
+    both = precision + recall
+    drawn = total + of_sure
+    return AlignmentScores(
+        precision,
+        recall,
+        2 * precision * recall / both if both else 0.0,
+        1 - (right_sure + right_possible) / drawn if drawn else 0.0,
+    )
+
+
+def f1_difference(
+    first: Sequence[Links],
+    second: Sequence[Links],
+    sure: Sequence[Links],
+    possible: Sequence[Links],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """95 % interval of the F1 of ``first`` less that of ``second`` on the same pairs of texts, by
+    drawing as many pairs with replacement (the bootstrap; Efron 1979)."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(resamples):
+        drawn = rng.choices(range(len(sure)), k=len(sure))
+        gold = [sure[k] for k in drawn], [possible[k] for k in drawn]
+        f1 = [alignment_scores([part[k] for k in drawn], *gold).f1 for part in (first, second)]
+        found.append(f1[0] - f1[1])
+    found.sort()
+    return found[resamples * 25 // 1000], found[resamples * 974 // 1000]
+
+
+Words = Sequence[str]
+Control = Callable[[Words, Words], list[tuple[int, int]]]
+
+
+def same_word(first: Words, second: Words) -> list[tuple[int, int]]:
+    """Every two copies of a word, whatever their case."""
+    return [
+        (i, j)
+        for i, word in enumerate(first)
+        for j, other in enumerate(second)
+        if word.lower() == other.lower()
+    ]
+
+
+def nearest_same_word(first: Words, second: Words) -> list[tuple[int, int]]:
+    """Copies of a word, each in one link at most: those nearest to the diagonal first."""
+    chosen: list[tuple[int, int]] = []
+    rows, columns = set(), set()
+    for i, j in sorted(same_word(first, second), key=lambda link: _off(link, first, second)):
+        if i not in rows and j not in columns:
+            chosen.append((i, j))
+            rows.add(i)
+            columns.add(j)
+    return sorted(chosen)
+
+
+def diagonal(first: Words, second: Words) -> list[tuple[int, int]]:
+    """Each word of the first text with the one that is as far along the second."""
+    if not second:
+        return []
+    steps = max(len(first) - 1, 1)
+    return [(i, round(i * (len(second) - 1) / steps)) for i in range(len(first))]
+
+
+def _off(link: tuple[int, int], first: Words, second: Words) -> float:
+    i, j = link
+    return abs(i / max(len(first) - 1, 1) - j / max(len(second) - 1, 1))
+
+
+ALIGNMENT_CONTROLS: dict[str, Control] = {
+    "same word": same_word,
+    "nearest same word": nearest_same_word,
+    "diagonal": diagonal,
+}
+
+
+def links_of(doc: Doc, component: str) -> list[tuple[int, int]] | None:
+    """The best alignment that ``component`` annotated, as token indices; None without one."""
+    annotation = doc._.latent.get(component)
+    if annotation is None:
+        return None
+    return [(cell.source, cell.target) for cell in annotation.cells()]
+
+
+def score_alignment(
+    examples: Iterable[Example],
+    component: str,
+    sure: str = "sure",
+    possible: str = "possible",
+    **options: Any,
+) -> dict[str, float]:
+    """What ``component`` aligned beside the annotations ``sure`` and ``possible`` of references.
+
+    RETURNS: ``latent_align_p``, ``latent_align_r``, ``latent_align_f``, ``latent_align_error``, see
+    :class:`AlignmentScores`. Nothing where no reference has an alignment.
+    """
+    rows = []
+    for example in examples:
+        found = links_of(example.predicted, component)
+        gold = links_of(example.reference, sure)
+        if found is not None and gold is not None:
+            rows.append((found, gold, links_of(example.reference, possible) or gold))
+    if not rows:
+        return {}
+    scores = alignment_scores(*zip(*rows))
+    return {
+        "latent_align_p": scores.precision,
+        "latent_align_r": scores.recall,
+        "latent_align_f": scores.f1,
+        "latent_align_error": scores.error_rate,
+    }
+
+
+def build_alignment_scorer_v1(
+    component: str = "latent_textcat",
+    sure: str = "sure",
+    possible: str = "possible",
+    multi_label: bool = False,
+) -> Callable[..., dict[str, Any]]:
+    """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
+    of ``textcat_multilabel``, and those of :func:`score_alignment`, whose arguments are the others.
+    The tokens of the reference must be those of the prediction."""
+    align = partial(score_alignment, component=component, sure=sure, possible=possible)
+    return partial(_score_pairs, align=align, multi_label=multi_label)
+
+
+def _score_pairs(
+    examples: Iterable[Example],
+    *,
+    align: Callable[..., dict[str, float]],
+    multi_label: bool,
+    **options: Any,
+) -> dict[str, Any]:
+    from spacy.scorer import Scorer
+
+    examples = list(examples)
+    scores = Scorer.score_cats(examples, "cats", multi_label=multi_label, **options)
+    return {**scores, **align(examples)}

@@ -1,0 +1,131 @@
+"""What classifiers of text pairs reach, and how well they align words, beside controls.
+
+python -m spacy_latent.cli.pairs corpus/alignment/dev.spacy training/one_to_one/model-best
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import srsly
+import typer
+from wasabi import msg
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+Row = dict[str, Any]
+COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
+
+
+def model_row(path: Path, corpus: Path) -> Row:
+    """What a pipeline reaches on a corpus: its accuracy with a 95 % interval, and where references
+    have alignments under "sure", the scores of its best alignments, and those."""
+    import spacy
+
+    from spacy_latent.alignment_analysis import alignment_scores, links_of
+    from spacy_latent.analysis import confidence_interval
+    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+
+    nlp = spacy.load(path)
+    own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
+    examples = list(read_text_pairs_v1(corpus)(nlp))
+    docs = list(nlp.pipe(example.predicted for example in examples))
+    right = sum(_best(doc) == _best(each.reference) for doc, each in zip(docs, examples))
+    row: Row = {
+        "name": path.parent.name if path.name.startswith("model-") else path.name,
+        "accuracy": right / max(len(docs), 1),
+        "interval": confidence_interval(right, len(docs)),
+    }
+    gold = [_gold(example.reference) for example in examples]
+    if any(gold):
+        links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
+        row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
+    return row
+
+
+def control_rows(corpus: Path) -> list[Row]:
+    """A row for each control, where references have alignments."""
+    import spacy
+
+    from spacy_latent.alignment_analysis import ALIGNMENT_CONTROLS, alignment_scores
+    from spacy_latent.corpora.text_pairs import FIRST, SECOND, read_docs
+
+    docs = [(doc, gold) for doc in read_docs(spacy.blank("xx"), corpus) if (gold := _gold(doc))]
+    rows = []
+    for name, control in ALIGNMENT_CONTROLS.items() if docs else ():
+        found = []
+        for doc, _ in docs:
+            first, second = (doc.spans[key][0] for key in (FIRST, SECOND))
+            links = control([t.text for t in first], [t.text for t in second])
+            found.append([(first.start + i, second.start + j) for i, j in links])
+        scores = alignment_scores(found, *zip(*(gold for _, gold in docs)))
+        rows.append({"name": name, **vars(scores), "links": found})
+    return rows
+
+
+def compare(rows: list[Row], beside: str, corpus: Path) -> None:
+    """Give each row that has alignments the interval of its F1 less that of the row ``beside``."""
+    import spacy
+
+    from spacy_latent.alignment_analysis import f1_difference
+    from spacy_latent.corpora.text_pairs import read_docs
+
+    aligned = {row["name"]: row.pop("links") for row in rows if "links" in row}
+    if not aligned:
+        return
+    if beside not in aligned:
+        msg.fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.", exits=1)
+    gold = [_gold(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
+    sure, possible = zip(*filter(None, gold))
+    for row in rows:
+        if row["name"] in aligned and row["name"] != beside:
+            both = aligned[row["name"]], aligned[beside]
+            row["difference"] = f1_difference(*both, sure, possible)
+
+
+def _gold(doc: Doc) -> tuple[Any, Any] | None:
+    """Sure and possible links, or None where none are sure."""
+    from spacy_latent.alignment_analysis import links_of
+
+    sure = links_of(doc, "sure")
+    return (sure, links_of(doc, "possible") or sure) if sure else None
+
+
+def _best(doc: Doc) -> str:
+    return max(sorted(doc.cats), key=lambda label: doc.cats[label], default="")
+
+
+def main(
+    corpus: Path,
+    models: list[Path],
+    metrics: Path | None = None,
+    beside: str = "nearest same word",
+) -> None:
+    """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
+    percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
+    the F1 less that of the row BESIDE."""
+    for path in (corpus, *models):
+        if not path.exists():
+            msg.fail(f"{path} does not exist.", exits=1)
+    rows = [*(model_row(path, corpus) for path in models), *control_rows(corpus)]
+    compare(rows, beside, corpus)
+    columns = [column for column in COLUMNS if any(column in row for row in rows)]
+    titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}
+    intervals = [key for key in titles if any(key in row for row in rows)]
+    table = []
+    for row in rows:
+        shown = [f"{100 * row[column]:.1f}" if column in row else "" for column in columns]
+        for key in intervals:
+            shown.append(" to ".join(f"{100 * bound:.1f}" for bound in row.get(key, ())))
+        table.append((row["name"], *shown))
+    header = ("", *columns, *(titles[key] for key in intervals))
+    msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
+    if metrics is not None:
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        srsly.write_json(metrics, {row.pop("name"): row for row in rows})
+
+
+if __name__ == "__main__":
+    typer.run(main)

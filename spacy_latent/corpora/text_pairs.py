@@ -1,0 +1,149 @@
+"""Docs of two texts each, and a reader of such pairs for ``spacy train``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+FIRST, SECOND = "a", "b"
+
+
+def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Sequence[str]) -> Doc:
+    """One Doc of two texts: ``doc.spans["a"]`` is the first, ``doc.spans["b"]`` the second.
+
+    first, second: a text, or the words of one that is tokenised already. Each is tokenised on its
+        own. A text without words gets an empty span group.
+    """
+    from spacy.tokens import Doc
+
+    texts = [
+        nlp.make_doc(text) if isinstance(text, str) else Doc(nlp.vocab, words=list(text))
+        for text in (first, second)
+    ]
+    some = [text for text in texts if len(text)]
+    # Not for fewer: joining copies, and of no docs there is nothing to join.
+    doc = Doc.from_docs(some) if len(some) == 2 else (some or [Doc(nlp.vocab)])[0]
+    assert doc is not None
+    size = len(texts[0])
+    doc.spans[FIRST] = [doc[:size]] if size else []
+    doc.spans[SECOND] = [doc[size:]] if len(doc) > size else []
+    return doc
+
+
+def read_text_pairs_v1(
+    path: Path | None,
+    first: str = "text_a",
+    second: str = "text_b",
+    label: str = "label",
+    limit: int = 0,
+) -> Callable[[Language], Iterable[Example]]:
+    """Reader for ``spacy train`` of pairs of texts, as :func:`make_pair_doc` has them.
+
+    path: a file of JSON lines (.jsonl), of tab-separated values under a header (.tsv), or of docs
+        that have both spans (.spacy). Unlike ``spacy.Corpus.v1`` this gives the spans to the docs
+        that are trained on.
+    first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
+        words, tokenised already.
+    label: the field of the label, one of all that are in the file. JSON lines may have "cats", an
+        object of labels and numbers, instead.
+    limit: number of pairs to read, 0 for all.
+    """
+
+    def read_corpus(nlp: Language) -> Iterator[Example]:
+        from spacy.training import Example
+
+        for number, doc in enumerate(read_docs(nlp, path, first, second, label)):
+            if limit and number >= limit:
+                return
+            yield Example(_without_annotations(doc), doc)
+
+    return read_corpus
+
+
+def read_docs(
+    nlp: Language,
+    path: Path | None,
+    first: str = "text_a",
+    second: str = "text_b",
+    label: str = "label",
+) -> Iterator[Doc]:
+    """Docs of the pairs of a file, with their categories; see :func:`read_text_pairs_v1`."""
+    if path is None or not Path(path).is_file():
+        raise LatentError(
+            f"The file of text pairs {path} does not exist. Pass --paths.train or so."
+        )
+    path = Path(path)
+    if path.suffix == ".spacy":
+        from spacy.tokens import DocBin
+
+        yield from DocBin().from_disk(path).get_docs(nlp.vocab)
+        return
+    if path.suffix not in (".jsonl", ".tsv"):
+        raise LatentError(f"{path}: the file of text pairs must be a .jsonl, .tsv or .spacy file.")
+    read = _json_lines if path.suffix == ".jsonl" else _table
+    labels = sorted({str(row[label]) for _, row in read(path) if row.get(label) is not None})
+    for number, row in read(path):
+        texts = [_text(path, number, row, field) for field in (first, second)]
+        doc = make_pair_doc(nlp, *texts)
+        if isinstance(row.get("cats"), dict):
+            doc.cats = {name: float(value) for name, value in row["cats"].items()}
+        elif row.get(label) is not None:
+            doc.cats = {name: float(name == str(row[label])) for name in labels}
+        yield doc
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number of each line, and its fields."""
+    with path.open(encoding="utf8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise LatentError(
+                        f"{path}, line {number}: not a JSON value: {error}."
+                    ) from None
+                if not isinstance(row, dict):
+                    raise LatentError(f"{path}, line {number}: expected an object, got {row!r}.")
+                yield number, row
+
+
+def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf8", newline="") as file:
+        # Quotation marks are part of texts here, not around them.
+        yield from enumerate(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), 2)
+
+
+def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:
+    text = row.get(field)
+    if isinstance(text, str):
+        return text.strip()
+    if isinstance(text, list) and all(isinstance(word, str) for word in text):
+        return text
+    raise LatentError(
+        f"{path}, line {number}: {field!r} is {text!r}, not a text; there is "
+        f"{', '.join(map(repr, row))}. Name the fields of the two texts as the reader's first and "
+        "second."
+    )
+
+
+def _without_annotations(doc: Doc) -> Doc:
+    """The tokens and spans of a doc."""
+    from spacy.tokens import Doc
+
+    words, spaces = [token.text for token in doc], [bool(token.whitespace_) for token in doc]
+    bare = Doc(doc.vocab, words=words, spaces=spaces)
+    for key in (FIRST, SECOND):
+        if key in doc.spans:
+            bare.spans[key] = [bare[span.start : span.end] for span in doc.spans[key]]
+    return bare

@@ -1,0 +1,48 @@
+"""Each word beside the words that it is aligned with (Parikh et al. 2016, section 3.2)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+from spacy_latent.layers.two_texts import join_texts, split_texts
+
+
+class AlignedComparison(Composer):
+    """Token vectors of two texts, one after the other, to r = G([v; β; v − β; v ∘ β]) of each word.
+
+    For word i of the first text β is Σ_j z[i, j] b_j, for word j of the second Σ_i z[i, j] a_i, a
+    mean where the sum of z is over 1; G is linear, relu, linear, relu, the same for both texts. A
+    word that is aligned with none has β = 0. lengths: ``(B, 2)``.
+    """
+
+    parts = "cells"
+
+    def __init__(self, width: int, output_width: int | None) -> None:
+        super().__init__()
+        self.output_width = output_width or width
+        self.compare = nn.Sequential(
+            nn.Linear(4 * width, self.output_width),
+            nn.ReLU(),
+            nn.Linear(self.output_width, self.output_width),
+            nn.ReLU(),
+        )
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        first, second = split_texts(vectors, lengths, type(self).__name__)
+        # A batch may be a part of that for which z was made.
+        cells = z.to(vectors.dtype)[:, : first.shape[1], : second.shape[1]]
+        of_first = cells @ second / cells.sum(2, keepdim=True).clamp_min(1.0)
+        turned = cells.transpose(1, 2)
+        of_second = turned @ first / turned.sum(2, keepdim=True).clamp_min(1.0)
+        other = join_texts(of_first, of_second, lengths, vectors.shape[1])
+        return self.compare(torch.cat([vectors, other, vectors - other, vectors * other], -1))
+
+
+def build_aligned_comparison_v1(output_width: int | None = None) -> ComposerBuilder:
+    """output_width: None keeps the input's width."""
+    check_output_width("AlignedComparison", output_width)
+    return partial(AlignedComparison, output_width=output_width)

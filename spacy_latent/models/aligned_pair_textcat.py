@@ -1,0 +1,87 @@
+"""A classifier of pairs of texts over K alignments of their words: align, compare, aggregate
+(Parikh et al. 2016; with structured alignments, Niculae et al. 2018a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.models.latent_text_classifier import build_text_classifier
+from spacy_latent.models.span_getters import PairSpans, SpanGetter
+from spacy_latent.structures.base import Structure
+
+NAME = "aligned_pair_textcat"
+
+
+def build_aligned_pair_textcat_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    composer: ComposerBuilder | None = None,
+    span_getter: SpanGetter | None = None,
+    use_reduce_first: bool = False,
+    use_reduce_last: bool = False,
+    use_reduce_max: bool = True,
+    use_reduce_mean: bool = True,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """Model from docs of two texts each to scores of labels, for ``latent_textcat`` and its
+    multilabel twin.
+
+    The words of the texts under ``doc.spans["a"]`` and ``doc.spans["b"]`` are aligned, each is
+    compared with those that it is aligned with, and what came of the two texts is pooled apart and
+    put together. Where one of the texts is empty there is no alignment, and the scores are those
+    that the model gives to no words at all.
+
+    tok2vec: the embedder, of any width. It reads the doc as one text: with context of its own, the
+        words where the texts meet see some of the other.
+    structure: None for OneToOneAlignment.
+    scorer: None for CellScorer.
+    estimator: None for SparseMAP. Any that fits the structure will do.
+    composer: None for AlignedComparison.
+    span_getter: which two texts each doc has; None for PairSpans, those under "a" and "b".
+    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
+        words of a text make one, of each text on its own.
+    exclusive_classes, scorer_learn_rate, entropy_weight, temperature: as in
+        ``spacy-latent.LatentTextClassifier.v1``, and so are the others.
+    """
+    from spacy_latent.estimators.sparsemap import SparseMAP
+    from spacy_latent.layers.aligned_comparison import build_aligned_comparison_v1
+    from spacy_latent.layers.cell_scorer import build_cell_scorer_v1
+    from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+
+    return build_text_classifier(
+        NAME,
+        tok2vec,
+        exclusive_classes,
+        structure or OneToOneAlignment(),
+        scorer or build_cell_scorer_v1(),
+        estimator or SparseMAP(),
+        composer or build_aligned_comparison_v1(),
+        span_getter or PairSpans(),
+        pooling={
+            "first": use_reduce_first,
+            "last": use_reduce_last,
+            "max": use_reduce_max,
+            "mean": use_reduce_mean,
+        },
+        texts=2,
+        scorer_learn_rate=scorer_learn_rate,
+        entropy_weight=entropy_weight,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+        nO=nO,
+    )

@@ -1,0 +1,123 @@
+"""Alignments of each word of one sentence with one word of another: attention, word by word."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, not_finite_message
+from spacy_latent.structures.alignment import Alignment
+from spacy_latent.structures.base import Reparameterized, SparseSolution
+from spacy_latent.structures.items import decompose
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class ManyToOneAlignment(Alignment):
+    """Sets of cells with exactly one in each row, whatever the columns: each word of the first
+    sentence goes to one word of the second (the alignments of Brown et al. 1993, models 1 and 2).
+    Scores and lengths as in :class:`Alignment`. Where one sentence is empty, there is one
+    alignment, the empty one.
+
+    unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
+
+    Rows are independent: marginals are the softmax of each, decomposable attention (Parikh et al.
+    2016, equation 2), and SparseMAP is sparsemax of each (Martins and Astudillo 2016), with
+    ``unaligned`` the projection on {p ≥ 0, Σp ≤ 1}.
+    """
+
+    tractable = frozenset(
+        {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
+    )
+
+    def __init__(self, unaligned: bool = False) -> None:
+        self.unaligned = unaligned
+        if not unaligned:
+            self.exclusive_axes = (1,)  # type: ignore[misc]
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        rows, sizes = self._rows(scores, lengths)
+        return self._cells(OneOfN().map(rows, sizes), scores)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        rows, sizes = self._rows(scores, lengths)
+        return OneOfN().log_partition(rows, sizes).view(scores.shape[:2]).sum(1)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        rows, sizes = self._rows(scores, lengths)
+        return self._cells(OneOfN().marginals(rows, sizes), scores)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        rows, sizes = self._rows(scores, lengths)
+        return self._cells(OneOfN().sample(rows, sizes, num_samples, generator), scores)
+
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        rows, sizes = self._rows(scores, lengths)
+        found = OneOfN().reparameterize(rows, sizes)
+        noisy, redrawn = found.noisy, found.redrawn
+        if self.unaligned:
+            # A word alone scores 0, here as there.
+            some = (sizes > 0)[:, None]
+            noisy = torch.where(some, noisy - noisy[:, :1], noisy)
+            redrawn = torch.where(some, redrawn - redrawn[:, :1], redrawn)
+        return Reparameterized(*(self._cells(part, scores) for part in (found.z, noisy, redrawn)))
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        """Exact; the last two arguments have no effect. The alignments are those that the rows of
+        the mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        from spacy_latent.kernels.simplex import capped_simplex, sparsemax
+
+        prepared, lengths = self.prepare(scores, lengths)
+        rows, sizes = self._rows(prepared, lengths)
+        if self.unaligned:
+            # No part stands for a word alone, so nothing is taken off for its share.
+            sizes = sizes - (sizes > 0).to(sizes)
+            dense = capped_simplex(rows[:, 1:], sizes, 1, False, self.name)
+            alone = torch.where(sizes > 0, 1 - dense.sum(1), 0.0).clamp_min(0.0)
+            dense = torch.cat([alone[:, None], dense], 1)
+        else:
+            dense = sparsemax(rows, sizes, self.name)
+        mean = self._cells(dense, prepared)
+        # Only what has a share, in the order of the cells.
+        flat = dense.view(len(prepared), -1)
+        size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
+        place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
+        solution = decompose(flat.gather(1, place))
+
+        def expand() -> Tensor:
+            chosen = solution.atoms
+            whole = chosen.new_zeros(len(chosen), *flat.shape)
+            whole.scatter_(2, place[None].expand_as(chosen), chosen)
+            return self._cells(whole.view(-1, *dense.shape), prepared).to(scores.dtype)
+
+        weights = solution.weights.to(scores.dtype)
+        return SparseSolution(mean.to(scores.dtype), weights, solution.gap, expand)
+
+    def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the choices of each word, ``(B·N, M)`` or after a zero for none
+        ``(B·N, 1 + M)``, and how many choices there are; checked."""
+        sizes = lengths.to(scores.device)
+        inside = self.part_mask(scores, sizes)
+        masked = torch.where(inside, scores, -torch.inf)
+        bad = (torch.isnan(masked) | torch.isposinf(masked)).flatten(1).any(1)
+        if bool(bad.any()):
+            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
+        if not self.unaligned:
+            none = (masked.isneginf().all(2) & inside.any(2)).any(1)
+            if bool(none.any()):
+                self.raise_infeasible(none.nonzero().flatten().tolist())
+        else:
+            masked = torch.cat([masked.new_zeros(*masked.shape[:2], 1), masked], 2)
+        # As many choices as columns, where both are words.
+        row = torch.arange(scores.shape[1], device=scores.device)[None]
+        columns = sizes[:, 1:] + self.unaligned * (sizes[:, 1:] > 0)
+        choices = torch.where(row < sizes[:, :1], columns, 0)
+        return masked.flatten(0, 1), choices.flatten()
+
+    def _cells(self, rows: Tensor, scores: Tensor) -> Tensor:
+        """``(..., B·N, choices)`` as ``(..., B, N, M)``."""
+        cells = rows.view(*rows.shape[:-2], *scores.shape[:2], rows.shape[-1])
+        return cells[..., 1:] if self.unaligned else cells

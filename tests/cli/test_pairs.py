@@ -1,0 +1,97 @@
+"""The report on classifiers of pairs, on a corpus small enough to count by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import spacy
+import srsly
+import typer
+from spacy.cli._util import app as spacy_app
+from spacy.tokens import DocBin
+from spacy.util import load_config
+from typer.testing import CliRunner
+
+from spacy_latent import annotations
+from spacy_latent.cli.pairs import main
+from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
+from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
+
+app = typer.Typer()
+app.command()(main)
+
+
+@pytest.fixture
+def model(tmp_path):
+    nlp = trained(pipeline())
+    (tmp_path / "mine").mkdir()
+    nlp.to_disk(tmp_path / "mine" / "model-best")
+    return nlp, tmp_path / "mine" / "model-best"
+
+
+def test_accuracy_and_alignments_beside_controls(model, tmp_path):
+    nlp, path = model
+    gold = DocBin(store_user_data=True)
+    for found, (first, second, label) in zip(docs(nlp), PAIRS):
+        doc = make_pair_doc(nlp, first, second)
+        doc.cats = {name: float(name == label) for name in ("same", "other")}
+        if label == "same":
+            # What the model itself says, so that it is always right.
+            cells = found._.latent[NAME].spans
+            annotations.write(doc, "sure", cells)
+        gold.add(doc)
+    gold.to_disk(tmp_path / "dev.spacy")
+    metrics = tmp_path / "metrics" / "pairs.json"
+    result = CliRunner().invoke(
+        app, [str(tmp_path / "dev.spacy"), str(path), "--metrics", str(metrics)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "mine" in result.output and "nearest same word" in result.output
+    rows = srsly.read_json(metrics)
+    assert rows["mine"]["accuracy"] == rows["mine"]["f1"] == 1.0
+    assert rows["mine"]["error_rate"] == 0.0
+    low, high = rows["mine"]["difference"]
+    assert 0 <= low <= high <= 1 and "difference" not in rows["nearest same word"]
+    result = CliRunner().invoke(
+        app, [str(tmp_path / "dev.spacy"), str(path), "--beside", "nothing"]
+    )
+    assert result.exit_code == 1 and "no row 'nothing'" in result.output
+    assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
+
+
+def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path):
+    rows = [{"text_a": a, "text_b": b, "label": "other"} for a, b, _ in PAIRS]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
+    result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])
+    assert result.exit_code == 0, result.output
+    assert "50.0" in result.output and "same word" not in result.output
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
+    assert result.exit_code == 1 and "not exist" in result.output
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("pairs_*.cfg")), ids=lambda path: path.stem)
+def test_shipped_configs_train_and_apply(config, tmp_path):
+    rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(tmp_path / "pairs.jsonl", rows)
+    nlp = spacy.blank("en")
+    made = list(read_docs(nlp, tmp_path / "pairs.jsonl"))
+    DocBin(docs=made).to_disk(tmp_path / "pairs.spacy")
+    suffix = Path(load_config(config)["paths"]["train"]).suffix
+    data = tmp_path / f"pairs{suffix}"
+    overrides = [f"--paths.train={data}", f"--paths.dev={data}", "--training.max_steps=2"]
+    runner = CliRunner()
+    command = ["train", str(config), "-o", str(tmp_path), *overrides]
+    result = runner.invoke(spacy_app, [*command, "--training.eval_frequency=2"])
+    assert result.exit_code == 0, result.output
+    paths = [str(tmp_path / name) for name in ("model-last", "pairs.spacy", "out.spacy")]
+    result = runner.invoke(spacy_app, ["apply", *paths])
+    assert result.exit_code == 0, result.output
+    for doc in DocBin().from_disk(tmp_path / "out.spacy").get_docs(nlp.vocab):
+        assert doc.cats and doc._.latent[NAME].spans

@@ -1,0 +1,170 @@
+"""Docs of two texts, their reader, and the corpora of pairs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+
+from spacy_latent.corpora import edinburgh_alignment, snli
+from spacy_latent.corpora.sources import DATA_VARIABLE
+from spacy_latent.corpora.text_pairs import make_pair_doc, read_text_pairs_v1
+from spacy_latent.errors import LatentError
+from tests.corpora.test_sources import DATA
+
+nlp = spacy.blank("en")
+
+
+def texts(doc):
+    return [[span.text for span in doc.spans[key]] for key in ("a", "b")]
+
+
+def test_each_text_is_tokenised_on_its_own():
+    doc = make_pair_doc(nlp, "It isn't so", "(never)!")
+    assert texts(doc) == [["It isn't so"], ["(never)!"]]
+    assert [token.norm_ for token in doc[2:4]] == ["not", "so"]
+    assert [token.text for token in doc.spans["b"][0]] == ["(", "never", ")", "!"]
+    words = make_pair_doc(nlp, ["don't", "."], "he ran")
+    assert [token.text for token in words] == ["don't", ".", "he", "ran"]
+
+
+@pytest.mark.parametrize("first, second", [("a b", ""), ("", "a b"), ("", ""), ([], ["a"])])
+def test_an_empty_text_has_an_empty_span_group(first, second):
+    doc = make_pair_doc(nlp, first, second)
+    assert [bool(group) for group in texts(doc)] == [bool(first), bool(second)]
+    (copy,) = DocBin(docs=[doc]).get_docs(nlp.vocab)
+    assert texts(copy) == texts(doc)
+
+
+def read(path, **options):
+    return list(read_text_pairs_v1(path, **options)(nlp))
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"text_a": "A dog.", "text_b": "Dogs", "label": "yes"},
+        {"text_a": ["A", "dog."], "text_b": "", "label": "no"},
+        {"text_a": "a", "text_b": "b", "cats": {"how": 0.25}},
+        {"text_a": "a", "text_b": "b"},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf8")
+    examples = read(path)
+    assert [example.reference.cats for example in examples] == [
+        {"no": 0.0, "yes": 1.0},
+        {"no": 1.0, "yes": 0.0},
+        {"how": 0.25},
+        {},
+    ]
+    for example in examples:
+        assert texts(example.predicted) == texts(example.reference)
+        assert not example.predicted.cats
+        assert [t.text for t in example.predicted] == [t.text for t in example.reference]
+    assert len(read(path, limit=2)) == 2
+
+
+def test_tables_with_quotation_marks_and_other_names(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text('gold\tpremise\tclaim\nx\t"So\the "said"\ny\tb\t\n', encoding="utf8")
+    names = {"first": "premise", "second": "claim", "label": "gold"}
+    one, other = read(path, **names)
+    assert texts(one.predicted) == [['"So'], ['he "said"']]
+    assert one.reference.cats == {"x": 1.0, "y": 0.0}
+    assert texts(other.predicted) == [["b"], []]
+    with pytest.raises(LatentError, match=r"line 2: 'text_a' is None.*'premise'.*first and second"):
+        read(path)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    for path in (None, tmp_path / "missing.tsv"):
+        with pytest.raises(LatentError, match="does not exist"):
+            read(path)
+    other = tmp_path / "pairs.csv"
+    other.write_text("")
+    with pytest.raises(LatentError, match=r"\.jsonl, \.tsv or \.spacy"):
+        read(other)
+    broken = tmp_path / "pairs.jsonl"
+    for line, message in [("{", "line 1: not a JSON"), ("[1]", "line 1: expected an object")]:
+        broken.write_text(line)
+        with pytest.raises(LatentError, match=message):
+            read(broken)
+
+
+def test_premises_are_in_one_part():
+    lines = {"text_a": "", "text_b": "", "label": ""}
+    for k in range(20):
+        for label in snli.LABELS:
+            lines["text_a"] += f"premise {k} \n"
+            lines["text_b"] += f"{label} {k} \n"
+            lines["label"] += f"{label}\n"
+    pairs = snli.read_pairs(lines)
+    assert pairs[0] == {
+        "text_a": ["premise", "0"],
+        "text_b": ["contradiction", "0"],
+        "label": "contradiction",
+    }
+    parts = snli.split_pairs(pairs, seed=1)
+    assert parts == snli.split_pairs(pairs, seed=1) != snli.split_pairs(pairs, seed=2)
+    assert (len(parts["train"]), len(parts["dev"])) == (48, 12)
+    premises = [{tuple(pair["text_a"]) for pair in part} for part in parts.values()]
+    assert not premises[0] & premises[1]
+    with pytest.raises(LatentError, match="lines"):
+        snli.read_pairs({**lines, "label": "neutral"})
+    with pytest.raises(LatentError, match=r"Line 1: the label is '-'"):
+        snli.read_pairs({"text_a": "a", "text_b": "b", "label": "-"})
+
+
+def paraphrases(count):
+    made = []
+    for k in range(count):
+        words = [f"a{k}", "the", f"b{k // 2}"]
+        links = "0-0 2-2"
+        row = {"source": " ".join(words), "target": " ".join(words[::-1]), "sureAlign": links}
+        made.append({"id": f"news:{k}", **row})
+    made.append({**made[0], "id": "mtc-1"})
+    wider = [{**row, "sureAlign": row["sureAlign"] + " 1-1"} for row in made]
+    return edinburgh_alignment.read_paraphrases(json.dumps(made), json.dumps(wider))
+
+
+def test_paraphrases_and_pairs_that_are_none(tmp_path):
+    pairs = paraphrases(20)
+    assert len(pairs) == 20 and pairs[0].sure == ((0, 0), (2, 2))
+    assert pairs[0].possible == ((0, 0), (1, 1), (2, 2))
+    parts = edinburgh_alignment.split_paraphrases(pairs, seed=0)
+    assert parts == edinburgh_alignment.split_paraphrases(pairs, seed=0)
+    right = {(pair.first, pair.second) for pair in pairs}
+    for name, size in (("train", 16), ("dev", 4)):
+        chosen = [pair for pair, label in parts[name] if label == edinburgh_alignment.PARAPHRASE]
+        assert len(chosen) == size
+        others = [pair for pair, label in parts[name] if label == edinburgh_alignment.OTHER]
+        assert size <= len(others) <= 2 * size
+        assert not {(pair.first, pair.second) for pair in others} & right
+        assert {pair.second for pair in others} <= {pair.second for pair in chosen}
+    edinburgh_alignment.write_examples(tmp_path / "dev.spacy", parts["dev"], gold=True)
+    for example in read(tmp_path / "dev.spacy"):
+        assert not example.predicted.user_data
+        if example.reference.cats[edinburgh_alignment.PARAPHRASE]:
+            cells = example.reference._.latent["sure"].cells()
+            assert [(cell.source, cell.target) for cell in cells] == [(0, 3), (2, 5)]
+        else:
+            assert "sure" not in example.reference._.latent
+    with pytest.raises(LatentError, match="3-0 is outside"):
+        edinburgh_alignment._links("3-0", ("a",), ("b",))
+
+
+@pytest.mark.skipif(not (DATA / "snli-dev").is_dir(), reason="the data are not here")
+def test_the_published_files_convert(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    snli.main(tmp_path / "snli")
+    edinburgh_alignment.main(tmp_path)
+    sizes = [
+        sum(1 for _ in (tmp_path / "snli" / f"{name}.jsonl").open()) for name in ("train", "dev")
+    ]
+    assert sizes == [7_870, 1_972]
+    docs = list(DocBin().from_disk(tmp_path / "dev.spacy").get_docs(nlp.vocab))
+    gold = [doc for doc in docs if doc.cats["PARAPHRASE"]]
+    assert len(gold) == 93 and all(doc._.latent["sure"].cells() for doc in gold)
+    train = list(DocBin().from_disk(tmp_path / "train.spacy").get_docs(nlp.vocab))
+    assert not any(doc.user_data for doc in train)

@@ -1,0 +1,334 @@
+"""The classifier of pairs of texts: learns, is stored, and says what is wrong with an input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from thinc.api import fix_random_seed
+
+from spacy_latent import annotations
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
+from spacy_latent.layers.base import PartScorer
+from spacy_latent.layers.two_texts import split_texts
+from spacy_latent.models.latent_text_classifier import run
+from spacy_latent.models.span_getters import PairSpans
+
+NAME = "latent_textcat"
+TOK2VEC = {
+    "@architectures": "spacy.MultiHashEmbed.v2",
+    "width": 16,
+    "attrs": ["NORM"],
+    "rows": [200],
+    "include_static_vectors": False,
+}
+PAIRS = [
+    ("the dog runs", "the dog runs fast", "same"),
+    ("a cat sleeps", "the house is red", "other"),
+    ("red houses", "red houses and a cat", "same"),
+    ("he ran", "they all bought", "other"),
+]
+
+
+def misc(name: str, **options: Any) -> dict[str, Any]:
+    return {"@misc": f"spacy-latent.{name}.v1", **options}
+
+
+def pipeline(multilabel: bool = False, component: dict | None = None, **model: Any) -> Language:
+    nlp = spacy.blank("en")
+    config = {
+        "@architectures": "spacy-latent.AlignedPairTextCat.v1",
+        "tok2vec": TOK2VEC,
+        "exclusive_classes": not multilabel,
+        **model,
+    }
+    name = "latent_textcat_multilabel" if multilabel else NAME
+    nlp.add_pipe(name, name=NAME, config={"model": config, **(component or {})})
+    return nlp
+
+
+def examples(nlp: Language, scores: dict[str, float] | None = None) -> list[Example]:
+    made = []
+    for first, second, label in PAIRS:
+        reference = make_pair_doc(nlp, first, second)
+        reference.cats = {name: float(name == label) for name in ("same", "other")}
+        if scores is not None:
+            reference.cats = {"how": scores[label]}
+        made.append(Example(make_pair_doc(nlp, first, second), reference))
+    return made
+
+
+def trained(nlp: Language, steps: int = 25, **options: Any) -> Language:
+    fix_random_seed(0)
+    made = examples(nlp, **options)
+    nlp.initialize(lambda: made)
+    optimizer = nlp.resume_training()
+    optimizer.learn_rate = 0.02
+    for _ in range(steps):
+        nlp.update(made, sgd=optimizer)
+    return nlp
+
+
+def docs(nlp: Language) -> list[Doc]:
+    return list(nlp.pipe(make_pair_doc(nlp, first, second) for first, second, _ in PAIRS))
+
+
+ESTIMATORS = {
+    "SparseMAP": misc("SparseMAP"),
+    "marginalization": misc("SparseMAP", marginalize=True),
+    "ScoreFunction": misc("ScoreFunction", num_samples=2, control_variate=misc("MovingAverage")),
+    "PPO": misc("ScoreFunction", inner_steps=3),
+    "PerturbAndMap": misc("PerturbAndMap"),
+}
+
+
+@pytest.mark.parametrize(
+    "structure, estimator",
+    [
+        ("OneToOneAlignment", "SparseMAP"),
+        ("OneToOneAlignment", "marginalization"),
+        ("OneToOneAlignment", "PerturbAndMap"),
+        ("ManyToOneAlignment", "marginalization"),
+        ("ManyToOneAlignment", "ScoreFunction"),
+        ("ManyToOneAlignment", "PPO"),
+        ("MonotoneAlignment", "ScoreFunction"),
+        ("MonotoneAlignment", "PPO"),
+    ],
+)
+def test_it_learns_with_every_kind_of_estimator_and_is_stored(structure, estimator):
+    nlp = trained(pipeline(structure=misc(structure), estimator=ESTIMATORS[estimator]))
+    found = docs(nlp)
+    for doc, (_, _, label) in zip(found, PAIRS):
+        assert doc.cats[label] > 0.5
+        assert doc._.latent[NAME].spans[0].structure == structure
+        assert doc._.latent[NAME].cells()
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    for doc, same in zip(found, docs(again)):
+        assert doc.cats == same.cats
+        assert doc._.latent[NAME].cells() == same._.latent[NAME].cells()
+
+
+def test_two_steps_bring_finite_gradients_to_scorer_embedder_and_output():
+    nlp = pipeline(scorer=misc("CellScorer", neighbours=1, distance=True))
+    fix_random_seed(0)
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    model = nlp.get_pipe(NAME).model
+    seen: dict[tuple[int, str], float] = {}
+
+    def optimizer(key, weights, gradient, **_):
+        assert np.isfinite(gradient).all()
+        seen[key] = max(seen.get(key, 0.0), float(abs(gradient).max()))
+        return weights - 0.1 * gradient, 0.0 * gradient
+
+    for _ in range(2):
+        nlp.update(made, sgd=optimizer)
+    shim = model.get_ref("latent").shims[0]
+    names = [name for name, _ in shim.module.named_parameters()]
+    assert sum(name.startswith("latent.scorer") for name in names) == 3
+    for name in names:
+        assert seen[shim.id, name] > 0, name
+    for part in (model.get_ref("tok2vec"), model.get_ref("output_layer")):
+        ids = {node.id for node in part.walk()}
+        assert any(value > 0 for (owner, _), value in seen.items() if owner in ids)
+
+
+def test_regression():
+    scores = {"same": 5.0, "other": 1.0}
+    nlp = trained(pipeline(multilabel=True, component={"score_range": [0.0, 5.0]}), scores=scores)
+    for doc, (_, _, label) in zip(docs(nlp), PAIRS):
+        assert doc.cats["how"] == pytest.approx(scores[label], abs=1.5)
+
+
+def test_each_prediction_is_that_of_the_pair_alone_wherever_its_texts_are():
+    nlp = trained(pipeline(component={"annotate": "probabilities"}))
+    for together, (first, second, _) in zip(docs(nlp), PAIRS):
+        alone = nlp(make_pair_doc(nlp, first, second))
+        assert alone.cats == pytest.approx(together.cats, abs=1e-5)
+        one, other = first.split(), second.split()
+        # The second text before the first, and words of neither around them.
+        doc = Doc(nlp.vocab, words=["so", *other, "and", *one, "end"])
+        start = len(other) + 2
+        doc.spans["b"] = [doc[1 : start - 1]]
+        doc.spans["a"] = [doc[start : start + len(one)]]
+        turned = nlp(doc)
+        assert turned.cats == pytest.approx(together.cats, abs=1e-5)
+        moved = [
+            (cell.source + start, cell.target - len(one) + 1)
+            for cell in alone._.latent[NAME].cells()
+        ]
+        found = [(cell.source, cell.target) for cell in turned._.latent[NAME].cells()]
+        assert found == moved
+
+
+def test_aligned_words_are_on_the_doc_with_probabilities_and_alternatives():
+    options = {"annotate": "probabilities", "alternatives": 2, "probability_threshold": 0.0}
+    nlp = pipeline(
+        component=options, structure=misc("ManyToOneAlignment"), estimator=misc("Marginals")
+    )
+    for doc in docs(trained(nlp, steps=2)):
+        latent = doc._.latent[NAME]
+        (span,) = latent.spans
+        first, second = doc.spans["a"][0], doc.spans["b"][0]
+        assert (span.start, span.end) == (first.start, first.end)
+        assert (span.other_start, span.other_end) == (second.start, second.end)
+        assert span.decoded.dtype == "int32" and span.decoded.shape == (len(first), 2)
+        assert [cell.source for cell in latent.cells()] == list(range(len(first)))
+        total = np.zeros(len(first))
+        for cell in latent.cells(threshold=0.0):
+            assert second.start <= cell.target < second.end
+            total[cell.source] += cell.probability
+        assert total == pytest.approx(np.ones(len(first)), abs=1e-5)
+        assert len(span.alternatives) == 2
+    stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
+    (copy,) = DocBin().from_bytes(stored).get_docs(nlp.vocab)
+    assert copy._.latent[NAME].cells(threshold=0.0) == latent.cells(threshold=0.0)
+    # What 'spacy apply' does with stored docs.
+    assert nlp(copy).cats == pytest.approx(doc.cats, abs=1e-6)
+
+
+def test_an_empty_text_is_aligned_with_nothing():
+    nlp = trained(pipeline())
+    pairs = [("the dog", ""), ("", "a cat"), ("", ""), *[pair[:2] for pair in PAIRS]]
+    made = list(nlp.pipe(make_pair_doc(nlp, *pair) for pair in pairs))
+    assert made[0].cats == pytest.approx(made[1].cats) and sum(made[0].cats.values()) > 0.99
+    assert made[2].cats == {"same": 0.0, "other": 0.0}
+    for doc in made[:3]:
+        assert doc._.latent[NAME].cells() == []
+    for doc, expected in zip(made[3:], docs(nlp)):
+        assert doc.cats == pytest.approx(expected.cats, abs=1e-5)
+    half = [Example(make_pair_doc(nlp, "a b", ""), examples(nlp)[0].reference)]
+    assert math.isfinite(nlp.update(half)[NAME])
+
+
+def test_a_doc_that_is_no_pair_is_refused_with_advice_and_the_others_go_on():
+    nlp = trained(pipeline(), steps=1)
+    with pytest.raises(LatentError, match=r"spans\['a'\].*make_pair_doc.*TextPairs"):
+        nlp("just one text")
+    several = make_pair_doc(nlp, "a b", "c d")
+    several.spans["b"] = [several[2:3], several[3:4]]
+    with pytest.raises(LatentError, match=r"has 2 of the one span .*spans\['b'\]"):
+        nlp(several)
+    overlapping = make_pair_doc(nlp, "a b", "c d")
+    overlapping.spans["b"] = [overlapping[1:4]]
+    with pytest.raises(LatentError, match="overlap"):
+        nlp(overlapping)
+    failed = []
+    nlp.set_error_handler(lambda name, component, docs, error: failed.extend(docs))
+    stream = [make_pair_doc(nlp, "a", "b"), nlp.make_doc("no pair"), make_pair_doc(nlp, "c", "d")]
+    assert len(list(nlp.pipe(stream))) == 2 and failed == [stream[1]]
+
+
+class NoCell(PartScorer):
+    """Every pair of words is forbidden."""
+
+    parts = "cells"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, vectors, lengths):
+        first, second = split_texts(vectors, lengths, "NoCell")
+        return (first @ second.transpose(1, 2)).fill_(-torch.inf) + self.weight
+
+
+@pytest.mark.parametrize("structure", ["OneToOneAlignment", "ManyToOneAlignment"])
+@pytest.mark.parametrize("unaligned", [True, False])
+def test_where_every_word_is_forbidden_words_stay_alone_or_it_is_an_error(structure, unaligned):
+    nlp = pipeline(structure=misc(structure, unaligned=unaligned))
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    shim = nlp.get_pipe(NAME).model.get_ref("latent").shims[0]
+    shim.module.latent.scorer = NoCell(16)
+    doc = make_pair_doc(nlp, "a b", "c d")
+    if not unaligned:
+        with pytest.raises(InfeasibleError, match=structure):
+            nlp(doc)
+        return
+    assert nlp(doc)._.latent[NAME].cells() == []
+    assert math.isfinite(nlp.update(made)[NAME])
+
+
+def test_a_long_pair_is_split_with_one_warning_and_no_word_is_lost():
+    nlp = trained(pipeline(span_getter=misc("PairSpans", max_length=100)), steps=1)
+    words = [f"w{i % 50}" for i in range(10_000)]
+    doc = make_pair_doc(nlp, words, words[:9_950])
+    with pytest.warns(LatentWarning, match="10000 tokens is longer than max_length=100"):
+        doc = nlp(doc)
+    spans = doc._.latent[NAME].spans
+    assert len(spans) == 100 and sum(map(len, spans)) == 10_000
+    assert all(len(span) == 100 and span.other_end - span.other_start <= 100 for span in spans)
+    assert len(doc._.latent[NAME].cells()) == 9_950
+
+
+def test_span_getters_that_cannot_work_are_refused():
+    with pytest.raises(LatentError, match="both texts are under 'a'"):
+        PairSpans("a", "a")
+    with pytest.raises(LatentError, match="max_length is 0"):
+        PairSpans(max_length=0)
+    nlp = pipeline(span_getter=misc("DocSpans"))
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    with pytest.raises(LatentError, match="PairSpans"):
+        nlp(make_pair_doc(nlp, "a b", "c"))
+
+
+def test_the_same_seed_gives_the_same_model():
+    estimator = ESTIMATORS["ScoreFunction"]
+    options = {"structure": misc("ManyToOneAlignment"), "estimator": estimator}
+    first, second = (trained(pipeline(**options), steps=3) for _ in range(2))
+    assert [doc.cats for doc in docs(first)] == [doc.cats for doc in docs(second)]
+
+
+def test_the_loss_of_each_alignment_trains_it():
+    nlp = trained(
+        pipeline(
+            structure=misc("ManyToOneAlignment"), estimator=misc("SparseMAP", marginalize=True)
+        ),
+        steps=1,
+    )
+    model = nlp.get_pipe(NAME).model
+    found, _ = run(model, [example.predicted for example in examples(nlp)], is_train=True)
+    count = found.made.weights.shape[0]
+    assert count > 1 and found.logits.shape == (count, len(PAIRS), 2)
+    torch.testing.assert_close(found.made.weights.sum(0), torch.ones(len(PAIRS)))
+
+
+def test_an_encoder_learns_gold_alignments():
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    parts = {
+        "structure": misc("MonotoneAlignment", moves="needleman_wunsch"),
+        "scorer": misc("CellScorer"),
+        "composer": misc("AlignedComparison"),
+        "span_getter": misc("PairSpans"),
+    }
+    nlp.add_pipe(
+        "latent_encoder", config={"model": {"tok2vec": TOK2VEC, **parts}, "supervision": 1.0}
+    )
+    gold = [[0, 1], [1, 2]]
+    reference, predicted = (make_pair_doc(nlp, "red house", "a red house") for _ in range(2))
+    span = SpanStructure(0, 2, "gold", "cells", np.array(gold), other_start=2, other_end=5)
+    annotations.write(reference, "latent_encoder", [span])
+    made = [Example(predicted, reference)]
+    nlp.initialize(lambda: made)
+    optimizer = nlp.resume_training()
+    optimizer.learn_rate = 0.02
+    losses = [nlp.update(made, sgd=optimizer)["latent_encoder_supervision"] for _ in range(30)]
+    assert losses[-1] < 0.3 * losses[0]
+    (found,) = nlp(make_pair_doc(nlp, "red house", "a red house"))._.latent["latent_encoder"].spans
+    assert found.decoded.tolist() == gold
+    # A gold alignment with another text is none of this pair.
+    span.other_start = 3
+    annotations.write(reference, "latent_encoder", [span])
+    assert nlp.update(made)["latent_encoder_supervision"] == 0.0
