@@ -10,7 +10,7 @@ import torch
 from spacy.training import Example
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import InfeasibleError, LatentError
 from spacy_latent.estimators.base import Draw
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
@@ -20,9 +20,10 @@ from spacy_latent.structures.fenchel_young import structured_loss
 
 @dataclass
 class Supervision:
-    """gold: for each doc, for each of its spans, its structure as annotations have it, or None.
+    """gold: for each doc, for each of its spans, its structure as annotations have it, or None. Of
+        dependency trees some heads may be unknown, −1.
 
-    weight: of the mean of the loss, per token that has gold.
+    weight: of the mean of the loss, per token whose part of the gold structure is known.
     teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
     loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
     mean: of the loss, once the layer has run. left_out: how many gold structures are not in the set
@@ -38,28 +39,83 @@ class Supervision:
     left_out: int = 0
 
     def encode(
-        self, structure: Structure, members: list[tuple[int, int]], lengths: Tensor, draw: Draw
-    ) -> tuple[Tensor, Tensor]:
-        """Gold ``(B, *parts)`` of the spans of a group, and which are known, ``(B,)`` bool; what is
-        drawn where they are not."""
+        self,
+        structure: Structure,
+        members: list[tuple[int, int]],
+        lengths: Tensor,
+        draw: Draw,
+        scores: Tensor,
+    ) -> Known:
+        """What is known of the spans of a group."""
         drawn = draw.z[0].detach()
-        z, known = drawn.clone(), torch.zeros(len(members), dtype=torch.bool)
+        z, allowed = drawn.clone(), torch.ones_like(drawn, dtype=torch.bool)
+        tokens, partial = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
         for b, ((doc, span), length) in enumerate(zip(members, lengths.tolist())):
             gold = self.gold[doc][span]
-            if gold is not None:
-                try:
-                    array = torch.as_tensor(structure.encode(gold, length))
-                except ValueError:
-                    self.left_out += 1
-                    continue
-                z[b] = 0.0
-                z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
-                known[b] = True
-        known = known.to(z.device)
-        inside = _is_member(structure, z, lengths) | ~known
-        self.left_out += int((~inside).sum())
-        known = known & inside
-        return torch.where(known.view(-1, *[1] * structure.part_axes), z, drawn), known
+            if gold is None:
+                continue
+            heads_known = gold >= 0 if structure.annotation == "heads" else None
+            if heads_known is not None and not heads_known.all():
+                (modifiers,) = np.nonzero(heads_known)
+                allowed[b][:, modifiers + 1] = False
+                allowed[b][gold[modifiers], modifiers + 1] = True
+                partial[b], tokens[b] = True, len(modifiers)
+                continue
+            try:
+                array = torch.as_tensor(structure.encode(gold, length))
+            except ValueError:
+                self.left_out += 1
+                continue
+            z[b] = 0.0
+            z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
+            tokens[b] = length
+        _complete(structure, z, allowed, scores, lengths, partial)
+        inside = _is_member(structure, z, lengths)
+        agrees = ((z == 0) | allowed).flatten(1).all(1)
+        counts = (tokens > 0) & inside & agrees
+        self.left_out += int(((tokens > 0) & ~counts).sum())
+        z = torch.where(counts.view(-1, *[1] * structure.part_axes), z, drawn)
+        return Known(z, torch.where(counts, tokens, 0), allowed, partial & counts)
+
+
+@dataclass
+class Known:
+    """Gold structures of a group of B spans.
+
+    z: ``(B, *parts)``; what is drawn where nothing is known. Where only part of a structure is known,
+        the best one by the present scores that agrees with it.
+    tokens: ``(B,)``, for how many tokens it is known.
+    allowed: ``(B, *parts)`` bool, the parts that agree with what is known.
+    partial: ``(B,)`` bool, where it is known in part.
+    """
+
+    z: Tensor
+    tokens: Tensor
+    allowed: Tensor
+    partial: Tensor
+
+
+def _complete(
+    structure: Structure,
+    z: Tensor,
+    allowed: Tensor,
+    scores: Tensor,
+    lengths: Tensor,
+    partial: Tensor,
+) -> None:
+    """Put the best structure of the allowed parts where ``partial`` says; where there is none, z
+    stays as it is."""
+    rows = partial.nonzero().flatten()
+    while len(rows):
+        restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
+        try:
+            z[rows] = structure.map(restricted, lengths[rows]).to(z)
+            return
+        except InfeasibleError as error:
+            z[rows[error.items]] = 0.0
+            feasible = torch.ones_like(rows, dtype=torch.bool)
+            feasible[error.items] = False
+            rows = rows[feasible]
 
 
 def _is_member(structure: Structure, z: Tensor, lengths: Tensor) -> Tensor:
@@ -81,13 +137,24 @@ def supervise(
     scores: Tensor,
 ) -> tuple[Draw, Tensor, int]:
     """What to compose, the sum of the losses, and the number of tokens that have gold."""
-    gold, known = supervision.encode(latent.structure, members, lengths, draw)
+    known = supervision.encode(latent.structure, members, lengths, draw, scores)
     structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
-    losses = structured_loss(structure, scores, gold, lengths, supervision.loss, supervision.margin)
+
+    def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
+        settings = supervision.loss, supervision.margin
+        return structured_loss(structure, scores, known.z[rows], lengths[rows], *settings)
+
+    losses = loss(scores, slice(None))
+    rows = known.partial.nonzero().flatten()
+    if len(rows):
+        # Of all structures that agree with what is known, whichever is taken for z.
+        agreeing = torch.where(known.allowed[rows], scores[rows], -torch.inf)
+        losses = losses.index_add(0, rows, loss(agreeing, rows), alpha=-1)
+    counts = known.tokens > 0
     if supervision.teacher_forcing:
-        here = known.view(1, -1, *[1] * structure.part_axes)
-        draw = replace(draw, z=torch.where(here, gold, draw.z))
-    return draw, torch.where(known, losses, 0.0).sum(), int(lengths[known].sum())
+        here = counts.view(1, -1, *[1] * structure.part_axes)
+        draw = replace(draw, z=torch.where(here, known.z, draw.z))
+    return draw, torch.where(counts, losses, 0.0).sum(), int(known.tokens.sum())
 
 
 def gold_structures(
@@ -97,8 +164,8 @@ def gold_structures(
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:
     """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
-    or for dependency trees the heads of a reference, as far as it has them for tokens that are also
-    the prediction's.
+    or for dependency trees the heads of a reference. These are −1 where it has none, where they are
+    beyond the span, and where the tokens are not the prediction's.
     """
     kind = structure.parts if structure.annotation == "parts" else structure.annotation
     gold = []
@@ -153,10 +220,13 @@ def _heads(example: Example) -> np.ndarray | None:
 
 
 def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None:
-    """Heads as trees have them, from 1 in the span; None where not all of them are in it."""
+    """Heads as trees have them, from 1 in the span, −1 where they are not in it; None without any
+    that are."""
     if heads is None:
         return None
     chosen = heads[start:end]
-    if chosen.min() < start or chosen.max() >= end:
+    inside = (chosen >= start) & (chosen < end)
+    if not inside.any():
         return None
-    return np.where(chosen == np.arange(start, end), 0, chosen - start + 1)
+    shifted = np.where(chosen == np.arange(start, end), 0, chosen - start + 1)
+    return np.where(inside, shifted, -1)

@@ -14,8 +14,15 @@ from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_tok2vec import latent_layer, run
-from spacy_latent.models.supervision import Supervision, gold_structures
+from spacy_latent.models.supervision import Supervision, gold_structures, supervise
+from spacy_latent.structures.fenchel_young import structured_loss
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.enumeration import dependency_trees
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TOK2VEC,
@@ -153,22 +160,82 @@ def test_heads_count_as_far_as_they_are_known() -> None:
 
     known = {"heads": [1, 1, None, 1], "deps": ["s", "ROOT", "", "o"]}
     partly = Example.from_dict(nlp.make_doc("I like big trees"), known)
-    assert gold(partly, (0, 4)) == [None]
+    assert gold(partly, (0, 4)) == [[2, 0, -1, 2]]
     assert gold(partly, (0, 2), (2, 4)) == [[2, 0], None]
     # "don't" is two tokens there. What hangs on it is not known, what does not is.
     heads, deps = [3, 3, 1, 3, 3], ["s", "a", "n", "ROOT", "o"]
     words, spaces = ["We", "do", "n't", "like", "trees"], [True, False, True, True, False]
     reference = Doc(nlp.vocab, words=words, spaces=spaces, heads=heads, deps=deps)
     other = Example(Doc(nlp.vocab, words=["We", "don't", "like", "trees"]), reference)
-    assert gold(other, (0, 4), (2, 4)) == [None, [0, 1]]
+    assert gold(other, (0, 4), (2, 4)) == [[3, -1, 0, 3], [0, 1]]
     # As many tokens, but others.
     shifted = Example(
         Doc(nlp.vocab, words=["We", "don't", "like", "tre", "es"], spaces=[1, 1, 1, 0, 0]),
         reference,
     )
-    assert gold(shifted, (0, 5), (2, 3)) == [None, [0]]
+    assert gold(shifted, (0, 5), (2, 3)) == [[3, -1, 0, -1, -1], [0]]
     whole = Example(Doc(nlp.vocab, words=words, spaces=spaces), reference)
     assert gold(whole, (0, 5)) == [[4, 4, 2, 0, 4]]
+
+
+@pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron"])
+def test_heads_that_are_known_in_part(loss: str) -> None:
+    """The loss is that of all trees that agree with what is known, by listing them."""
+    torch.manual_seed(0)
+    structure = SpanningTree(single_root=True)
+    builder = build_biaffine_scorer_v1(hidden_width=4)
+    layer = LatentLayer(
+        builder(6), structure, Marginals(), build_graph_convolution_v1()(6)
+    ).double()
+    vectors, lengths = torch.randn(4, 3, 6, dtype=torch.float64), torch.tensor([3, 3, 3, 2])
+    draw, scores = layer.read(vectors, lengths)
+    gold = [np.array(heads) for heads in ([2, 0, -1], [2, 0, 2], [2, 1, -1], [-1, -1])]
+    supervision = Supervision([gold], 1.0, True, loss)
+    members = [(0, b) for b in range(4)]
+    given, value, tokens = supervise(supervision, layer, members, vectors, lengths, draw, scores)
+    # A cycle agrees with no tree.
+    assert supervision.left_out == 1 and tokens == 2 + 3
+    trees = np.array(list(dependency_trees(3, single_root=True)))
+    totals = [
+        sum(scores[0, head, modifier] for modifier, head in enumerate(tree, 1)) for tree in trees
+    ]
+    agree = (trees[:, 0] == 2) & (trees[:, 1] == 0)
+    assert 1 < agree.sum() < len(trees)
+    every = torch.stack(totals)
+    expected = {
+        "crf": every.logsumexp(0) - every[agree].logsumexp(0),
+        "perceptron": every.max() - every[agree].max(),
+    }
+    if loss in expected:
+        whole = torch.as_tensor(structure.encode(gold[1], 3))[None].double()
+        other = structured_loss(structure, scores[1:2], whole, lengths[1:2], loss)
+        torch.testing.assert_close(value - other.sum(), expected[loss])
+    assert value > 0 and value.requires_grad
+    z = given.z[0].detach()
+    assert structure.decode(z[0].numpy(), 3).tolist() in trees[agree].tolist()
+    assert structure.decode(z[1].numpy(), 3).tolist() == [2, 0, 2]
+    for b in (2, 3):
+        torch.testing.assert_close(z[b], draw.z[0, b])
+
+
+def test_trees_are_learned_from_some_of_their_heads() -> None:
+    nlp = pipeline({"tok2vec": TOK2VEC})
+    whole = examples(nlp)
+    sample = []
+    for example in whole:
+        heads, deps = example.to_dict()["token_annotation"]["HEAD"], ["d"] * len(example.reference)
+        known = [None if i == 2 else head for i, head in enumerate(heads)]
+        annotation = {"heads": known, "deps": ["" if i == 2 else d for i, d in enumerate(deps)]}
+        sample.append(Example.from_dict(nlp.make_doc(example.reference.text), annotation))
+    initialized(nlp, sample=sample)
+    optimizer = Adam(0.01)
+    for _ in range(60):
+        losses = step(nlp, sample, optimizer)
+    assert losses["latent_encoder_supervision"] < 0.1
+    for example in whole:
+        found = nlp(example.reference.text)._.latent["latent_encoder"].heads.tolist()
+        gold = [token.head.i for token in example.reference]
+        assert found[:2] + found[3:] == gold[:2] + gold[3:]
 
 
 def test_the_loss_and_what_is_composed() -> None:
