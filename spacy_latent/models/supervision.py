@@ -82,8 +82,8 @@ class Supervision:
 class Known:
     """Gold structures of a group of B spans.
 
-    z: ``(B, *parts)``; what is drawn where nothing is known. Where only part of a structure is known,
-        the best one by the present scores that agrees with it.
+    z: ``(B, *parts)``; what is drawn where nothing is known. Where it is known in part, the
+        best structure by the present scores that agrees with it.
     tokens: ``(B,)``, for how many tokens it is known.
     allowed: ``(B, *parts)`` bool, the parts that agree with what is known.
     partial: ``(B,)`` bool, where it is known in part.
