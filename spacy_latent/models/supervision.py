@@ -103,8 +103,8 @@ def _complete(
     lengths: Tensor,
     partial: Tensor,
 ) -> None:
-    """Put the best structure of the allowed parts where ``partial`` says; where there is none, z
-    stays as it is."""
+    """Put into ``z``, where ``partial`` says, the best structure of the allowed parts, and zeros
+    where there is none."""
     rows = partial.nonzero().flatten()
     while len(rows):
         restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
