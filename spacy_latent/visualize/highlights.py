@@ -117,11 +117,8 @@ def _svg(
             x, y = look.offset_x, y + LINE
         joined = mark is not None and i < mark.end - 1
         if mark is not None:
-            content.append(_box(mark, x - 2, y, wide + (SPACE + 1 if joined else 4), across, look))
-        content.append(_text(shown, x, y + 18, WORD, across, look, "displacy-word"))
-        if note:
-            beside = x + text_width(shown, WORD) + 5
-            content.append(_text(note, beside, y + 18, NUMBER, across, look, "displacy-label"))
+            content.append(_box(mark, x - 2, y, wide + (SPACE + 3 if joined else 4), across, look))
+        content.append(_text(shown, note, x, y + 18, across, look))
         x += wide + (SPACE if space or joined else 1) + (3 if mark is not None else 0)
     return "".join(content), (across, y + LINE)
 
@@ -140,15 +137,18 @@ def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: 
     return element("g", {"class": "sl-highlight"}, element("rect", box), element("path", line))
 
 
-def _text(shown: str, x: float, y: float, size: float, across: float, look: Look, name: str) -> str:
+def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) -> str:
     attributes = {
-        "class": f"{name} sl-ink",
+        "class": "displacy-word sl-ink",
         "fill": look.color or light("ink"),
         "x": across - x if look.rtl else x,
         "y": y,
-        "font-size": size,
+        "font-size": WORD,
         # Where a line of this direction begins.
         "text-anchor": "start",
         "direction": look.direction,
     }
-    return element("text", attributes, text(shown))
+    small = {"class": "displacy-label", "font-size": NUMBER, "dx": -5 if look.rtl else 5}
+    return element(
+        "text", attributes, text(shown), element("tspan", small, text(note)) if note else ""
+    )
