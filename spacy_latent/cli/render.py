@@ -146,7 +146,7 @@ def _annotate(
 
 
 def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]]:
-    """A text, or a doc with nothing but words and spans, for the pipeline; and the doc as it was."""
+    """A text, or a doc of words and spans, for the pipeline; and the doc as it was."""
     import srsly
     from spacy.tokens import Doc, DocBin
 
