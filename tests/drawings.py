@@ -17,6 +17,8 @@ PICTURES = {
     "drawing_alignment": "lines",
     "drawing_heat_map": "heat_map",
     "drawing_brackets": "spans",
+    "drawing_tags": "tag_rows",
+    "drawing_rationale": "highlights",
 }
 
 

@@ -8,7 +8,7 @@ from tests.drawings import PICTURES, pictures, run_page
 def test_the_code_of_the_page_runs():
     scope = run_page()
     assert str(scope["html"]).count("<svg") == 3
-    assert "<table" in str(scope["rows"]) and str(scope["marked"]).count("<mark") == 2
+    assert "<table" in str(scope["table"]) and str(scope["marked"]).count("<mark") == 2
 
 
 def test_the_shipped_pictures_are_those_of_the_page():

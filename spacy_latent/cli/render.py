@@ -40,8 +40,8 @@ def render_cli(
         None,
         "--style",
         "-s",
-        help="tree, alignment, heatmap, tags, rationale, brackets; or displaCy's dep, ent, span. "
-        "What fits if not given",
+        help="tree, alignment, heatmap, tags, entities, rationale, brackets; or displaCy's dep, "
+        "ent, span. What fits if not given",
     ),
     threshold: Optional[float] = typer.Option(  # noqa: UP045
         None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
@@ -146,7 +146,7 @@ def _annotate(
 
 
 def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]]:
-    """What the pipeline is to read, a text or a doc without annotations, with the doc as it was."""
+    """A text, or a doc of words and spans, for the pipeline; and the doc as it was."""
     import srsly
     from spacy.tokens import Doc, DocBin
 
@@ -155,7 +155,11 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
         for reference in DocBin().from_disk(path).get_docs(nlp.vocab):
             words = [token.text for token in reference]
             spaces = [bool(token.whitespace_) for token in reference]
-            yield Doc(nlp.vocab, words=words, spaces=spaces), reference
+            made = Doc(nlp.vocab, words=words, spaces=spaces)
+            # A pair of texts is a doc with a span for each.
+            for key, group in reference.spans.items():
+                made.spans[key] = group.copy(doc=made)
+            yield made, reference
     elif path.suffix == ".jsonl":
         for i, entry in enumerate(srsly.read_jsonl(path), 1):
             if not isinstance(entry, dict) or not isinstance(entry.get(text_key), str):

@@ -214,8 +214,16 @@ class _Subject:
                 f"{self.span.kind!r}, which is {instead}. Leave style out, or name a component."
             )
         pictures, note = draw(self)
-        named = f"{self.component} · {self.span.structure}"
-        return Figure(tuple(pictures), f"{named} · {note}" if note else named, self.look)
+        told = [self.component, self.span.structure, self.category, note]
+        return Figure(tuple(pictures), " · ".join(filter(None, told)), self.look)
+
+    @property
+    def category(self) -> str:
+        """The most probable category of the doc: that which a rationale or an alignment is for."""
+        if not self.doc.cats:
+            return ""
+        best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
+        return f"{best} {self.doc.cats[best]:.2f}"
 
     @property
     def default_style(self) -> str | None:

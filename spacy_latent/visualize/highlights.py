@@ -103,26 +103,27 @@ def _svg(
 ) -> tuple[str, tuple[float, float]]:
     """Lines broken at the option ``fold``, with a box behind each part of a highlight."""
     marks = {i: mark for mark in highlights for i in range(mark.start, mark.end)}
-    across = look.fold + 2 * look.offset_x
-    content: list[str] = []
+    notes = {m.end - 1: " ".join(filter(None, [m.label, m.number])) for m in highlights}
+    # Distance from where lines begin, top, width and width of the box of each word.
+    places: list[tuple[float, float, float, float]] = []
     x, y = look.offset_x, 8.0
     for i, (word, space) in enumerate(words):
-        mark = marks.get(i)
-        shown = visible(word)
-        note = ""
-        if mark is not None and i == mark.end - 1:
-            note = " ".join(filter(None, [mark.label, mark.number]))
-        wide = text_width(shown, WORD) + (text_width(note, NUMBER) + 6 if note else 0)
+        note = notes.get(i)
+        wide = text_width(visible(word), WORD) + (text_width(note, NUMBER) + 6 if note else 0)
         if x > look.offset_x and x + wide > look.offset_x + look.fold:
             x, y = look.offset_x, y + LINE
-        joined = mark is not None and i < mark.end - 1
-        if mark is not None:
-            content.append(_box(mark, x - 2, y, wide + (SPACE + 1 if joined else 4), across, look))
-        content.append(_text(shown, x, y + 18, WORD, across, look, "displacy-word"))
-        if note:
-            beside = x + text_width(shown, WORD) + 5
-            content.append(_text(note, beside, y + 18, NUMBER, across, look, "displacy-label"))
-        x += wide + (SPACE if space or joined else 1) + (3 if mark is not None else 0)
+        if i in marks and marks[i].start == i:
+            x += 2
+        joined = i in marks and i < marks[i].end - 1
+        after = (SPACE if space or joined else 1) + (3 if i in marks else 0)
+        places.append((x, y, wide, wide + (after if joined else 4)))
+        x += wide + after
+    across = max((x + wide for x, _, wide, _ in places), default=0.0) + look.offset_x
+    content: list[str] = []
+    for i, ((word, _), (x, y, _, box)) in enumerate(zip(words, places)):
+        if i in marks:
+            content.append(_box(marks[i], x - 2, y, box, across, look))
+        content.append(_text(visible(word), notes.get(i, ""), x, y + 18, across, look))
     return "".join(content), (across, y + LINE)
 
 
@@ -140,15 +141,18 @@ def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: 
     return element("g", {"class": "sl-highlight"}, element("rect", box), element("path", line))
 
 
-def _text(shown: str, x: float, y: float, size: float, across: float, look: Look, name: str) -> str:
+def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) -> str:
     attributes = {
-        "class": f"{name} sl-ink",
+        "class": "displacy-word sl-ink",
         "fill": look.color or light("ink"),
         "x": across - x if look.rtl else x,
         "y": y,
-        "font-size": size,
+        "font-size": WORD,
         # Where a line of this direction begins.
         "text-anchor": "start",
         "direction": look.direction,
     }
-    return element("text", attributes, text(shown))
+    small = {"class": "displacy-label", "font-size": NUMBER, "dx": -5 if look.rtl else 5}
+    return element(
+        "text", attributes, text(shown), element("tspan", small, text(note)) if note else ""
+    )

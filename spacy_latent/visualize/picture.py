@@ -12,7 +12,9 @@ from spacy_latent.visualize.markup import element, text
 from spacy_latent.visualize.palette import COLORS, light, variables
 from spacy_latent.visualize.text_size import text_width
 
+TEXT = 15
 CAPTION = 30
+MARGIN = 16
 GAP = 24
 ROW_WIDTH = 1400
 
@@ -90,7 +92,7 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
         "viewBox": f"0 0 {across:.0f} {down:.0f}",
         "direction": look.direction,
         "font-family": look.font,
-        "font-size": 15,
+        "font-size": TEXT,
         "style": f"max-width:none;height:{down:.0f}px;{overrides(look) if standalone else ''}",
     }
     return element(
@@ -111,39 +113,47 @@ def overrides(look: Look) -> str:
 
 
 def beside(figures: Sequence[Figure]) -> Picture:
-    """All pictures as one: those of a figure side by side while they fit, figures in rows."""
-    placed: list[str] = []
-    right = below = 0.0
+    """All pictures as one: those of a figure side by side while they fit, figures in rows. Rows
+    begin where writing does."""
+    # Distance from where rows begin, top, width, markup, look.
+    placed: list[tuple[float, float, float, str, Look]] = []
+    below = 0.0
     for figure in figures:
-        drawn = element(
-            "text",
-            {"class": "sl-muted", "x": 16, "y": below + 22, "fill": light("muted")},
-            text(figure.caption),
-        )
-        placed.append(drawn)
-        right = max(right, 32 + text_width(figure.caption, 15))
+        look = figure.look
+        wide = 2 * MARGIN + text_width(figure.caption, TEXT)
+        muted = {"class": "sl-muted", "fill": light("muted")}
+        placed.append((0.0, below, wide, _caption(figure.caption, wide, 22, muted, look), look))
         below += CAPTION
         for row in _rows(figure.pictures):
-            left, deepest = 0.0, 0.0
+            start, deepest = 0.0, 0.0
             for picture in row:
                 assert picture.size is not None
                 caption = picture_caption(picture)
-                lead = (CAPTION if caption else 0) + figure.drop(picture)
+                wide = max(picture.size[0], 2 * MARGIN + text_width(caption, TEXT))
                 if caption:
-                    where = {"x": left + 16, "y": below + 20, "class": "sl-ink"}
-                    bold = {"font-weight": "bold", "fill": light("ink")}
-                    placed.append(element("text", {**where, **bold}, text(caption)))
-                shift = f"translate({left:.0f},{below + lead:.0f})"
-                placed.append(element("g", {"transform": shift}, picture.content))
-                needed = max(picture.size[0], 32 + text_width(caption, 15))
-                left += needed + GAP
+                    bold = {"class": "sl-ink", "fill": light("ink"), "font-weight": "bold"}
+                    markup = _caption(caption, wide, 20, bold, look)
+                    placed.append((start, below, wide, markup, look))
+                lead = (CAPTION if caption else 0) + figure.drop(picture)
+                placed.append((start, below + lead, picture.size[0], picture.content, look))
+                start += wide + GAP
                 deepest = max(deepest, picture.size[1] + lead)
-                right = max(right, left - GAP)
             below += deepest + GAP
+    across = max((start + wide for start, _, wide, _, _ in placed), default=1.0)
+    content = []
+    for start, top, wide, markup, look in placed:
+        left = across - start - wide if look.rtl else start
+        shift = f"translate({left:.0f},{top:.0f})"
+        content.append(element("g", {"transform": shift}, markup))
     titles = [picture.title for figure in figures for picture in figure.pictures]
     descriptions = [picture.description for figure in figures for picture in figure.pictures]
     title = titles[0] if len(titles) == 1 else f"{len(titles)} drawings: {titles[0]}, ..."
-    return Picture("".join(placed), title, " ".join(descriptions), (max(right, 1), max(below, 1)))
+    return Picture("".join(content), title, " ".join(descriptions), (across, max(below, 1.0)))
+
+
+def _caption(caption: str, across: float, y: float, attributes: dict[str, str], look: Look) -> str:
+    place = {"x": across - MARGIN if look.rtl else MARGIN, "y": y, "direction": look.direction}
+    return element("text", {**attributes, **place}, text(caption))
 
 
 def _rows(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:

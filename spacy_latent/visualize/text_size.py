@@ -10,6 +10,7 @@ CAPITAL = 0.72
 BROAD = 0.9
 NARROW = 0.33
 OTHER = 0.58
+ARABIC = 0.68
 
 
 def text_width(text: str, size: float) -> float:
@@ -27,4 +28,6 @@ def _width(character: str) -> float:
         return BROAD
     if character in "iljtfI.,:;'|!()[] ":
         return NARROW
+    if unicodedata.bidirectional(character) == "AL":
+        return ARABIC
     return CAPITAL if category == "Lu" else OTHER

@@ -113,6 +113,13 @@ def test_spans_and_generators_are_drawn_and_others_refused():
         render(["text"], jupyter=False)
 
 
+def test_the_caption_says_what_the_text_was_classified_as():
+    doc = annotated("items", [1], words=["a", "b"])
+    doc.cats = {"<good>": 0.75, "bad": 0.25}
+    html = render(doc, jupyter=False)
+    assert "encoder · Some · &lt;good&gt; 0.75<" in html and "bad" not in html
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
