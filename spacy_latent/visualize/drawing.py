@@ -214,8 +214,8 @@ class _Subject:
                 f"{self.span.kind!r}, which is {instead}. Leave style out, or name a component."
             )
         pictures, note = draw(self)
-        told = [self.component, self.span.structure, self.category, note]
-        return Figure(tuple(pictures), " · ".join(filter(None, told)), self.look)
+        title = [self.component, self.span.structure, self.category, note]
+        return Figure(tuple(pictures), " · ".join(filter(None, title)), self.look)
 
     @property
     def category(self) -> str:
