@@ -110,7 +110,8 @@ def render_cli(
         except LatentError as error:
             msg.fail("The texts could not be drawn", str(error), exits=1)
     if output == STDOUT:
-        sys.stdout.write(drawn)
+        # As bytes: the encoding of a terminal need not have all characters.
+        typer.echo(drawn.encode("utf8"), nl=False)
         return
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
