@@ -53,7 +53,12 @@ def render_cli(
         False, "--gold", "-G", help="Draw the dependency trees of a .spacy file beside"
     ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
-    text_key: str = typer.Option("text", "--text-key", "-tk", help="Key of the text in .jsonl"),
+    text_key: str = typer.Option(
+        "text",
+        "--text-key",
+        "-tk",
+        help="Key of the text in .jsonl, or two with a comma for pairs of texts",
+    ),
     as_format: Optional[str] = typer.Option(  # noqa: UP045
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
     ),
@@ -69,7 +74,7 @@ def render_cli(
     Examples:
       spacy latent render training/model-best texts.txt page.html
       spacy latent render training/model-best dev.spacy trees.svg --gold -n 3
-      spacy latent render training/model-best pairs.jsonl map.html -s heatmap
+      spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk text_a,text_b
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
     from spacy.cli._util import import_code
@@ -110,7 +115,8 @@ def render_cli(
         except LatentError as error:
             msg.fail("The texts could not be drawn", str(error), exits=1)
     if output == STDOUT:
-        sys.stdout.write(drawn)
+        # As bytes: the encoding of a terminal need not have all characters.
+        typer.echo(drawn.encode("utf8"), nl=False)
         return
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +156,8 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
     import srsly
     from spacy.tokens import Doc, DocBin
 
+    from spacy_latent.corpora.text_pairs import make_pair_doc
+
     path = Path(data)
     if path.suffix == ".spacy":
         for reference in DocBin().from_disk(path).get_docs(nlp.vocab):
@@ -161,14 +169,16 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
                 made.spans[key] = group.copy(doc=made)
             yield made, reference
     elif path.suffix == ".jsonl":
+        keys = text_key.split(",")
         for i, entry in enumerate(srsly.read_jsonl(path), 1):
-            if not isinstance(entry, dict) or not isinstance(entry.get(text_key), str):
+            texts: list[Any] = [entry.get(key) if isinstance(entry, dict) else None for key in keys]
+            if not all(isinstance(text, str) for text in texts) or len(texts) > 2:
                 msg.fail(
                     f"Line {i} of {data} has no text under {text_key!r}",
-                    "Say where it is with --text-key.",
+                    "Say where it is with --text-key, as in --text-key text_a,text_b for pairs.",
                     exits=1,
                 )
-            yield entry[text_key], None
+            yield texts[0] if len(texts) == 1 else make_pair_doc(nlp, *texts), None
     else:
         with nullcontext(sys.stdin) if data == STDIN else path.open(encoding="utf8") as lines:
             for line in lines:

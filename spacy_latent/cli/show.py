@@ -131,10 +131,12 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
     """The structures of a doc; indices of tokens are those of the doc.
 
     Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
-    probability], where the head of a root is null; tags have tags; items have items, [token,
-    probability]; spans have brackets, [start, end, probability], and segments their label at the
-    end of these. All have the decoded structure and
-    alternatives of each span, as in :class:`spacy_latent.annotations.SpanStructure`.
+    probability], where the head of a root is null; tags have tags, and entities, [start, end,
+    label, probability], where their names make some; items have items, [token, probability]; pairs
+    of words have cells, [token of the first text, token of the second, probability]; spans have
+    brackets, [start, end, probability], and segments their label at the end of these. All have the
+    decoded structure and alternatives of each span, as in
+    :class:`spacy_latent.annotations.SpanStructure`.
     """
     found: dict[str, Any] = {}
     for name in components:
@@ -150,6 +152,14 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
             entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
         if kinds == {"tags"}:
             entry["tags"] = annotation.tags.tolist()
+            if annotation.spans and all("O" in (span.labels or ()) for span in annotation.spans):
+                entry["entities"] = [
+                    [e.start, e.end, e.label, round(e.probability, 4)]
+                    for e in annotation.entities()
+                ]
+        if kinds == {"cells"}:
+            cells = annotation.cells()
+            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
         if kinds == {"items"}:
             items = annotation.items()
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]

@@ -13,9 +13,8 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.visualize.subject import PARTS_PER_WORD
 
-# displaCy stacks arcs that overlap: 30 words with all their arcs make a picture of 50,000 pixels.
-PARTS_PER_WORD = 3
 PIXELS_PER_CHARACTER = 9
 OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "fold")
 
@@ -128,6 +127,7 @@ def _span_drawings(
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):
         # Labels of these are probabilities, but for those of tags and segments, which are few.
+        # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
         if name in drawing and span.kind not in ("tags", "segments"):
             strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
             drawing[name] = strongest[: PARTS_PER_WORD * len(span)]

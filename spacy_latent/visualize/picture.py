@@ -74,7 +74,8 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
     """An ``<svg>`` element. standalone: with its own style, to be a file of its own."""
     assert picture.size is not None
     across, down = picture.size
-    name = sha1(picture.content.encode()).hexdigest()[:12]
+    told = picture.title + picture.description + picture.content
+    name = sha1(told.encode()).hexdigest()[:12]
     ground = element(
         "rect",
         {"class": "sl-ground", "width": across, "height": down, "fill": look.bg or light("ground")},

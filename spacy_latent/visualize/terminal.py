@@ -19,9 +19,9 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     """A drawing of each span's structure and of its alternatives, as far as there are any.
 
     Trees: one line per token, with its index, its place in the tree, and the probability of its
-    arc. Items: the text, with chosen words in square brackets. Tags: below their words. Spans: the
-    text with round brackets, but for spans of one word. Others, such as segments: a line for each
-    part.
+    arc. Items and entities: the text, with what is chosen in square brackets. Tags: below their
+    words. Spans: the text with round brackets, but for spans of one word. Others, such as segments
+    and pairs of words: a line for each part.
     threshold: list below each structure the parts outside of it that are at least this probable.
     """
     encoding = sys.stdout.encoding or "ascii"
@@ -96,10 +96,13 @@ def _brackets(
 
 
 def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
-    """Rows of words, of tags below them, and of their probabilities where they are known."""
+    """Rows of words, of tags below them, and of their probabilities where they are known; entities
+    where the tags make some."""
+    if "O" in (span.labels or ()):
+        return _entities(annotation, span, alternative)
     columns = []
     for (i, tag), p in annotation._chosen(span, None, alternative):
-        column = [_printable(annotation.doc, span.start + i), str(tag)]
+        column = [_printable(annotation.doc, span.start + i), _name(span, tag)]
         columns.append(column if span.probabilities is None else [*column, f"{p:.2f}"])
     lines: list[str] = []
     row: list[str] = []
@@ -111,6 +114,19 @@ def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
         row = row or [""] * len(column)
         row = [text + cell.ljust(width) + "  " for text, cell in zip(row, column)]
     return lines + [text.rstrip() for text in row]
+
+
+def _entities(
+    annotation: LatentAnnotation, span: SpanStructure, alternative: int | None
+) -> list[str]:
+    words = [_printable(annotation.doc, i) for i in range(span.start, span.end)]
+    known = alternative is None and span.entity_probabilities is not None
+    for entity in annotation.entities(alternative):
+        first, last = entity.start - span.start, entity.end - 1 - span.start
+        words[first] = f"[{words[first]}"
+        label = _line(entity.label)
+        words[last] += f" {label} {entity.probability:.2f}]" if known else f" {label}]"
+    return _wrapped(words)
 
 
 def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
@@ -144,12 +160,15 @@ def _part(
     elif span.kind == "items":
         text = word(part[0])
     elif span.kind == "tags":
-        text = f"{word(part[0])} {part[1]}"
+        text = f"{word(part[0])} {_name(span, part[1])}"
     elif span.kind == "cells":
-        text = f"{word(part[0])} ~ {word(part[1])}"
+        shift = 0 if span.other_start is None else span.other_start - span.start
+        text = f"{word(part[0])} ~ {word(part[1] + shift)}"
     elif span.kind == "segments":
         first, end, label = part
-        text = f"{label}  {_text(annotation.doc, span.start + first, span.start + end)}"
+        text = (
+            f"{_name(span, label)}  {_text(annotation.doc, span.start + first, span.start + end)}"
+        )
     elif span.kind == "spans":
         text = _text(annotation.doc, span.start + part[0], span.start + part[1] + 1)
     else:
@@ -165,7 +184,15 @@ def _wrapped(words: list[str]) -> list[str]:
     return wrap(" ".join(words), LINE, break_long_words=False, break_on_hyphens=False)
 
 
+def _name(span: SpanStructure, tag: int) -> str:
+    named = span.labels is not None and 0 <= tag < len(span.labels)
+    return _line(span.labels[tag]) if named and span.labels else str(tag)
+
+
 def _printable(doc: Doc, i: int) -> str:
-    """A token on one line, without the control characters that would steer a terminal."""
-    text = doc[i].text
+    return _line(doc[i].text)
+
+
+def _line(text: str) -> str:
+    """Text on one line, without the control characters that would steer a terminal."""
     return text if text.isprintable() and text.strip() else repr(text)

@@ -7,16 +7,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import spacy
 import srsly
 from click.testing import Result
 from spacy.cli._util import app
 from spacy.tokens import Doc, DocBin
+from spacy.training import Example
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.corpora.text_pairs import make_pair_doc
 from tests.cli.test_show import MODELS
-from tests.pipeline.small_pipelines import initialized, latent_pipeline
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
 TEXTS = ["I like London", "Berlin is <script>"]
 
@@ -92,6 +95,27 @@ def test_a_pipe_carries_nothing_but_the_drawing(
     ElementTree.fromstring(piped(str(models["heads"]), "-", "-", "--format", "svg"))
     page = piped(str(models["items"]))
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
+
+
+def test_pairs_of_texts(tmp_path: Any) -> None:
+    nlp = spacy.blank("en")
+    model = {"@architectures": "spacy-latent.AlignedPairTextCat.v1", "tok2vec": TOK2VEC}
+    nlp.add_pipe("latent_textcat", config={"model": {**model, "exclusive_classes": True}})
+    pairs = [make_pair_doc(nlp, "I like it", "it is liked"), make_pair_doc(nlp, "no", "yes")]
+    for doc in pairs:
+        doc.cats = {"same": float(len(doc) > 2), "other": float(len(doc) < 3)}
+    initialized(nlp, sample=[Example(doc.copy(), doc) for doc in pairs])
+    nlp.to_disk(tmp_path / "model")
+    DocBin(docs=pairs).to_disk(tmp_path / "pairs.spacy")
+    rows = [{"text_a": "I like it", "text_b": "it is liked"}, {"text_a": "no", "text_b": "yes"}]
+    srsly.write_jsonl(tmp_path / "pairs.jsonl", rows)
+    for name, options in (("pairs.spacy", []), ("pairs.jsonl", ["-tk", "text_a,text_b"])):
+        out = tmp_path / f"{name}.svg"
+        run(tmp_path / "model", tmp_path / name, out, *options)
+        svg = out.read_text(encoding="utf8")
+        assert svg.count("displacy-word") == 8 and ("same" in svg or "other" in svg)
+    result = run(tmp_path / "model", tmp_path / "pairs.jsonl", "-", "-tk", "text_a", code=1)
+    assert "one span" in result.output
 
 
 def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None:

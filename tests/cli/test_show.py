@@ -90,5 +90,6 @@ def test_components_that_write_themselves(tmp_path: Any) -> None:
     entry = srsly.json_loads(show(tmp_path, TEXT, "--json", "-k", 2))["latent"]
     for name in ("crf_ner", "latent_textcat"):
         assert len(entry[name]["spans"][0]["alternatives"]) == 2
+    assert all(len(entity) == 4 for entity in entry["crf_ner"]["entities"])
     html = (tmp_path / "page.html").read_text(encoding="utf8")
     assert "crf_ner · TagSequence" in html and "displacy-arc" in html

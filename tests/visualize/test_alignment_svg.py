@@ -124,3 +124,13 @@ def test_styles_that_do_not_fit_are_refused():
         render(aligned(), style="tree", jupyter=False)
     with pytest.raises(LatentError, match="there are tree, alignment"):
         render(aligned(), style="pie", jupyter=False)
+
+
+def test_a_heat_map_leaves_no_probability_out_and_lines_stay_few():
+    n = 12
+    parts = {(i, j): 1 / n for i in range(n) for j in range(n)}
+    doc = annotated("cells", [[0, 0]], parts, ["w"] * 2 * n, end=n, other_start=n, other_end=2 * n)
+    options = {"threshold": 0.01}
+    heat_map = render(doc, style="heatmap", jupyter=False, options=options)
+    assert heat_map.count("sl-cell") == n * n
+    assert render(doc, jupyter=False, options=options).count("sl-cell") == 6 * n

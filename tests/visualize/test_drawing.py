@@ -11,6 +11,7 @@ from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import make_drawings, render
 from spacy_latent.visualize.terminal import format_annotation
+from tests.visualize import structures
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -164,3 +165,17 @@ def test_long_rows_are_broken():
     lines = format_annotation(doc._.latent["latent_encoder"]).splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) % 2 == 0
     assert " ".join(lines[::2]).split() == ["word"] * 60
+
+
+def test_entities_and_pairs_in_the_terminal():
+    found = {"entity_probabilities": np.array([0.75]), "labels": ("O", "B-PER", "L-PER", "x\x1b")}
+    alternatives = [(np.array([0, 1, 2, 0]), 0.5)]
+    words = ["a", "b", "c", "d"]
+    doc = structures.annotated("tags", [1, 2, 0, 0], words=words, **found)
+    assert format_annotation(doc._.latent["encoder"]) == "[a b PER 0.75] c d"
+    doc = structures.annotated("tags", [1, 2, 0, 0], alternatives=alternatives, **found)
+    assert format_annotation(doc._.latent["encoder"]) == "weight 0.50\na [b c PER] d"
+    named = structures.annotated("tags", [0, 1, 0, 1], labels=("N", "\x1b"))
+    assert format_annotation(named._.latent["encoder"]).split()[4:] == ["N", r"'\x1b'"] * 2
+    pair = structures.annotated("cells", [[0, 1]], end=2, other_start=2, other_end=4)
+    assert format_annotation(pair._.latent["encoder"]) == "a ~ d"

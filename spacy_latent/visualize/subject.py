@@ -1,0 +1,91 @@
+"""One structure that is to be drawn, and what drawings of all kinds ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import shortened
+
+TITLE_WORDS = 12
+# More than this many arcs, lines or brackets a word hide each other.
+PARTS_PER_WORD = 3
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A structure with its doc. gold: the doc with the tree to draw beside, or None."""
+
+    doc: Doc
+    component: str
+    span: SpanStructure
+    look: Look
+    gold: Doc | None
+
+    @property
+    def category(self) -> str:
+        """The most probable category of the doc: that which a rationale or an alignment is for."""
+        if not self.doc.cats:
+            return ""
+        best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
+        return f"{best} {self.doc.cats[best]:.2f}"
+
+    @property
+    def annotation(self) -> LatentAnnotation:
+        return LatentAnnotation(self.doc, self.component, [self.span])
+
+    @property
+    def words(self) -> list[str]:
+        return [token.text for token in self.doc[self.span.start : self.span.end]]
+
+    @property
+    def spaced_words(self) -> list[tuple[str, str]]:
+        tokens = self.doc[self.span.start : self.span.end]
+        return [(token.text, token.whitespace_) for token in tokens]
+
+    @property
+    def known(self) -> bool:
+        return self.span.probabilities is not None
+
+    @property
+    def title(self) -> str:
+        words = [shortened(word) for word in self.words]
+        more = " …" if len(words) > TITLE_WORDS else ""
+        return f"{self.span.structure} of {self.component}: {' '.join(words[:TITLE_WORDS])}{more}"
+
+    @property
+    def choices(self) -> list[tuple[int | None, float | None]]:
+        """The alternatives to draw, with their weights, or only the best structure."""
+        asked = self.span.alternatives[: self.look.alternatives]
+        return [(i, weight) for i, (_, weight) in enumerate(asked)] or [(None, None)]
+
+    def parts(
+        self, alternative: int | None, most: int | None = None
+    ) -> list[tuple[tuple[int, ...], float, bool]]:
+        """Index within the span, probability, and whether it is of the structure itself: the parts
+        of the structure, or with a threshold all that are as probable.
+
+        most: leave out all further ones; those of the structure go first, then the most probable.
+        """
+        chosen = self.structure(alternative)
+        if self.look.threshold is None or alternative is not None:
+            return [(part, p, True) for part, p in chosen]
+        own = {part for part, _ in chosen}
+        probable = self.annotation._chosen(self.span, self.look.threshold, None)
+        found = [(part, p, part in own) for part, p in probable]
+        found.sort(key=lambda one: (not one[2], -one[1]))
+        return found[:most]
+
+    def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
+        """The parts of the structure, whatever the threshold."""
+        return self.annotation._chosen(self.span, None, alternative)
+
+    def label(self, probability: float) -> str:
+        return f"{probability:.2f}" if self.known and self.look.probabilities else ""
+
+    def tag_name(self, number: int) -> str:
+        labels = self.span.labels
+        return labels[number] if labels and 0 <= number < len(labels) else str(number)
