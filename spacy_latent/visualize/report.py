@@ -600,8 +600,8 @@ def _foot() -> Markup:
         tag("h2", "About"),
         tag(
             "p",
-            "“Random structures” are the best ones under random scores, or, where the scores alone "
-            "say how much is chosen, the same number of parts at random places; the rest of the "
+            "“Random structures” are the best ones under random scores, or, of items and tags, "
+            "those of the pipeline at random places; the rest of the "
             "pipeline is as it is. Intervals are of 1,000 resamples of the docs. The entropy is of "
             "the distribution over structures that the scores give. Controls: “left-branching”, "
             "every token on the next; “right-branching”, every token on the one before; “flat”, "
