@@ -8,6 +8,7 @@ prediction and the report take and how large the page is. Bounds: 2 minutes beyo
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import time
 from datetime import date
@@ -82,7 +83,8 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [
         f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, "
-        f"{torch.get_num_threads()} threads; {arguments.docs:,} docs of 10 to 30 words with heads "
+        f"{torch.get_num_threads()} thread, a load of {os.getloadavg()[0]:.0f} on {os.cpu_count()} "
+        f"cores; {arguments.docs:,} docs of 10 to 30 words with heads "
         "and categories, one latent encoder. Seconds on the wall and, in brackets, of the "
         "processor, which other programs on the machine do not lengthen. Bounds: 120 s beyond "
         "prediction, 5 MB.",

@@ -107,8 +107,8 @@ def _shuffled(
             made = encode(decoded[order], n, num_tags=z.shape[-1])
         else:
             made = encode(np.sort(order[decoded]), n)
-        place = (slice(0, size) for size in made.shape)
-        result[(b, *place)] = torch.as_tensor(made).to(z)
+        place: Any = [b, *(slice(0, size) for size in made.shape)]
+        result[tuple(place)] = torch.as_tensor(made).to(z)
     return result
 
 
