@@ -49,11 +49,19 @@ def verdicts(figures: Mapping[str, Any]) -> list[Verdict]:
     if warnings:
         return warnings + notes + good
     text = f"the {figures['plural']} are no copy of a simple pattern"
-    if any(verdict.code.startswith("used") for verdict in good):
+    if any(verdict.code == "used" for verdict in good):
         text = f"No sign of triviality: {text}, and the task suffers without them."
         return [Verdict("good", "not-trivial", text), *good, *notes]
-    why = "cannot be told" if figures.get("random") else "was not tested, for want of references"
-    text = f"{text[0].upper()}{text[1:]}. Whether the task needs them {why}."
+    text = f"{text[0].upper()}{text[1:]}"
+    if any(verdict.code == "used-little" for verdict in notes):
+        text += ", but the task hardly needs them."
+    elif figures.get("random"):
+        text += ". Whether the task needs them cannot be told."
+    else:
+        text += (
+            ". Whether the task needs them was not tested: that takes references, and runs with "
+            f"random {figures['plural']}."
+        )
     return [Verdict("note", "not-trivial", text), *notes, *good]
 
 
@@ -220,7 +228,7 @@ def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
         elif row["low"] > 0:
             found.append(
                 Verdict(
-                    "good",
+                    "note",
                     "used-little",
                     text.format("only ") + f": the task uses the {plural}, if little.",
                 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from thinc.api import Model
 from torch import Tensor
@@ -26,8 +27,8 @@ def substitute_structures(
     their estimators give. Only prediction is meant, training inside of it learns nothing of use.
 
     substitute: "random", for each span a structure that does not depend on its words: the best one
-        under independent Gaussian scores, and where nothing but the scores says how many parts
-        there are, a shuffle of the parts of the best one; "best", the single best structure, for
+        under independent Gaussian scores; of items and tags, whose number nothing but the scores
+        tells, those of the best structure at random places; "best", the single best structure, for
         estimators that would compose with a mixture.
     seed: of the random ones, which are the same for the same docs in the same batches.
     YIELDS: how many layers were found.
@@ -66,6 +67,10 @@ def _reader(layer: Any, substitute: Substitute, generator: torch.Generator) -> C
     def read_other(*arguments: Any) -> tuple[Draw, Tensor]:
         draw, scores = read(*arguments)
         lengths = arguments[-1]
+        if substitute == "random" and _can_shuffle(structure, scores, lengths):
+            z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
+            # Scores whose best structure it is, for whoever asks for that.
+            return Draw(z[None], scores.new_ones((1, scores.shape[0]))), 2 * z - 1
         if substitute == "random":
             scores = _noise(structure, scores, lengths, generator)
         elif not structure.linear:
@@ -79,23 +84,46 @@ def _reader(layer: Any, substitute: Substitute, generator: torch.Generator) -> C
     return read_other
 
 
+def _can_shuffle(structure: Structure, scores: Tensor, lengths: Tensor) -> bool:
+    """Whether parts may change places: those of items and tags without forbidden ones."""
+    if structure.parts != "items" and structure.annotation != "tags":
+        return False
+    lengths = lengths.to(scores.device)
+    forbidden = scores.isneginf() & structure.part_mask(scores, lengths)
+    return structure.linear and structure.has_map and not bool(forbidden.any())
+
+
+def _shuffled(
+    structure: Structure, z: Tensor, lengths: Tensor, generator: torch.Generator
+) -> Tensor:
+    """The same items or tags as those of z ``(B, *parts)``, at other places."""
+    encode: Any = structure.encode
+    result = torch.zeros_like(z)
+    for b, length in enumerate(lengths.tolist()):
+        n = int(length)
+        order = torch.randperm(n, generator=generator).numpy()
+        decoded = structure.decode(z[b].cpu().numpy(), n)
+        if structure.annotation == "tags":
+            made = encode(decoded[order], n, num_tags=z.shape[-1])
+        else:
+            made = encode(np.sort(order[decoded]), n)
+        place: Any = [b, *(slice(0, size) for size in made.shape)]
+        result[tuple(place)] = torch.as_tensor(made).to(z)
+    return result
+
+
 def _noise(
     structure: Structure, scores: Tensor, lengths: Tensor, generator: torch.Generator
 ) -> Tensor:
     """Scores that know nothing of the words; what was forbidden is so still."""
-    lengths = lengths.to(scores.device)
     drawn = torch.randn(scores.shape, generator=generator).to(scores)
-    mask = structure.part_mask(scores, lengths) & ~scores.isneginf()
-    if structure.part_axes == 1 or structure.name == "Bits":
-        # How many parts are chosen hangs on the scores: keep that, and choose others.
-        best = structure.map(scores, lengths).flatten(1)
-        allowed = mask.expand(scores.shape).flatten(1)
-        rank = drawn.flatten(1).masked_fill(~allowed, -torch.inf).argsort(1, descending=True)
-        place = torch.empty_like(rank).scatter_(
-            1, rank, torch.arange(rank.shape[1], device=rank.device).expand_as(rank)
-        )
-        chosen = place < best.sum(1, keepdim=True)
-        drawn = torch.where(chosen, 1.0, -1.0).to(scores).view_as(scores)
+    if structure.parts == "arcs" and not structure.exclusive_axes and structure.has_map:
+        # Of a graph, too, the scores tell how many arcs it has: as many of the highest.
+        mask = structure.part_mask(scores, lengths.to(scores.device)) & ~scores.isneginf()
+        count = structure.map(scores, lengths).flatten(1).sum(1, keepdim=True)
+        rank = drawn.masked_fill(~mask, -torch.inf).flatten(1).argsort(1, descending=True)
+        place = rank.argsort(1).view_as(scores)
+        drawn = torch.where(place < count.view(-1, 1, 1), 1.0, -1.0).to(scores)
     return drawn.masked_fill(scores.isneginf(), -torch.inf)
 
 

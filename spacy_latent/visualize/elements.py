@@ -54,7 +54,13 @@ def text(value: Any) -> Markup:
 
 def data_block(identifier: str, value: Any) -> Markup:
     """JSON that a script reads and that no markup inside of it can leave."""
+    written = inert_json(value)
+    return Markup(f'<script type="application/json" id="{text(identifier)}">{written}</script>')
+
+
+def inert_json(value: Any) -> str:
+    """As short as can be, and without a character that HTML reads as markup."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         written = written.replace(character, f"\\u{ord(character):04x}")
-    return Markup(f'<script type="application/json" id="{text(identifier)}">{written}</script>')
+    return written

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -20,14 +19,14 @@ from spacy_latent.analysis.verdicts import Verdict, percent, points, trivial
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram
-from spacy_latent.visualize.elements import Markup, data_block, join, tag
+from spacy_latent.visualize.elements import Markup, data_block, inert_json, join, tag
 
 # The page's share of 5 MB that the gallery may take.
 GALLERY_BYTES = 4_300_000
 MOST_RELATIONS = 60
 HEADLINES = {
     "warning": "The structure looks trivial",
-    "note": "Undecided",
+    "note": "Not decided",
     "good": "The structure is not trivial",
 }
 
@@ -109,9 +108,12 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
 def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
     level = "warning" if trivial(found) else found[0].level
     several = len(assessment.verdicts) > 1
+    headline = HEADLINES[level]
+    if level == "note" and any(verdict.code == "used-little" for verdict in found):
+        headline = "The structure is hardly used"
     return tag(
         "section",
-        tag("strong", HEADLINES[level], f" ({name})" if several else None),
+        tag("strong", headline, f" ({name})" if several else None),
         tag("ul", [tag("li", verdict.text, class_=verdict.level) for verdict in found]),
         class_=f"verdict {level}",
         data_layer=name,
@@ -420,7 +422,8 @@ def _gallery(assessment: Assessment, room: int) -> Markup:
     count = len(assessment.examples)
     numbers = list(range(count))
     entries = [_entry(assessment, d, [layer["name"] for layer in layers]) for d in numbers]
-    sizes = [len(json.dumps(entry, ensure_ascii=False).encode("utf8")) for entry in entries]
+    # With the number of the doc, and commas.
+    sizes = [len(inert_json(entry).encode("utf8")) + 8 for entry in entries]
     kept = numbers
     while sum(sizes[d] for d in kept) > room and len(kept) > 1:
         fewer = max(1, min(len(kept) - 1, int(len(kept) * room / sum(sizes[d] for d in kept))))
@@ -600,8 +603,8 @@ def _foot() -> Markup:
         tag("h2", "About"),
         tag(
             "p",
-            "“Random structures” are the best ones under random scores, or, where the scores alone "
-            "say how much is chosen, the same number of parts at random places; the rest of the "
+            "“Random structures” are the best ones under random scores, or, of items and tags, "
+            "those of the pipeline at random places; the rest of the "
             "pipeline is as it is. Intervals are of 1,000 resamples of the docs. The entropy is of "
             "the distribution over structures that the scores give. Controls: “left-branching”, "
             "every token on the next; “right-branching”, every token on the one before; “flat”, "

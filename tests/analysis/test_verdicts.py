@@ -128,6 +128,9 @@ def test_what_was_not_tested_is_not_claimed() -> None:
     assert only.level == "note" and "was not tested" in only.text
     found = verdicts(figures(**drop(0.05, -0.02, 0.12)))
     assert found[0].level == "note" and "cannot be told" in found[0].text
+    found = verdicts(figures(**drop(0.006, 0.001, 0.011)))
+    assert [verdict.code for verdict in found] == ["not-trivial", "used-little"]
+    assert found[0].level == "note" and found[0].text.endswith("the task hardly needs them.")
 
 
 def test_references_seeds_and_mixtures() -> None:
