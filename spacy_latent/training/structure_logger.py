@@ -23,6 +23,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.pipeline.inspection import Uncertainties
+    from spacy_latent.visualize.film import Film
 
 LogStep = Callable[[dict[str, Any] | None], None]
 Setup = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]]]
@@ -39,6 +40,8 @@ COLUMNS = {
     "segments": ("segment length",),
     "cells": ("coverage", "monotonicity"),
 }
+# What is drawn as a curve above the drawings.
+CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
 # What spaCy's table has room for.
 TITLES = {
     "left-branching": "left",
@@ -55,6 +58,8 @@ TITLES = {
     "relative entropy": "rel ent",
 }
 WIDEST_TITLE = 13
+# How many docs are drawn where no sentences are given.
+DRAWN = 3
 
 
 def build_structure_logger_v1(
@@ -103,7 +108,8 @@ def build_structure_logger_v1(
         from spacy_latent.training.console_table import WidenedTable
 
         wrapped = logger or registry.get("loggers", "spacy.ConsoleLogger.v3")()
-        observer = StructureObserver(nlp, corpus, limit, components, sentences)
+        drawn = None if drawings is None else list(sentences)
+        observer = StructureObserver(nlp, corpus, limit, components, drawn)
         shown = observer.columns(columns)
         table = WidenedTable(stdout, _titles(shown))
         if len({component for component, _ in shown}) > 1:
@@ -137,6 +143,16 @@ def build_structure_logger_v1(
             finalize_wrapped()
             if lines is not None:
                 lines.close()
+            if drawings is not None:
+                try:
+                    write_films(observer, Path(drawings), frames)
+                except Exception as error:
+                    # spaCy saves the pipeline after this, and that matters more.
+                    warnings.warn(
+                        f"StructureLogger: {drawings} was not written: {error}",
+                        LatentWarning,
+                        stacklevel=2,
+                    )
 
         return log_step, finalize
 
@@ -147,6 +163,8 @@ class StructureObserver:
     """Structures of the same docs at each evaluation, what they are like and how much they change.
 
     Arguments as for :func:`build_structure_logger_v1`. nlp: initialised, with its whole config.
+    sentences: texts whose structures are kept; the first three docs if there are none, nothing if
+        None.
     """
 
     def __init__(
@@ -155,7 +173,7 @@ class StructureObserver:
         corpus: str | None = None,
         limit: int = 100,
         components: Sequence[str] | None = None,
-        sentences: Sequence[str] = (),
+        sentences: Sequence[str] | None = None,
     ) -> None:
         from spacy_latent.pipeline.inspection import choose_components
 
@@ -164,6 +182,14 @@ class StructureObserver:
         if components is not None:
             self.components = [choose_components(nlp, name)[0] for name in components]
         self.docs = _corpus_docs(nlp, corpus, limit)
+        self.drawn: list[Doc] = []
+        if sentences is not None:
+            made = [nlp.make_doc(text) for text in sentences]
+            self.drawn = made or [doc for doc in self.docs if len(doc)][:DRAWN]
+        self.steps: list[int] = []
+        # For each evaluation the docs that are drawn, with their structures, and all statistics.
+        self.history: list[list[Doc]] = []
+        self.statistics: list[Statistics] = []
         self._before: dict[str, list[list[SpanStructure]]] = {}
 
     def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
@@ -218,6 +244,12 @@ class StructureObserver:
             if share is not None:
                 found.setdefault(layer, {})[CHANGED] = share
         self._before = now
+        self.steps.append(step)
+        self.statistics.append(found)
+        if self.drawn:
+            copies = [doc.copy() for doc in self.drawn]
+            kept = inspect_pipe(self.nlp, copies, components=self.components)
+            self.history.append([doc for doc, _ in kept])
         return found
 
 
@@ -266,6 +298,55 @@ def _changed(
                 both, either = common_parts(a.kind, a.decoded, b.decoded)
                 shared, parts = shared + both, parts + either
     return 1.0 - shared / parts if parts else None
+
+
+def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
+    """The page of drawings, and an SVG for each text and layer beside it: ``strip.html`` has
+    ``strip-1.svg`` and so on."""
+    from spacy_latent.visualize.charts import curves
+    from spacy_latent.visualize.film import animated_svg, film_page
+
+    if not observer.history:
+        return
+    films = make_films(observer, frames)
+    charts = []
+    for layer in observer.statistics[-1]:
+        for name in CHARTS:
+            line = [found.get(layer, {}).get(name, math.nan) for found in observer.statistics]
+            if any(map(math.isfinite, line)):
+                charts.append(curves(f"{layer}: {name}", observer.steps, {name: line}))
+    title = f"Structures of {len(observer.drawn)} texts over {observer.steps[-1]} steps"
+    path.write_text(film_page(films, title, "".join(charts)), encoding="utf8")
+    for i, film in enumerate(films, 1):
+        try:
+            animation = animated_svg(film)
+        except LatentError:
+            # The page says so in its place.
+            continue
+        if animation:
+            path.with_name(f"{path.stem}-{i}.svg").write_text(animation, encoding="utf8")
+
+
+def make_films(observer: StructureObserver, frames: int) -> list[Film]:
+    """A film of each text and layer, of at most ``frames`` evaluations at equal distances."""
+    from spacy_latent.visualize.film import Film, Frame
+
+    last = len(observer.history) - 1
+    chosen = sorted({round(i * last / (frames - 1)) for i in range(frames)})
+    films = []
+    for d in range(len(observer.drawn)):
+        for layer in observer.history[-1][d]._.latent:
+            shown = []
+            before = None
+            for at in chosen:
+                doc = observer.history[at][d]
+                spans = doc._.latent[layer].spans
+                changed = _changed(None if before is None else [before], [spans])
+                note = "" if changed is None else f" · {100 * changed:.0f} % changed"
+                shown.append(Frame(f"step {observer.steps[at]}{note}", doc))
+                before = spans
+            films.append(Film(layer, shown))
+    return films
 
 
 def _titles(shown: Sequence[tuple[str, str]]) -> list[str]:
