@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
 import srsly
 from confection import Config
 from spacy.language import Language
@@ -97,7 +96,7 @@ gpu_allocator = null
 def check_config(text: str) -> None:
     """A whole config loads. Of a piece, components are made, and every other registered name is
     filled with the settings that are given."""
-    given = Config().from_str(text, interpolate=False)
+    given = Config().from_str(with_parents(text), interpolate=False)
     config = Config().from_str(AROUND, interpolate=False).merge(given).interpolate()
     config = Config({key: config[key] for key in given})
     if "nlp" in config and "components" in config:
@@ -121,11 +120,22 @@ def check_config(text: str) -> None:
             fill_promises({key: block})
 
 
+def with_parents(text: str) -> str:
+    """A piece of a config with empty sections for those that its sections stand in."""
+    names = re.findall(r"^\[([\w.]+)\]", text, re.M)
+    above = {name.rsplit(".", i)[0] for name in names for i in range(1, name.count(".") + 1)}
+    missing = sorted(above - set(names), key=lambda name: name.count("."))
+    return "".join(f"[{name}]\n\n" for name in missing) + text
+
+
 def fill_promises(block: dict[str, Any]) -> None:
-    """Check the names and settings of the outermost registered functions of a block."""
-    if any(key.startswith("@") for key in block):
+    """Check the names and settings of the registered functions of a block."""
+    names = {key[1:]: value for key, value in block.items() if key.startswith("@")}
+    for kind, name in names.items():
+        # Filling lets unknown names pass.
+        registry.get(kind, name)
+    if names:
         registry.fill({"block": block})
-        return
     for value in block.values():
         if isinstance(value, dict):
             fill_promises(value)
@@ -172,6 +182,8 @@ def check_spacy(arguments: list[str]) -> None:
     if arguments[:1] == ["project"]:
         check_project(arguments[1:])
         return
+    # As spaCy does before it runs: entry points add their commands.
+    registry.cli.get_all()
     left = parse(get_command(app), arguments)
     configs = [load_config(ROOT / word) for word in arguments if word.endswith(".cfg")]
     for name in left:
@@ -221,25 +233,26 @@ def check_pip(arguments: list[str]) -> None:
             assert extra in extras, f"{word}: there are {list(extras)}"
 
 
-def parse(command: click.Command, arguments: list[str]) -> list[str]:
+def parse(command: Any, arguments: list[str]) -> list[str]:
     """Go down to the command that the arguments name. RETURNS: those that it lets pass unknown.
 
-    Raises click.UsageError for an unknown command or option, or for a missing argument.
+    Raises an error of click for an unknown option, AssertionError for an unknown command or a
+    missing argument.
     """
-    context = click.Context(command, info_name="command")
-    while isinstance(command, click.Group):
+    context = command.context_class(command, info_name="command")
+    # Typer brings a click of its own: its classes are not those that could be imported.
+    while hasattr(command, "commands"):
         if not arguments or arguments[0] == "--help":
             return []
         name, *arguments = arguments
-        found = command.get_command(context, name)
-        if found is None:
-            raise click.UsageError(f"There is no command {name!r}.")
-        command, context = found, click.Context(found, context, **found.context_settings)
+        assert name in command.commands, f"There is no command {name!r}: {list(command.commands)}"
+        command = command.commands[name]
+        context = command.context_class(command, info_name=name, **command.context_settings)
     if "--help" in arguments:
         return []
     given, left, _ = command.make_parser(context).parse_args(list(arguments))
     for parameter in command.params:
-        if isinstance(parameter, click.Argument) and parameter.required:
+        if parameter.param_type_name == "argument" and parameter.required:
             assert given.get(parameter.name), f"{command.name}: {parameter.name} is missing"
     assert context.allow_extra_args or not left, f"{command.name} does not take {left}"
     return left

@@ -7,6 +7,7 @@ directory; its configs are filled; its commands are parsed, and run where the pa
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,10 +56,17 @@ def check_factor_graphs(scope: dict[str, Any]) -> None:
     assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
 
 
+def check_parsers(scope: dict[str, Any]) -> None:
+    assert scope["losses"]["latent_encoder_supervision"] < 0.3
+    whole = [b for b in scope["doc"]._.latent["latent_textcat"].brackets() if b.end - b.start == 4]
+    assert len(whole) == 1
+
+
 # What has to be true after the Python of a page, beyond what the page itself asserts.
 AFTER: dict[str, Callable[[dict[str, Any]], None]] = {
     "pipelines.md": check_pipelines,
     "factor_graphs.md": check_factor_graphs,
+    "parsers.md": check_parsers,
 }
 WITH_PYTHON = [p for p in PAGES if any(b.language == "python" for b in pages.blocks(p))]
 
@@ -97,6 +105,21 @@ def test_the_json_is_json(block: pages.Block) -> None:
 def test_the_yaml_is_yaml(block: pages.Block) -> None:
     assert srsly.yaml_loads(block.code)
 
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf8")
+    there = {path.name for path in (ROOT / "configs").glob("*.cfg")}
+    named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
+    assert named - EXAMPLE_NAMES <= there
+    # A table with the names without what they have in common.
+    for start, rows in re.findall(r"^\| config, `(\w+)…`(.*?)\n\n", text, re.M | re.S):
+        for name in re.findall(r"^\| `(\w+)`", rows, re.M):
+            assert f"{start}{name}.cfg" in there, name
+
+
+# Files that a reader is to write.
+EXAMPLE_NAMES = {"config.cfg", "base_config.cfg"}
 
 WITH_RUNS = [p for p in PAGES if any(b.run for b in pages.blocks(p))]
 
