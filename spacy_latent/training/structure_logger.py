@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import srsly
+from confection import ConfigValidationError
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import SimpleFrozenList, registry, resolve_dot_names
@@ -22,7 +23,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
-    from spacy_latent.pipeline.inspection import Uncertainties
+    from spacy_latent.models.inspection import Uncertainty
     from spacy_latent.visualize.film import Film
 
 LogStep = Callable[[dict[str, Any] | None], None]
@@ -184,8 +185,9 @@ class StructureObserver:
         self.docs = _corpus_docs(nlp, corpus, limit)
         self.drawn: list[Doc] = []
         if sentences is not None:
-            made = [nlp.make_doc(text) for text in sentences]
-            self.drawn = made or [doc for doc in self.docs if len(doc)][:DRAWN]
+            made = [nlp.make_doc(text) for text in sentences] or self.docs
+            # Some of spaCy's layers fail on a doc without tokens.
+            self.drawn = [doc for doc in made if len(doc)][: len(sentences) or DRAWN]
         self.steps: list[int] = []
         # For each evaluation the docs that are drawn, with their structures, and all statistics.
         self.history: list[list[Doc]] = []
@@ -256,12 +258,13 @@ class StructureObserver:
 def _corpus_docs(nlp: Language, corpus: str | None, limit: int) -> list[Doc]:
     config = nlp.config.interpolate()
     name = corpus or config["training"]["dev_corpus"]
-    (read,) = resolve_dot_names(config, [name])
-    if read is None:
+    try:
+        (read,) = resolve_dot_names(config, [name])
+    except ConfigValidationError as error:
         raise LatentError(
-            f"StructureLogger: the config has no corpus {name!r}. Give the dot name of a block "
-            'with a reader, such as corpus = "corpora.dev".'
-        )
+            f"StructureLogger: the config has no corpus {name!r} that can be read. Give the dot "
+            'name of a block with a reader, such as corpus = "corpora.dev".'
+        ) from error
     docs = [example.predicted for example in islice(read(nlp), limit)]
     if not docs:
         raise LatentError(f"StructureLogger: the corpus {name!r} has no docs to look at.")
@@ -269,7 +272,7 @@ def _corpus_docs(nlp: Language, corpus: str | None, limit: int) -> list[Doc]:
 
 
 def _rows(
-    spans: Sequence[SpanStructure], known: Uncertainties | Sequence[Any]
+    spans: Sequence[SpanStructure], known: Sequence[Uncertainty]
 ) -> Iterable[dict[str, float]]:
     from spacy_latent.analysis.structures import structure_statistics
 

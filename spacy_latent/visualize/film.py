@@ -24,6 +24,8 @@ LAST_STANDS = 3
 CAPTION = 40
 SVG = re.compile(r"<svg\b.*?</svg>", re.S)
 OPENING = re.compile(r"<svg\b[^>]*>")
+# Characters that XML cannot hold, not even escaped.
+NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 SIZE = re.compile(r'\s(width|height)="([\d.]+)(?:px)?"')
 
 
@@ -48,7 +50,8 @@ class Film:
 
     def drawings(self) -> list[str]:
         """Markup of each frame. Raises LatentError for structures that are not drawn."""
-        return [render(frame.doc, self.component, jupyter=False) for frame in self.frames]
+        drawn = [render(frame.doc, self.component, jupyter=False) for frame in self.frames]
+        return [NOT_XML.sub("\ufffd", drawing) for drawing in drawn]
 
 
 def animated_svg(film: Film) -> str:
