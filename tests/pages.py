@@ -23,6 +23,8 @@ from spacy.util import load_config, load_model_from_config, registry
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
+# Files that pages name and that are not here.
+WRITTEN_BY_THE_READER = {"config.cfg", "base_config.cfg"}
 RUN = "<!-- run -->"
 LANGUAGES = {
     **dict.fromkeys(("python",), "python"),
@@ -96,12 +98,12 @@ gpu_allocator = null
 def check_config(text: str) -> None:
     """A whole config loads. Of a piece, components are made, and every other registered name is
     filled with the settings that are given."""
+    if re.search(r"^\[nlp\]", text, re.M) and re.search(r"^\[components\]", text, re.M):
+        load_model_from_config(Config().from_str(text), auto_fill=True, validate=True)
+        return
     given = Config().from_str(with_parents(text), interpolate=False)
     config = Config().from_str(AROUND, interpolate=False).merge(given).interpolate()
     config = Config({key: config[key] for key in given})
-    if "nlp" in config and "components" in config:
-        load_model_from_config(given.interpolate(), auto_fill=True, validate=True)
-        return
     components = config.pop("components", {})
     nlp = Language()
     for name, block in components.items():
@@ -122,10 +124,16 @@ def check_config(text: str) -> None:
 
 def with_parents(text: str) -> str:
     """A piece of a config with empty sections for those that its sections stand in."""
-    names = re.findall(r"^\[([\w.]+)\]", text, re.M)
-    above = {name.rsplit(".", i)[0] for name in names for i in range(1, name.count(".") + 1)}
-    missing = sorted(above - set(names), key=lambda name: name.count("."))
-    return "".join(f"[{name}]\n\n" for name in missing) + text
+    seen: set[str] = set()
+
+    def headed(match: re.Match[str]) -> str:
+        parts = match[1].split(".")
+        above = [".".join(parts[:i]) for i in range(1, len(parts))]
+        missing = [name for name in above if name not in seen]
+        seen.update([*above, match[1]])
+        return "".join(f"[{name}]\n\n" for name in missing) + match[0]
+
+    return re.sub(r"^\[([\w.]+)\]", headed, text, flags=re.M)
 
 
 def fill_promises(block: dict[str, Any]) -> None:
@@ -185,7 +193,8 @@ def check_spacy(arguments: list[str]) -> None:
     # As spaCy does before it runs: entry points add their commands.
     registry.cli.get_all()
     left = parse(get_command(app), arguments)
-    configs = [load_config(ROOT / word) for word in arguments if word.endswith(".cfg")]
+    named = [w for w in arguments if w.endswith(".cfg") and w not in WRITTEN_BY_THE_READER]
+    configs = [load_config(ROOT / word) for word in named]
     for name in left:
         if name.startswith("--") and configs:
             check_override(configs[0], name.removeprefix("--").split("=")[0])
