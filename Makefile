@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint types spacy-suite bench clean
+.PHONY: demo test lint types docs spacy-suite bench clean
 
 demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
@@ -20,6 +20,9 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(RUN) -m mypy
+
+docs: $(INSTALLED)
+	$(RUN) -m mkdocs build --strict
 
 spacy-suite: $(INSTALLED)
 	$(RUN) -m tests.spacy_suite
@@ -39,7 +42,7 @@ $(INSTALLED): setup.cfg pyproject.toml
 		|| $(RUN) -m pip install --quiet torch==$(TORCH)+cpu --extra-index-url $(TORCH_CPU_INDEX) \
 		|| echo "There is none for this machine: taking the default torch"; \
 	fi
-	$(RUN) -m pip install --quiet --progress-bar on -e '.[dev]'
+	$(RUN) -m pip install --quiet --progress-bar on -e '.[dev,docs]'
 	touch $@
 
 clean:

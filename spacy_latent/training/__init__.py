@@ -1,0 +1,1 @@
+"""What ``spacy train`` calls beside the pipeline. Importing it is cheap."""

@@ -1,0 +1,397 @@
+"""The logger ``spacy-latent.StructureLogger.v1``: how structures change while ``spacy train`` runs.
+
+Importing this module is cheap: spaCy imports it to list its loggers.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import srsly
+from confection import ConfigValidationError
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.util import SimpleFrozenList, registry, resolve_dot_names
+
+from spacy_latent.errors import LatentError, LatentWarning
+
+if TYPE_CHECKING:
+    from spacy_latent.annotations import SpanStructure
+    from spacy_latent.models.inspection import Uncertainty
+    from spacy_latent.visualize.film import Film
+
+LogStep = Callable[[dict[str, Any] | None], None]
+Setup = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]]]
+Statistics = dict[str, dict[str, float]]
+
+CHANGED = "changed"
+# What the console shows of each kind of structure, beside how much has changed.
+COLUMNS = {
+    "heads": ("depth", "left-branching"),
+    "spans": ("depth", "left splits"),
+    "arcs": ("arcs per token", "left-branching"),
+    "items": ("rate", "runs"),
+    "tags": ("switches", "commonest tag"),
+    "segments": ("segment length",),
+    "cells": ("coverage", "monotonicity"),
+}
+# What is drawn as a curve above the drawings.
+CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
+# What spaCy's table has room for.
+TITLES = {
+    "left-branching": "left",
+    "left splits": "left",
+    "arcs per token": "arcs",
+    "arc length": "arc len",
+    "root share": "roots",
+    "on the root": "on root",
+    "first token": "first",
+    "commonest tag": "common",
+    "segment length": "seg len",
+    "monotonicity": "monot",
+    "trees of that entropy": "exp ent",
+    "relative entropy": "rel ent",
+}
+WIDEST_TITLE = 13
+# How many docs are drawn where no sentences are given.
+DRAWN = 3
+
+
+def build_structure_logger_v1(
+    logger: Setup | None = None,
+    output_file: str | Path | None = None,
+    drawings: str | Path | None = None,
+    sentences: Sequence[str] = SimpleFrozenList(),
+    corpus: str | None = None,
+    limit: int = 100,
+    components: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    frames: int = 12,
+) -> Setup:
+    """Statistics of the latent structures at each evaluation, beside what another logger shows.
+
+    They stand in further columns of the console's table, in a file of JSON lines, and among the
+    scores that the wrapped logger gets, as ``latent/<component>/<statistic>``. With each statistic
+    comes ``changed``: the share of parts that are not as at the evaluation before. The fixed
+    sentences are drawn as they change.
+
+    logger: the logger that is wrapped, such as ``spacy.WandbLogger.v5``, in a block
+        ``[training.logger.logger]``; spaCy's console logger if None.
+    output_file: JSON lines, one object per evaluation, with names as ``spacy.ConsoleLogger.v3``
+        gives them and ``structures`` besides. A file that is there is replaced.
+    drawings: a page that is written here when training ends: each fixed sentence as an animation
+        and as a strip of drawings with their steps. The animations stand beside it as SVG files.
+    sentences: texts that are drawn; the first three docs of the corpus if there are none.
+    corpus: dot name of the corpus whose docs the statistics are of, such as "corpora.dev"; that of
+        ``training.dev_corpus`` if None.
+    limit: how many of its docs.
+    components: names of components; all with a latent layer if None.
+    columns: statistics that the console shows, of each component; by the kind of its structure if
+        None.
+    frames: at most so many evaluations are drawn, at equal distances.
+    RETURNS: the logger. It raises LatentError when training starts where no component has a latent
+        layer or the corpus has no docs.
+    """
+    if limit < 1:
+        raise LatentError(f"StructureLogger: limit is {limit}; expected at least 1 doc.")
+    if frames < 2:
+        raise LatentError(f"StructureLogger: frames is {frames}; expected at least 2 drawings.")
+
+    def setup_logger(
+        nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
+    ) -> tuple[LogStep, Callable[[], None]]:
+        from spacy_latent.training.console_table import WidenedTable
+
+        wrapped = logger or registry.get("loggers", "spacy.ConsoleLogger.v3")()
+        drawn = None if drawings is None else list(sentences)
+        observer = StructureObserver(nlp, corpus, limit, components, drawn)
+        shown = observer.columns(columns)
+        table = WidenedTable(stdout, _titles(shown))
+        if len({component for component, _ in shown}) > 1:
+            names = dict.fromkeys(component for component, _ in shown)
+            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
+            stdout.write(f"ℹ Numbers in the last columns' titles: {told}\n")
+        for path in (output_file, drawings):
+            if path is not None:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+        lines = None if output_file is None else open(output_file, "w", encoding="utf8")
+        log_wrapped, finalize_wrapped = wrapped(nlp, table, stderr)  # type: ignore[arg-type]
+
+        def log_step(info: dict[str, Any] | None) -> None:
+            if info is None:
+                log_wrapped(None)
+                return
+            found = observer.evaluate(info["step"])
+            table.expect_row(
+                info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in shown]
+            )
+            scores = info.get("other_scores")
+            if isinstance(scores, dict):
+                log_wrapped({**info, "other_scores": {**scores, **_flat(found)}})
+            else:
+                log_wrapped(info)
+            if lines is not None:
+                lines.write(srsly.json_dumps(_record(info, found)) + "\n")
+                lines.flush()
+
+        def finalize() -> None:
+            finalize_wrapped()
+            if lines is not None:
+                lines.close()
+            if drawings is not None:
+                try:
+                    write_films(observer, Path(drawings), frames)
+                except Exception as error:
+                    # spaCy saves the pipeline after this, and that matters more.
+                    warnings.warn(
+                        f"StructureLogger: {drawings} was not written: {error}",
+                        LatentWarning,
+                        stacklevel=2,
+                    )
+
+        return log_step, finalize
+
+    return setup_logger
+
+
+class StructureObserver:
+    """Structures of the same docs at each evaluation, what they are like and how much they change.
+
+    Arguments as for :func:`build_structure_logger_v1`. nlp: initialised, with its whole config.
+    sentences: texts whose structures are kept; the first three docs if there are none, nothing if
+        None.
+    """
+
+    def __init__(
+        self,
+        nlp: Language,
+        corpus: str | None = None,
+        limit: int = 100,
+        components: Sequence[str] | None = None,
+        sentences: Sequence[str] | None = None,
+    ) -> None:
+        from spacy_latent.pipeline.inspection import choose_components
+
+        self.nlp = nlp
+        self.components = choose_components(nlp, None)
+        if components is not None:
+            self.components = [choose_components(nlp, name)[0] for name in components]
+        self.docs = _corpus_docs(nlp, corpus, limit)
+        self.drawn: list[Doc] = []
+        if sentences is not None:
+            made = [nlp.make_doc(text) for text in sentences] or self.docs
+            # Some of spaCy's layers fail on a doc without tokens.
+            self.drawn = [doc for doc in made if len(doc)][: len(sentences) or DRAWN]
+        self.steps: list[int] = []
+        # For each evaluation the docs that are drawn, with their structures, and all statistics.
+        self.history: list[list[Doc]] = []
+        self.statistics: list[Statistics] = []
+        self._before: dict[str, list[list[SpanStructure]]] = {}
+
+    def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
+        """(layer, statistic) of each column that the console shows; refuses unknown statistics."""
+        from spacy_latent.analysis.structures import MEANINGS
+        from spacy_latent.models.inspection import latent_module
+        from spacy_latent.pipeline.inspection import latent_components, layer_names
+
+        known = {*MEANINGS, CHANGED}
+        if names is not None and not known.issuperset(names):
+            unknown = ", ".join(repr(name) for name in names if name not in known)
+            raise LatentError(
+                f"StructureLogger: columns has {unknown}; there are {', '.join(sorted(known))}."
+            )
+        found = []
+        latent = latent_components(self.nlp)
+        for component in self.components:
+            for layer, node in layer_names(component, latent[component]):
+                structure = latent_module(node).latent.structure
+                kind = structure.annotation
+                if kind == "parts" and structure.parts:
+                    kind = structure.parts
+                own = (*COLUMNS.get(kind, ("parts",)), CHANGED) if names is None else names
+                found += [(layer, name) for name in own]
+        return found
+
+    def evaluate(self, step: int) -> Statistics:
+        """Mean of each statistic, by layer."""
+        from spacy_latent.pipeline.inspection import inspect_pipe
+
+        docs = [doc.copy() for doc in self.docs]
+        rows: dict[str, dict[str, list[float]]] = {}
+        now: dict[str, list[list[SpanStructure]]] = {}
+        stream = inspect_pipe(
+            self.nlp, docs, components=self.components, annotate="map", uncertainty=True
+        )
+        for doc, known in stream:
+            for layer in known:
+                spans = doc._.latent[layer].spans if layer in doc._.latent else []
+                now.setdefault(layer, []).append(spans)
+                for row in _rows(spans, known[layer]):
+                    values = rows.setdefault(layer, {})
+                    for name, value in row.items():
+                        if math.isfinite(value):
+                            values.setdefault(name, []).append(value)
+        found = {
+            layer: {name: sum(each) / len(each) for name, each in values.items()}
+            for layer, values in rows.items()
+        }
+        for layer, spans_of_docs in now.items():
+            share = _changed(self._before.get(layer), spans_of_docs)
+            if share is not None:
+                found.setdefault(layer, {})[CHANGED] = share
+        self._before = now
+        self.steps.append(step)
+        self.statistics.append(found)
+        if self.drawn:
+            copies = [doc.copy() for doc in self.drawn]
+            kept = inspect_pipe(self.nlp, copies, components=self.components)
+            self.history.append([doc for doc, _ in kept])
+        return found
+
+
+def _corpus_docs(nlp: Language, corpus: str | None, limit: int) -> list[Doc]:
+    config = nlp.config.interpolate()
+    name = corpus or config["training"]["dev_corpus"]
+    try:
+        (read,) = resolve_dot_names(config, [name])
+    except ConfigValidationError as error:
+        raise LatentError(
+            f"StructureLogger: the config has no corpus {name!r} that can be read. Give the dot "
+            'name of a block with a reader, such as corpus = "corpora.dev".'
+        ) from error
+    docs = [example.predicted for example in islice(read(nlp), limit)]
+    if not docs:
+        raise LatentError(f"StructureLogger: the corpus {name!r} has no docs to look at.")
+    return docs
+
+
+def _rows(
+    spans: Sequence[SpanStructure], known: Sequence[Uncertainty]
+) -> Iterable[dict[str, float]]:
+    from spacy_latent.analysis.structures import structure_statistics
+
+    for span, sure in zip(spans, known):
+        row = structure_statistics(span)
+        if len(span):
+            row["entropy"] = sure.nats / len(span)
+        if sure.support:
+            row["support"] = float(sure.support)
+        yield row
+
+
+def _changed(
+    before: Sequence[Sequence[SpanStructure]] | None, now: Sequence[Sequence[SpanStructure]]
+) -> float | None:
+    """1 − the share of parts that both have; None where nothing can be compared."""
+    from spacy_latent.analysis.agreement import common_parts
+
+    if before is None:
+        return None
+    shared = parts = 0.0
+    for ours, theirs in zip(before, now):
+        for a, b in zip(ours, theirs):
+            # Other sentences than before: nothing to compare part by part.
+            if (a.start, a.end, a.kind) == (b.start, b.end, b.kind):
+                both, either = common_parts(a.kind, a.decoded, b.decoded)
+                shared, parts = shared + both, parts + either
+    return 1.0 - shared / parts if parts else None
+
+
+def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
+    """The page of drawings, and an SVG for each text and layer beside it: ``strip.html`` has
+    ``strip-1.svg`` and so on."""
+    from spacy_latent.visualize.charts import curves
+    from spacy_latent.visualize.film import animated_svg, film_page
+
+    if not observer.history:
+        return
+    films = make_films(observer, frames)
+    charts = []
+    for layer in observer.statistics[-1]:
+        for name in CHARTS:
+            line = [found.get(layer, {}).get(name, math.nan) for found in observer.statistics]
+            if any(map(math.isfinite, line)):
+                charts.append(curves(f"{layer}: {name}", observer.steps, {name: line}))
+    title = f"Structures of {len(observer.drawn)} texts over {observer.steps[-1]} steps"
+    path.write_text(film_page(films, title, "".join(charts)), encoding="utf8")
+    for i, film in enumerate(films, 1):
+        try:
+            animation = animated_svg(film)
+        except LatentError:
+            # The page says so in its place.
+            continue
+        if animation:
+            path.with_name(f"{path.stem}-{i}.svg").write_text(animation, encoding="utf8")
+
+
+def make_films(observer: StructureObserver, frames: int) -> list[Film]:
+    """A film of each text and layer, of at most ``frames`` evaluations at equal distances."""
+    from spacy_latent.visualize.film import Film, Frame
+
+    last = len(observer.history) - 1
+    chosen = sorted({round(i * last / (frames - 1)) for i in range(frames)})
+    films = []
+    for d in range(len(observer.drawn)):
+        for layer in observer.history[-1][d]._.latent:
+            shown = []
+            before = None
+            for at in chosen:
+                doc = observer.history[at][d]
+                spans = doc._.latent[layer].spans
+                changed = _changed(None if before is None else [before], [spans])
+                note = "" if changed is None else f" · {100 * changed:.0f} % changed"
+                shown.append(Frame(f"step {observer.steps[at]}{note}", doc))
+                before = spans
+            films.append(Film(layer, shown))
+    return films
+
+
+def _titles(shown: Sequence[tuple[str, str]]) -> list[str]:
+    layers = list(dict.fromkeys(layer for layer, _ in shown))
+    titles = []
+    for layer, name in shown:
+        number = f"{layers.index(layer) + 1} " if len(layers) > 1 else ""
+        titles.append((number + TITLES.get(name, name))[:WIDEST_TITLE])
+    return titles
+
+
+def _flat(found: Statistics) -> dict[str, float]:
+    """By names that W&B and MLflow both take."""
+    return {
+        f"latent/{layer.replace('#', '.')}/{name.replace(' ', '_')}": value
+        for layer, values in found.items()
+        for name, value in values.items()
+    }
+
+
+def _record(info: dict[str, Any], found: Statistics) -> dict[str, Any]:
+    return {
+        "epoch": info["epoch"],
+        "step": info["step"],
+        "seconds": info.get("seconds"),
+        "words": info.get("words"),
+        "losses": _plain(info.get("losses") or {}),
+        "scores": _plain(info.get("other_scores") or {}, 100.0),
+        "score": _plain(info.get("score")),
+        "structures": _plain(found),
+    }
+
+
+def _plain(value: Any, factor: float = 1.0) -> Any:
+    """As JSON holds it, null for what is not finite. factor: scores are in percent, as spaCy's
+    console logger has them, but for words per second."""
+    if isinstance(value, dict):
+        return {
+            str(key): _plain(inner, 1.0 if key == "speed" else factor)
+            for key, inner in value.items()
+        }
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return value if isinstance(value, (bool, str)) or value is None else str(value)
+    number = float(value) * factor
+    return number if math.isfinite(number) else None

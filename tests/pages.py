@@ -1,0 +1,267 @@
+"""The fenced blocks of the documentation, and what it takes to run or check each kind.
+
+A language that no function here knows is an error: no block is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from configparser import ConfigParser
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import srsly
+from confection import Config
+from spacy.language import Language
+from spacy.util import load_config, load_model_from_config, registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
+# Files that pages name and that are not here.
+WRITTEN_BY_THE_READER = {"config.cfg", "base_config.cfg"}
+RUN = "<!-- run -->"
+LANGUAGES = {
+    **dict.fromkeys(("python",), "python"),
+    **dict.fromkeys(("ini", "cfg"), "ini"),
+    **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
+    **dict.fromkeys(("json", "jsonl"), "json"),
+    **dict.fromkeys(("yaml", "yml"), "yaml"),
+    # What a command prints.
+    **dict.fromkeys(("text",), "text"),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """page: name of the file. line: that of its fence. run: whether the command is to be run, by a
+    comment ``<!-- run -->`` on the line before."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    run: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page. Raises AssertionError for one in no known language."""
+    text = page.read_text(encoding="utf8")
+    found = []
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        word = match[3].strip().split(" ")[0]
+        assert word in LANGUAGES, (
+            f"{page.name}:{line}: a block in {word!r}; write one of {', '.join(LANGUAGES)} after "
+            "the fence, so that it is run or checked"
+        )
+        code = re.sub(rf"^{match[1]}", "", match[4], flags=re.M)
+        run = text[: match.start()].rstrip().endswith(RUN)
+        found.append(Block(page.name, line, LANGUAGES[word], code, run))
+    return found
+
+
+def run_python(page: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The namespace after the page's Python, block after block. given: what is in it before."""
+    scope: dict[str, Any] = {"__name__": page.stem, **(given or {})}
+    for block in blocks(page):
+        if block.language == "python":
+            # With the line numbers of the page, for tracebacks.
+            exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
+    return scope
+
+
+# ---------------------------------------------------------------- configs
+
+# What a piece of a config may refer to.
+AROUND = """
+[paths]
+train = "train.spacy"
+dev = "dev.spacy"
+vectors = null
+init_tok2vec = null
+
+[system]
+seed = 0
+gpu_allocator = null
+"""
+
+
+def check_config(text: str) -> None:
+    """A whole config loads. Of a piece, components are made, and every other registered name is
+    filled with the settings that are given."""
+    if re.search(r"^\[nlp\]", text, re.M) and re.search(r"^\[components\]", text, re.M):
+        load_model_from_config(Config().from_str(text), auto_fill=True, validate=True)
+        return
+    given = Config().from_str(with_parents(text), interpolate=False)
+    config = Config().from_str(AROUND, interpolate=False).merge(given).interpolate()
+    config = Config({key: config[key] for key in given})
+    components = config.pop("components", {})
+    nlp = Language()
+    for name, block in components.items():
+        factory = block.get("factory")
+        if factory is not None:
+            own = {key: value for key, value in block.items() if key != "factory"}
+            nlp.add_pipe(factory, name=name, config=own)
+            continue
+        if Language.has_factory(name):
+            settings = Language.get_factory_meta(name).default_config
+            unknown = [key for key in block if key not in settings]
+            assert not unknown, f"{name} has no {unknown}; it has {sorted(settings)}"
+        fill_promises(block)
+    for key, block in config.items():
+        if isinstance(block, dict):
+            fill_promises({key: block})
+
+
+def with_parents(text: str) -> str:
+    """A piece of a config with empty sections for those that its sections stand in."""
+    seen: set[str] = set()
+
+    def headed(match: re.Match[str]) -> str:
+        parts = match[1].split(".")
+        above = [".".join(parts[:i]) for i in range(1, len(parts))]
+        missing = [name for name in above if name not in seen]
+        seen.update([*above, match[1]])
+        return "".join(f"[{name}]\n\n" for name in missing) + match[0]
+
+    return re.sub(r"^\[([\w.]+)\]", headed, text, flags=re.M)
+
+
+def fill_promises(block: dict[str, Any]) -> None:
+    """Check the names and settings of the registered functions of a block."""
+    names = {key[1:]: value for key, value in block.items() if key.startswith("@")}
+    for kind, name in names.items():
+        # Filling lets unknown names pass.
+        registry.get(kind, name)
+    if names:
+        registry.fill({"block": block})
+    for value in block.values():
+        if isinstance(value, dict):
+            fill_promises(value)
+
+
+# ---------------------------------------------------------------- commands
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    """The commands of a block as words, without comments, prompts and variables before them."""
+    for line in code.replace("\\\n", " ").splitlines():
+        words = shlex.split(re.sub(r"^\$ ", "", line.strip()), comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        for stop in (">", "|", ">>", "2>&1"):
+            if stop in words:
+                words = words[: words.index(stop)]
+        if words:
+            yield words
+
+
+def check_command(words: list[str]) -> None:
+    """The program, the command, its options and the configs that it names are there."""
+    if words[:3] == ["python", "-m", "spacy"]:
+        check_spacy(words[3:])
+    elif words[:3] == ["python", "-m", "pip"]:
+        check_pip(words[3:])
+    elif words[:2] == ["python", "-m"]:
+        check_module(words[2], words[3:])
+    elif words[0] == "pip":
+        check_pip(words[1:])
+    elif words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf8"), re.M)
+        for target in words[1:]:
+            assert "=" in target or target in targets, f"make {target}: there are {targets}"
+    elif words[0] not in ("cd", "mkdocs", "git"):
+        raise AssertionError(f"tests/pages.py does not know how to check {' '.join(words)!r}")
+
+
+def check_spacy(arguments: list[str]) -> None:
+    from spacy.cli._util import app
+    from typer.main import get_command
+
+    if arguments[:1] == ["project"]:
+        check_project(arguments[1:])
+        return
+    # As spaCy does before it runs: entry points add their commands.
+    registry.cli.get_all()
+    left = parse(get_command(app), arguments)
+    named = [w for w in arguments if w.endswith(".cfg") and w not in WRITTEN_BY_THE_READER]
+    configs = [load_config(ROOT / word) for word in named]
+    for name in left:
+        if name.startswith("--") and configs:
+            check_override(configs[0], name.removeprefix("--").split("=")[0])
+
+
+def check_override(config: Config, name: str) -> None:
+    place: Any = config
+    *sections, last = name.split(".")
+    for section in sections:
+        assert section in place, f"--{name}: the config has no {section!r}"
+        place = place[section]
+    assert last in place or any(key.startswith("@") for key in place), f"--{name}: no {last!r}"
+
+
+def check_project(arguments: list[str]) -> None:
+    project = srsly.read_yaml(ROOT / "project.yml")
+    if arguments[0] == "run":
+        known = [*project["workflows"], *(command["name"] for command in project["commands"])]
+        assert arguments[1] in known, f"project run {arguments[1]}: there are {known}"
+    else:
+        assert arguments[0] in ("assets", "document"), arguments
+    for word in arguments:
+        if word.startswith("--vars."):
+            name = word.removeprefix("--vars.").split("=")[0]
+            assert name in project["vars"], f"{word}: there are {list(project['vars'])}"
+
+
+def check_module(module: str, arguments: list[str]) -> None:
+    assert find_spec(module), f"python -m {module}: there is no such module"
+    if module.startswith("spacy_latent.cli."):
+        from typer.main import get_command
+
+        app = getattr(import_module(module), "app", None)
+        if app is not None:
+            parse(get_command(app), arguments)
+
+
+def check_pip(arguments: list[str]) -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf8")
+    extras = dict(setup["options.extras_require"])
+    for word in arguments:
+        named = re.fullmatch(r"(?:\.|spacy-latent)\[([\w,]+)\]", word)
+        for extra in named[1].split(",") if named else ():
+            assert extra in extras, f"{word}: there are {list(extras)}"
+
+
+def parse(command: Any, arguments: list[str]) -> list[str]:
+    """Go down to the command that the arguments name. RETURNS: those that it lets pass unknown.
+
+    Raises an error of click for an unknown option, AssertionError for an unknown command or a
+    missing argument.
+    """
+    context = command.context_class(command, info_name="command")
+    # Typer brings a click of its own: its classes are not those that could be imported.
+    while hasattr(command, "commands"):
+        if not arguments or arguments[0] == "--help":
+            return []
+        name, *arguments = arguments
+        assert name in command.commands, f"There is no command {name!r}: {list(command.commands)}"
+        command = command.commands[name]
+        context = command.context_class(command, info_name=name, **command.context_settings)
+    if "--help" in arguments:
+        return []
+    given, left, _ = command.make_parser(context).parse_args(list(arguments))
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and parameter.required:
+            assert given.get(parameter.name), f"{command.name}: {parameter.name} is missing"
+    assert context.allow_extra_args or not left, f"{command.name} does not take {left}"
+    return left

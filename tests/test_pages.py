@@ -1,0 +1,182 @@
+"""Every block of code of every page runs, or is checked against what it names.
+
+A new page is found by itself. Its Python runs from top to bottom in one namespace, in an empty
+directory; its configs are filled; its commands are parsed, and run where the page says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+import srsly
+import torch
+from thinc.api import fix_random_seed
+
+from tests import pages
+from tests.pages import PAGES, ROOT
+
+
+def of_language(language: str, run: bool = False) -> Any:
+    found = [(page, block) for page in PAGES for block in pages.blocks(page)]
+    wanted = [block for _, block in found if block.language == language and block.run >= run]
+    return pytest.mark.parametrize("block", wanted, ids=str)
+
+
+def an_annotated_doc() -> dict[str, Any]:
+    """What the README's lines stand for: the doc of a pipeline with a ``latent_encoder``."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder")
+    nlp.initialize()
+    return {"nlp": nlp, "doc": nlp("They saw the tree ."), "displacy": spacy.displacy}
+
+
+# Names that a page uses and does not make.
+BEFORE: dict[str, Callable[[], dict[str, Any]]] = {"README.md": an_annotated_doc}
+
+
+def check_pipelines(scope: dict[str, Any]) -> None:
+    assert "<svg" in str(scope["html"])
+    assert "<mark" in str(scope["marked"])
+
+
+def check_factor_graphs(scope: dict[str, Any]) -> None:
+    mean = scope["solution"].mean[0].detach()
+    torch.testing.assert_close(mean.sum(1), torch.ones_like(mean[:, 0]), atol=1e-6, rtol=0)
+    assert scope["solution"].residual <= 1e-6 and scope["scores"].grad is not None
+    # The best alignment without the constraints, and near it: the implication binds.
+    mean = scope["graph"].sparsemap(torch.eye(3, 4) * 3.0).mean[0]
+    assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
+
+
+def check_parsers(scope: dict[str, Any]) -> None:
+    assert scope["losses"]["latent_encoder_supervision"] < 0.3
+    whole = [b for b in scope["doc"]._.latent["latent_textcat"].brackets() if b.end - b.start == 4]
+    assert len(whole) == 1
+
+
+# What has to be true after the Python of a page, beyond what the page itself asserts.
+AFTER: dict[str, Callable[[dict[str, Any]], None]] = {
+    "pipelines.md": check_pipelines,
+    "factor_graphs.md": check_factor_graphs,
+    "parsers.md": check_parsers,
+}
+WITH_PYTHON = [p for p in PAGES if any(b.language == "python" for b in pages.blocks(p))]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_the_python_of_the_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fix_random_seed(0)
+    scope = pages.run_python(page, BEFORE.get(page.name, dict)())
+    AFTER.get(page.name, lambda scope: None)(scope)
+
+
+@of_language("ini")
+def test_the_config_is_of_names_and_settings_that_there_are(block: pages.Block) -> None:
+    if block.page == "extending.md":
+        # It names what the page's Python registers.
+        pages.run_python(ROOT / "docs" / block.page)
+    pages.check_config(block.code)
+
+
+@of_language("bash")
+def test_the_commands_are_there(block: pages.Block) -> None:
+    for words in pages.commands(block.code):
+        pages.check_command(words)
+
+
+@of_language("json")
+def test_the_json_is_json(block: pages.Block) -> None:
+    for line in [block.code] if block.code.lstrip().startswith("[") else block.code.splitlines():
+        json.loads(line)
+
+
+@of_language("yaml")
+def test_the_yaml_is_yaml(block: pages.Block) -> None:
+    assert srsly.yaml_loads(block.code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf8")
+    there = {path.name for path in (ROOT / "configs").glob("*.cfg")}
+    named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
+    assert named - pages.WRITTEN_BY_THE_READER <= there
+    # A table with the names without what they have in common.
+    for start, rows in re.findall(r"^\| config, `(\w+)…`(.*?)\n\n", text, re.M | re.S):
+        for name in re.findall(r"^\| `(\w+)`", rows, re.M):
+            assert f"{start}{name}.cfg" in there, name
+
+
+WITH_RUNS = [p for p in PAGES if any(b.run for b in pages.blocks(p))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_RUNS, ids=lambda page: page.name)
+def test_the_commands_run(page: Path, tmp_path: Path) -> None:
+    """Those that the page marks, one after another, in a directory with the configs."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs", target_is_directory=True)
+    for block in pages.blocks(page):
+        for words in pages.commands(block.code) if block.run else ():
+            assert words[:2] == ["python", "-m"], words
+            done = subprocess.run(
+                [sys.executable, *words[1:]],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            assert done.returncode == 0, f"{words}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+
+
+def test_a_block_in_no_language_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text\n\n```\nsomething\n```\n", encoding="utf8")
+    with pytest.raises(AssertionError, match=r"page.md:3: a block in ''"):
+        pages.blocks(page)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m spacy latent shout model text",
+        "python -m spacy latent show model text --louder",
+        "python -m spacy latent show",
+        "python -m spacy train configs/demo.cfg --training.steps 3",
+        "python -m spacy train configs/nothing.cfg",
+        "python -m spacy project run dance",
+        "python -m spacy_latent.cli.listops generate corpus --size 3",
+        "python -m spacy_latent.nothing",
+        "make coffee",
+        "pip install spacy-latent[coffee]",
+        "rm everything",
+    ],
+)
+def test_commands_that_there_are_not_are_refused(command: str) -> None:
+    with pytest.raises(Exception, match=r"\w"):
+        pages.check_command(command.split())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '[components.latent_encoder]\nannotation = "map"\n',
+        '[components.latent_encoder.model.structure]\n@misc = "spacy-latent.Bush.v1"\n',
+        '[components.x.model.structure]\n@misc = "spacy-latent.KOfN.v1"\nkk = 3\n',
+        '[training.logger]\n@loggers = "spacy-latent.StructureLogger.v1"\nlimits = 3\n',
+    ],
+)
+def test_configs_of_what_there_is_not_are_refused(config: str) -> None:
+    with pytest.raises(Exception, match=r"\w"):
+        pages.check_config(config)
