@@ -15,7 +15,8 @@ import spacy, spacy_latent, sys
 from importlib.metadata import distribution
 from pathlib import Path
 assert "site-packages" in spacy_latent.__file__, spacy_latent.__file__
-assert (Path(spacy_latent.__file__).parent / "py.typed").is_file()
+for name in ("py.typed", "visualize/report.css", "visualize/report.js"):
+    assert (Path(spacy_latent.__file__).parent / name).is_file(), name
 for point in distribution("spacy-latent").entry_points:
     point.load()
 from spacy.training import Example

@@ -36,7 +36,7 @@ MEANINGS: dict[str, str] = {
     "parts": "chosen parts",
     "entropy": "of p(z), in nats for each token",
     "relative entropy": "share of the entropy that all structures alike would have",
-    "trees of that entropy": "exp(entropy): how many equally probable structures would be as "
+    "effective number": "exp(entropy of a text): so many equally probable structures would be as "
     "uncertain",
     "support": "structures that a prediction is composed of",
 }
@@ -46,6 +46,8 @@ SHARES = frozenset(
         *("switches", "commonest tag", "coverage", "monotonicity", "diagonal", "relative entropy"),
     }
 )
+# A few texts make their means say nothing.
+SKEWED = frozenset({"effective number"})
 # How many of a kind are called.
 PLURALS = {
     "heads": "trees",

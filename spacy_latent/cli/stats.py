@@ -87,7 +87,10 @@ def print_statistics(part: dict[str, Any]) -> None:
         ends = f"{shown(row['low'], is_share)} to {shown(row['high'], is_share)}"
         line = structures.sparkline(row["histogram"], unicode)
         middle = shown(row["quartiles"][1], is_share)
-        rows.append((name, middle, shown(row["mean"], is_share), line, ends))
+        mean = shown(row["mean"], is_share)
+        if name in structures.SKEWED:
+            mean = line = ""
+        rows.append((name, middle, mean, line, ends))
     header = ("", "median", "mean", "all", "from, to")
     msg.table(rows, header=header, aligns=("l", "r", "r", "l", "l"), divider=True)
     shares = {f"{name} {part['plural']}": value for name, value in part["controls"].items()}

@@ -331,7 +331,7 @@ class _Run:
                     row["entropy"] = sure.nats / len(span)
                     if sure.log_count > 0:
                         row["relative entropy"] = sure.nats / sure.log_count
-                    row["trees of that entropy"] = math.exp(min(sure.nats, 700.0))
+                    row["effective number"] = math.exp(min(sure.nats, 700.0))
                     if sure.support:
                         row["support"] = sure.support
                 for name, value in row.items():

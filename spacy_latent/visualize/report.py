@@ -218,6 +218,7 @@ def _statistics(part: Mapping[str, Any]) -> Markup | None:
     rows = []
     for name, row in part["statistics"].items():
         is_share = name in structures.SHARES
+        mean = math.nan if name in structures.SKEWED else row["mean"]
         first, middle, third = (_number(value, is_share) for value in row["quartiles"])
         rows.append(
             tag(
@@ -225,21 +226,19 @@ def _statistics(part: Mapping[str, Any]) -> Markup | None:
                 tag("td", tag("b", name), tag("div", structures.MEANINGS[name], class_="soft")),
                 tag("td", middle, class_="number"),
                 tag("td", f"{first} to {third}", class_="number"),
-                tag("td", _number(row["mean"], is_share), class_="number"),
-                tag(
-                    "td",
-                    histogram(
-                        row["histogram"],
-                        _number(row["low"], is_share),
-                        _number(row["high"], is_share),
-                    ),
-                ),
+                tag("td", _number(mean, is_share), class_="number"),
+                tag("td", None if name in structures.SKEWED else _histogram(row, is_share)),
             )
         )
     if not rows:
         return None
     header = ["", ("median", "number"), ("middle half", "number"), ("mean", "number"), "all"]
     return join(tag("h3", "What they look like"), tag("div", _table(header, rows), class_="wide"))
+
+
+def _histogram(row: Mapping[str, Any], is_share: bool) -> Markup:
+    low, high = (_number(row[end], is_share) for end in ("low", "high"))
+    return histogram(row["histogram"], low, high)
 
 
 def _number(value: float, is_share: bool = False) -> str:
