@@ -220,14 +220,15 @@ def report(
 ) -> dict[str, RationaleReport]:
     """The pipeline's rationales, and the controls at the same rate.
 
-    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``. Their
-        texts go through the pipeline's tokenizer.
+    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``. As in
+        ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made of
+        words without spaces.
     words: a list of words to compare with, such as an opinion lexicon.
     """
     from spacy.training import Example
 
     kept = [doc for doc in references if len(doc)]
-    predicted = list(nlp.pipe([doc.text for doc in kept]))
+    predicted = list(nlp.pipe([_unread(nlp, doc) for doc in kept]))
     if predicted and not any(spans_key in doc.spans for doc in predicted):
         raise LatentError(
             f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in the "
@@ -244,6 +245,12 @@ def report(
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
     labels = [_best(doc.cats) if doc.cats else None for doc in kept]
     return {name: _report(nlp, predicted, r, gold, labels) for name, r in found.items()}
+
+
+def _unread(nlp: Language, doc: Doc) -> Doc:
+    if doc.has_unknown_spaces:
+        return Doc(nlp.vocab, words=[token.text for token in doc])
+    return nlp.make_doc(doc.text)
 
 
 def _report(

@@ -135,6 +135,12 @@ def test_the_report_compares_with_controls_and_people(nlp) -> None:
         report(nlp, docs, spans_key="marked")
 
 
+def test_the_report_takes_words_without_spaces_as_they_are(nlp) -> None:
+    doc = Doc(nlp.vocab, words=["it's", "bad", "film."])
+    doc.cats = {"A": 0.0, "B": 1.0}
+    assert report(nlp, [doc])["rationale"].rate == pytest.approx(1 / 3)
+
+
 def test_the_scorer_adds_to_the_scores_of_labels(nlp) -> None:
     from spacy.util import registry
 
