@@ -126,7 +126,7 @@ class StochasticMask(Estimator, nn.Module):
     def _penalty(self, chosen: Tensor, inside: Tensor) -> Tensor | None:
         penalty = None
         wanted = (self.rate, self.transitions)
-        for i, (target, measure) in enumerate(zip(wanted, (self._share, self._changes))):
+        for i, (target, measure) in enumerate(zip(wanted, (share_chosen, share_changed))):
             if target is None:
                 continue
             share, count = measure(chosen, inside)
@@ -137,20 +137,20 @@ class StochasticMask(Estimator, nn.Module):
             penalty = own if penalty is None else penalty + own
         return penalty
 
-    @staticmethod
-    def _share(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Expected share of parts that are not 0, and the number of parts, ``(B,)``."""
-        count = inside.flatten(1).sum(1)
-        return chosen.flatten(1).sum(1) / count.clamp_min(1), count
 
-    @staticmethod
-    def _changes(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Expected share of neighbours of which one is 0 and the other not, and the number of
-        neighbours, ``(B,)``."""
-        left, right = chosen[:, :-1], chosen[:, 1:]
-        changed = torch.where(inside[:, 1:], left * (1 - right) + (1 - left) * right, 0.0)
-        count = inside[:, 1:].sum(1)
-        return changed.sum(1) / count.clamp_min(1), count
+def share_chosen(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Expected share of parts that are not 0, and the number of parts, ``(B,)``."""
+    count = inside.flatten(1).sum(1)
+    return chosen.flatten(1).sum(1) / count.clamp_min(1), count
+
+
+def share_changed(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Expected share of neighbours of which one is 0 and the other not, and the number of
+    neighbours, ``(B,)``, where they are independent."""
+    left, right = chosen[:, :-1], chosen[:, 1:]
+    changed = torch.where(inside[:, 1:], left * (1 - right) + (1 - left) * right, 0.0)
+    count = inside[:, 1:].sum(1)
+    return changed.sum(1) / count.clamp_min(1), count
 
 
 def hold(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.stochastic_mask import hold
+from spacy_latent.estimators.stochastic_mask import hold, share_changed, share_chosen
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
@@ -26,13 +26,14 @@ class RationaleLayer(LatentLayer):
     reader_width: number of the reader's features.
     transition_cost: of sequences of tags: taken off the score at each change of the tag, and where
         the first is 1.
-    rate: the expected share of words that are chosen is held at this, or is free. The Lagrangian is
-        that of :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`, with
-        multiplier_rate and damping. The expectation is that of the structures drawn where it has a
-        gradient, else that of the structure's marginals.
+    rate, transitions: the expected share of words that are chosen, and of neighbours of which one
+        is chosen and the other not, are held at these, or are free. The Lagrangian is that of
+        :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`, with multiplier_rate and
+        damping. The expectation is that of the structures drawn where it has a gradient, else that
+        of the structure's marginals; neighbours are taken for independent but in a LinearChain.
     """
 
-    multiplier: Tensor
+    multipliers: Tensor
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class RationaleLayer(LatentLayer):
         reader_width: int,
         transition_cost: float = 0.0,
         rate: float | None = None,
+        transitions: float | None = None,
         multiplier_rate: float = 0.1,
         damping: float = 10.0,
     ) -> None:
@@ -54,9 +56,10 @@ class RationaleLayer(LatentLayer):
         self.reader_width = reader_width
         self.transition_cost = transition_cost
         self.rate = rate
+        self.transitions = transitions
         self.multiplier_rate = multiplier_rate
         self.damping = damping
-        self.register_buffer("multiplier", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
     def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
         draw, scores = super().read(vectors, lengths)
@@ -64,12 +67,13 @@ class RationaleLayer(LatentLayer):
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         draw = super().draw(structure, scores, lengths)
-        if self.training and self.rate is not None:
-            mean = draw.mean()
-            if not mean.requires_grad:
-                mean = structure.marginals(scores, lengths)
-            own = self._penalty(mean, lengths, self.rate)
-            draw.penalty = own if draw.penalty is None else draw.penalty + own
+        if not self.training or (self.rate is None and self.transitions is None):
+            return draw
+        mean = draw.mean()
+        if not mean.requires_grad:
+            mean = structure.marginals(scores, lengths)
+        given = [] if draw.penalty is None else [draw.penalty]
+        draw.penalty = torch.stack([*given, *self._penalties(mean, lengths)]).sum(0)
         return draw
 
     def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
@@ -111,14 +115,24 @@ class RationaleLayer(LatentLayer):
             return (words[..., None, None] & chooses).expand_as(like)
         return (words[..., None] & chooses).expand_as(like)
 
-    def _penalty(self, mean: Tensor, lengths: Tensor, rate: float) -> Tensor:
-        """``(B,)``, for expected structures."""
+    def _penalties(self, mean: Tensor, lengths: Tensor) -> list[Tensor]:
+        """Of expected structures, each ``(B,)``."""
         assert isinstance(self.composer, RationaleReader)
-        lengths = lengths.to(mean.device)
-        share = self.composer.chosen(mean).sum(1) / lengths.clamp_min(1)
-        there = lengths > 0
-        excess = torch.where(there, share - rate, 0.0)
-        return hold(self.multiplier, excess, there, self.multiplier_rate, self.damping)
+        chosen = self.composer.chosen(mean)
+        position = torch.arange(chosen.shape[1], device=chosen.device)
+        inside = position < lengths.to(chosen.device)[:, None]
+        measured = [share_chosen(chosen, inside), share_changed(chosen, inside)]
+        if self.structure.parts == "transitions":
+            _, count = measured[1]
+            changed = (mean[:, 1:, 0, 1] + mean[:, 1:, 1, 0]).sum(1)
+            measured[1] = (changed / count.clamp_min(1), count)
+        penalties = []
+        for i, (wanted, (share, count)) in enumerate(zip((self.rate, self.transitions), measured)):
+            if wanted is not None:
+                excess = torch.where(count > 0, share - wanted, 0.0)
+                options = self.multiplier_rate, self.damping
+                penalties.append(hold(self.multipliers[i], excess, count > 0, *options))
+        return penalties
 
 
 def _costs(transition_cost: float) -> Tensor:

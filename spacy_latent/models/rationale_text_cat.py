@@ -44,6 +44,7 @@ def build_rationale_text_cat_v1(
     encoder: EncoderBuilder | None = None,
     candidates: Candidates | None = None,
     rate: float | None = None,
+    transitions: float | None = None,
     multiplier_rate: float = 0.1,
     damping: float = 10.0,
     transition_cost: float = 0.0,
@@ -74,8 +75,9 @@ def build_rationale_text_cat_v1(
     encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
         None for a bag of words.
     candidates: which words may be chosen; None for all.
-    rate: share of the words of each text that is chosen in expectation, held by a Lagrangian in
-        training; None where the structure or the estimator sees to it.
+    rate, transitions: share of the words of each text that is chosen in expectation, and of
+        neighbours of which one is chosen and the other not, held by a Lagrangian in training; None
+        where the structure or the estimator sees to it.
     multiplier_rate, damping: as in HardKuma.
     transition_cost: of sequences of two tags: taken off the score of a rationale for each end of a
         run of chosen words but one at the end of the text, so that it comes in few runs.
@@ -100,7 +102,7 @@ def build_rationale_text_cat_v1(
             f"{NAME}: no reduction is used. Set use_reduce_max or use_reduce_mean to true."
         )
     check_structure(structure, transition_cost)
-    check_rate(structure, rate, multiplier_rate, damping)
+    check_rates(structure, rate, transitions, multiplier_rate, damping)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
     check_parts(structure, estimator, scorer, reader)
     check_entropy_weight(structure, entropy_weight)
@@ -114,6 +116,7 @@ def build_rationale_text_cat_v1(
         entropy_weight=entropy_weight,
         transition_cost=transition_cost,
         rate=rate,
+        transitions=transitions,
         multiplier_rate=multiplier_rate,
         damping=damping,
     )
@@ -151,18 +154,25 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
         )
 
 
-def check_rate(
-    structure: Structure, rate: float | None, multiplier_rate: float, damping: float
+def check_rates(
+    structure: Structure,
+    rate: float | None,
+    transitions: float | None,
+    multiplier_rate: float,
+    damping: float,
 ) -> None:
-    if rate is not None and not 0 < rate < 1:
-        raise LatentError(f"{NAME}: rate is {rate}; expected a share between 0 and 1, or null.")
+    for name, share in (("rate", rate), ("transitions", transitions)):
+        if share is not None and not 0 < share < 1:
+            raise LatentError(
+                f"{NAME}: {name} is {share}; expected a share between 0 and 1, or null."
+            )
+        if share is not None and "marginals" not in structure.tractable:
+            raise NotTractable(structure.name, "marginals", f"{name} = null")
     if not multiplier_rate >= 0 or not damping >= 0:
         raise LatentError(
             f"{NAME}: multiplier_rate is {multiplier_rate} and damping {damping}; expected both to "
             "be at least 0."
         )
-    if rate is not None and "marginals" not in structure.tractable:
-        raise NotTractable(structure.name, "marginals", "rate = null")
 
 
 def build_rationale_module(
@@ -176,6 +186,7 @@ def build_rationale_module(
     entropy_weight: float,
     transition_cost: float,
     rate: float | None,
+    transitions: float | None,
     multiplier_rate: float,
     damping: float,
 ) -> TextModule:
@@ -189,6 +200,7 @@ def build_rationale_module(
         reader_width=reader_width,
         transition_cost=transition_cost,
         rate=rate,
+        transitions=transitions,
         multiplier_rate=multiplier_rate,
         damping=damping,
     )

@@ -12,7 +12,7 @@ from spacy_latent.estimators.hard_concrete import HardConcrete
 from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
-from spacy_latent.estimators.stochastic_mask import StochasticMask
+from spacy_latent.estimators.stochastic_mask import StochasticMask, share_changed
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
@@ -79,7 +79,7 @@ def test_forbidden_items_and_padding_are_never_chosen(kind: type[StochasticMask]
 def test_transitions_are_counted_between_neighbours() -> None:
     chosen = torch.tensor([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.0, 0.0]])
     inside = torch.tensor([[True] * 4, [True, True, False, False]])
-    found = StochasticMask._changes(chosen, inside)
+    found = share_changed(chosen, inside)
     torch.testing.assert_close(found[0], torch.tensor([(1 + 0.5 + 0.5) / 3, 0.0]))
     assert found[1].tolist() == [3, 1]
 

@@ -158,6 +158,25 @@ def test_the_rate_is_held(estimator) -> None:
     assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.06)
 
 
+@pytest.mark.parametrize("wanted", [0.15, 0.6])
+def test_transitions_are_held_beside_the_rate(wanted: float) -> None:
+    """Half of the words in few runs, or in many, from the same vectors."""
+    scorer = TransitionScorer(SELECTOR, 2)
+    made = layer(LinearChain(), Marginals(), scorer, rate=0.5, transitions=wanted)
+    vectors, lengths = rows([12, 9])
+    optimizer = torch.optim.Adam(made.scorer.parameters(), 0.05)
+    made.train()
+    for _ in range(200):
+        optimizer.zero_grad()
+        draw, _ = made.read(vectors, lengths)
+        draw.penalty.sum().backward()
+        optimizer.step()
+    mean = draw.z[0].detach()
+    changes = (mean[:, 1:, 0, 1] + mean[:, 1:, 1, 0]).sum() / (11 + 8)
+    assert float(made.composer.chosen(mean).sum()) / 21 == pytest.approx(0.5, abs=0.1)
+    assert float(changes) == pytest.approx(wanted, abs=0.1)
+
+
 def test_words_that_may_not_be_chosen_are_not_seen() -> None:
     made = layer(KOfN(3))
     vectors, lengths = rows([5])

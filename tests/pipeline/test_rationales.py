@@ -146,10 +146,10 @@ def test_disk_bytes_and_pickle_give_the_same(name: str, tmp_path) -> None:
 
 def test_the_multiplier_of_the_rate_is_stored() -> None:
     nlp = trained_rationale(rationale_pipeline(**CONTIGUOUS), steps=3)
-    expected = latent_layer(nlp.get_pipe("latent_textcat").model).multiplier
+    expected = latent_layer(nlp.get_pipe("latent_textcat").model).multipliers
     again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
-    found = latent_layer(again.get_pipe("latent_textcat").model).multiplier
-    assert float(expected) != 0.0 and torch.equal(found, expected)
+    found = latent_layer(again.get_pipe("latent_textcat").model).multipliers
+    assert expected.any() and torch.equal(found, expected)
 
 
 def test_batches_change_nothing() -> None:
@@ -235,6 +235,7 @@ def test_forbidden_words_are_never_read(name: str) -> None:
         ({"transition_cost": 1.0}, "transition_cost.*KOfN"),
         ({**CHAIN, "transition_cost": -1.0}, "transition_cost is -1"),
         ({"rate": 1.5}, "rate is 1.5"),
+        ({"transitions": 0.0}, "transitions is 0.0"),
         ({"damping": -1.0}, "damping -1"),
         ({"use_reduce_mean": False}, "no reduction"),
         ({"scorer": {"@misc": "spacy-latent.EmissionScorer.v1"}}, "EmissionScorer.*KOfN"),
@@ -247,14 +248,14 @@ def test_impossible_configs_are_refused(model, message: str) -> None:
 
 
 def test_a_rate_needs_marginals() -> None:
-    from spacy_latent.models.rationale_text_cat import check_rate
+    from spacy_latent.models.rationale_text_cat import check_rates
     from spacy_latent.structures.items import ItemSet
 
     class OnlyMap(ItemSet):
         tractable = frozenset()
 
     with pytest.raises(NotTractable, match="rate = null"):
-        check_rate(OnlyMap, 0.2, 0.1, 10.0)
+        check_rates(OnlyMap, 0.2, None, 0.1, 10.0)
 
 
 def test_a_sequence_of_more_than_two_tags_is_refused() -> None:
