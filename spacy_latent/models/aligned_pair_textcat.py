@@ -54,8 +54,9 @@ def build_aligned_pair_textcat_v1(
     span_getter: which two texts each doc has; None for PairSpans, those under "a" and "b".
     use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
         words of a text make one, of each text on its own.
-    exclusive_classes, scorer_learn_rate, entropy_weight, temperature: as in
-        ``spacy-latent.LatentTextClassifier.v1``, and so are the others.
+    exclusive_classes, scorer_learn_rate, entropy_weight, temperature, dropout: as in
+        ``spacy-latent.LatentTextClassifier.v1``.
+    mixed_precision, nO: as there.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP
     from spacy_latent.layers.aligned_comparison import build_aligned_comparison_v1
