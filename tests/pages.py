@@ -112,6 +112,9 @@ def check_config(text: str) -> None:
             own = {key: value for key, value in block.items() if key != "factory"}
             nlp.add_pipe(factory, name=name, config=own)
             continue
+        if "source" in block:
+            assert set(block) <= {"source", "component", "replace_listeners"}, f"{name}: {block}"
+            continue
         if Language.has_factory(name):
             settings = Language.get_factory_meta(name).default_config
             unknown = [key for key in block if key not in settings]
@@ -171,6 +174,8 @@ def check_command(words: list[str]) -> None:
         check_spacy(words[3:])
     elif words[:3] == ["python", "-m", "pip"]:
         check_pip(words[3:])
+    elif words[0] == "spacy":
+        check_spacy(words[1:])
     elif words[:2] == ["python", "-m"]:
         check_module(words[2], words[3:])
     elif words[0] == "pip":
