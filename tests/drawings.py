@@ -1,43 +1,40 @@
-"""The pictures of docs/drawing.md, from the code of that page.
+"""The pictures that the pages of docs/ draw by their own code.
 
 python -m tests.drawings
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from typing import Any
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "drawing.md"
-# By the file's name: the variable of the page that holds the picture.
+from tests.pages import ROOT, run_python
+
+DOCS = ROOT / "docs"
+# By the page, and by the file's name: the variable of the page that holds the picture.
 PICTURES = {
-    "drawing_weighted_trees": "weighted",
-    "drawing_gold": "beside_gold",
-    "drawing_alignment": "lines",
-    "drawing_heat_map": "heat_map",
-    "drawing_brackets": "spans",
-    "drawing_tags": "tag_rows",
-    "drawing_rationale": "highlights",
+    "concepts.md": {"three_answers": "picture"},
+    "drawing.md": {
+        "drawing_weighted_trees": "weighted",
+        "drawing_gold": "beside_gold",
+        "drawing_alignment": "lines",
+        "drawing_heat_map": "heat_map",
+        "drawing_brackets": "spans",
+        "drawing_tags": "tag_rows",
+        "drawing_rationale": "highlights",
+    },
 }
 
 
-def run_page() -> dict[str, object]:
-    """What the names of the page stand for after its code has run."""
-    scope: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf8"), re.S):
-        exec(block, scope)
-    return scope
-
-
-def pictures() -> dict[Path, str]:
-    scope = run_page()
+def pictures(page: str, scope: dict[str, Any]) -> dict[Path, str]:
+    """Files and what should be in them. scope: the names of the page after its code has run."""
     return {
         DOCS / "images" / f"{name}.svg": f"{str(scope[variable]).strip()}\n"
-        for name, variable in PICTURES.items()
+        for name, variable in PICTURES.get(page, {}).items()
     }
 
 
 if __name__ == "__main__":
-    for path, picture in pictures().items():
-        path.write_text(picture, encoding="utf8")
+    for page in PICTURES:
+        for path, picture in pictures(page, run_python(DOCS / page)).items():
+            path.write_text(picture, encoding="utf8")

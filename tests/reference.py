@@ -41,6 +41,8 @@ def page() -> str:
         ("Control variates", control_variates, _of_class),
         ("Scorers", registered.scorers(), _of_builder),
         ("Composers", registered.composers(), _of_builder),
+        ("Loggers", _group("spacy_loggers"), _of_function),
+        ("Readers", _group("spacy_readers"), _of_function),
     ]
     parts = [INTRODUCTION]
     for title, found, describe in sections:

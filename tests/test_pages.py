@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import spacy
@@ -20,7 +21,7 @@ import srsly
 import torch
 from thinc.api import fix_random_seed
 
-from tests import pages
+from tests import drawings, pages
 from tests.pages import PAGES, ROOT
 
 
@@ -42,12 +43,12 @@ def an_annotated_doc() -> dict[str, Any]:
 BEFORE: dict[str, Callable[[], dict[str, Any]]] = {"README.md": an_annotated_doc}
 
 
-def check_pipelines(scope: dict[str, Any]) -> None:
+def check_pipelines(scope: dict[str, Any], printed: list[str]) -> None:
     assert "<svg" in str(scope["html"])
     assert "<mark" in str(scope["marked"])
 
 
-def check_factor_graphs(scope: dict[str, Any]) -> None:
+def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
     mean = scope["solution"].mean[0].detach()
     torch.testing.assert_close(mean.sum(1), torch.ones_like(mean[:, 0]), atol=1e-6, rtol=0)
     assert scope["solution"].residual <= 1e-6 and scope["scores"].grad is not None
@@ -56,29 +57,67 @@ def check_factor_graphs(scope: dict[str, Any]) -> None:
     assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
 
 
-def check_parsers(scope: dict[str, Any]) -> None:
+def check_crf_ner(scope: dict[str, Any], printed: list[str]) -> None:
+    assert printed[0] == "[('London', 'GPE')]"
+
+
+def check_drawing(scope: dict[str, Any], printed: list[str]) -> None:
+    assert str(scope["html"]).count("<svg") == 3
+    assert "<table" in str(scope["table"]) and str(scope["marked"]).count("<mark") == 2
+
+
+def check_pairs(scope: dict[str, Any], printed: list[str]) -> None:
+    assert printed[0] == "[A man sleeps.] [He is asleep.]"
+    assert printed[1] == "same"
+    aligned = [line.split()[:2] for line in printed[2:-1]]
+    assert aligned == [[word, word] for word in "he reads a book".split()]
+    assert float(printed[-1]) == 1.0
+
+
+def check_rationales(scope: dict[str, Any], printed: list[str]) -> None:
+    assert "rationale" in str(scope["html"])
+
+
+def check_reports(scope: dict[str, Any], printed: list[str]) -> None:
+    assert scope["sentences"] and "<!DOCTYPE html>" in str(scope["page"])
+    assert "cats_score" in scope["scores"]
+
+
+def check_parsers(scope: dict[str, Any], printed: list[str]) -> None:
     assert scope["losses"]["latent_encoder_supervision"] < 0.3
     whole = [b for b in scope["doc"]._.latent["latent_textcat"].brackets() if b.end - b.start == 4]
     assert len(whole) == 1
 
 
 # What has to be true after the Python of a page, beyond what the page itself asserts.
-AFTER: dict[str, Callable[[dict[str, Any]], None]] = {
-    "pipelines.md": check_pipelines,
+AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
+    "crf_ner.md": check_crf_ner,
+    "drawing.md": check_drawing,
     "factor_graphs.md": check_factor_graphs,
+    "pairs.md": check_pairs,
     "parsers.md": check_parsers,
+    "pipelines.md": check_pipelines,
+    "rationales.md": check_rationales,
+    "reports.md": check_reports,
 }
 WITH_PYTHON = [p for p in PAGES if any(b.language == "python" for b in pages.blocks(p))]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_of_the_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fix_random_seed(0)
     scope = pages.run_python(page, BEFORE.get(page.name, dict)())
-    AFTER.get(page.name, lambda scope: None)(scope)
+    if page.name in AFTER:
+        AFTER[page.name](scope, capsys.readouterr().out.splitlines())
+    for path, picture in drawings.pictures(page.name, scope).items():
+        ElementTree.fromstring(picture)
+        assert path.read_text(encoding="utf8") == picture, "run python -m tests.drawings"
 
 
 @of_language("ini")
@@ -111,6 +150,8 @@ def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf8")
     there = {path.name for path in (ROOT / "configs").glob("*.cfg")}
     named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
+    # Some pages leave out the ending.
+    named |= {f"{name}.cfg" for name in re.findall(r"`((?:pairs|tree)_\w+)`", text)}
     assert named - pages.WRITTEN_BY_THE_READER <= there
     # A table with the names without what they have in common.
     for start, rows in re.findall(r"^\| config, `(\w+)…`(.*?)\n\n", text, re.M | re.S):

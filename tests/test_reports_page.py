@@ -1,4 +1,4 @@
-"""The code of docs/reports.md runs, and its options exist."""
+"""The options that the table of docs/reports.md lists exist."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,6 @@ from typer.testing import CliRunner
 import spacy_latent.cli.app  # noqa: F401
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reports.md").read_text(encoding="utf8")
-
-
-def test_the_code_of_the_page_runs() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    scope: dict[str, object] = {}
-    exec(block, scope)
-    assert scope["sentences"] and "<!DOCTYPE html>" in str(scope["page"])
-    assert "cats_score" in scope["scores"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("command", ["report", "stats", "compare", "debug"])

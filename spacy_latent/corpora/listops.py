@@ -212,6 +212,7 @@ def read_listops_v1(
 ) -> Callable[[Language], Iterable[Example]]:
     """Reader for ``spacy train``: the value as one of ten exclusive categories.
 
+    path: a file of expressions with their values, as ``spacy latent generate listops`` writes it.
     heads: give the gold tree to the reference, for evaluation. Leave it off for training.
     limit: number of expressions to read, 0 for all.
     brackets: name of a component that is to learn from gold binary trees (its ``supervision``), as

@@ -11,6 +11,7 @@ import spacy
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
+from spacy_latent.errors import LatentError
 from spacy_latent.visualize.film import LAST_STANDS, SECONDS, Film, Frame, animated_svg, film_page
 
 NLP = spacy.blank("en")
@@ -64,32 +65,25 @@ def test_markup_in_texts_is_shown_not_obeyed() -> None:
     assert "<i>" not in film_page([film], "Films")
 
 
-def test_several_sentences_stand_below_each_other() -> None:
-    doc = NLP("one two three four")
-    heads = np.array([0, 1], dtype="int32")
-    spans = [SpanStructure(start, start + 2, "SpanningTree", "heads", heads) for start in (0, 2)]
-    write(doc, "encoder", spans)
-    one = animated_svg(Film("encoder", [Frame("step 0", tree(0, 1, words="one two"))]))
-    two = animated_svg(Film("encoder", [Frame("step 0", doc)]))
-    height = [float(ElementTree.fromstring(drawn).get("height", "")) for drawn in (one, two)]
-    assert height[1] > 1.5 * height[0]
-    ElementTree.fromstring(two)
-
-
-def test_what_is_not_drawn_as_svg_has_a_strip_only() -> None:
+def test_what_is_drawn_as_text_moves_as_well() -> None:
     doc = NLP("a good film")
     items = SpanStructure(0, 3, "KOfN", "items", np.array([1], dtype="int32"))
     write(doc, "encoder", [items])
     film = Film("encoder", [Frame("step 0", doc)])
-    assert animated_svg(film) == ""
-    page = film_page([film], "Films")
-    assert "good" in page and "data:image" not in page
+    ElementTree.fromstring(animated_svg(film))
+    assert "data:image/svg+xml" in film_page([film], "Films")
 
 
 def test_what_is_not_drawn_says_so() -> None:
     doc = NLP("a good film")
     parts = SpanStructure(0, 3, "Own", "parts", np.array([[1, 2]], dtype="int32"))
     write(doc, "encoder", [parts])
-    page = film_page([Film("encoder", [Frame("step 0", doc)])], "Films")
-    assert "Own" in page
+    film = Film("encoder", [Frame("step 0", doc)])
+    page = film_page([film], "Films")
+    assert "no drawing" in page and "data:image" not in page
+    with pytest.raises(LatentError, match="Own"):
+        animated_svg(film)
+
+
+def test_a_film_without_frames_is_nothing() -> None:
     assert animated_svg(Film("encoder", [])) == ""
