@@ -23,7 +23,7 @@ from benchmarks.cases import scores_for, structures
 from benchmarks.sections import write_section
 from spacy_latent.structures.base import Structure
 
-SIZES = (16, 32, 64, 128, 256)
+SIZES = (16, 32, 64, 128, 256, 512)
 BATCH, LONGEST = 4, 0.25
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 # Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow.

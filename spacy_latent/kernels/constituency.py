@@ -5,7 +5,7 @@ Charts are ``(n, width)``, [first word, last word]. Rows are filled from the las
 a finished span is pushed into all longer ones of its row at once. Words themselves are in every
 tree: their scores are added at the end. Weights of the other spans are exp(score − c) with a c that
 keeps the sum over trees near 1; where what under- or overflowed could matter, the sentence is done
-again on logarithms.
+again with an exponent beside each number. Samples are drawn from charts of logarithms.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.wide import (
+    EMPTY,
+    LN2,
+    normalised,
+    pull,
+    pull_tangent,
+    push,
+    push_tangent,
+    split,
+)
 
 FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
-LOG_SMALLEST = -600.0
+LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 # Over the last word of spans that start at i and are split after k.
 _push = fused_loop([("add", 0, ((0, 1),))])
@@ -56,36 +66,79 @@ def _read(scores, n, s):
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _inside(s, n, center, charts):
-    """Fill the first three charts. RETURNS: the sum over trees."""
+def _inside(s, n, center, floor, charts):
+    """Fill the first three charts. floor: added to each weight and span. RETURNS: the sum over
+    trees."""
     weights, splits, inside = charts[WEIGHT], charts[SPLITS], charts[INSIDE]
-    splits[:] = 0.0
-    inside[:] = 0.0
+    splits[:] = floor
+    inside[:] = floor
     for i in range(n):
         source, target = s[i], weights[i]
         for j in range(n):
-            target[j] = exponential(source[j] - center) if j > i else 0.0
+            target[j] = exponential(source[j] - center) + floor if j > i else 0.0
     for i in range(n - 1, -1, -1):
         own, row, weight = splits[i], inside[i], weights[i]
         row[i] = 1.0
         for k in range(i, n - 1):
             if k > i:
-                row[k] = own[k] * weight[k]
+                row[k] = own[k] * weight[k] + floor
             _push((own, inside[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
         if i < n - 1:
             row[n - 1] = own[n - 1] * weight[n - 1]
     return inside[0, n - 1]
 
 
+@njit(cache=True, nogil=True, fastmath=False)
+def _trusted_inside(s, n, center, low, charts):
+    """Fill the first three charts. RETURNS: the sum over trees, 0 where it cannot be trusted, and
+    +inf where something has overflowed, as in kernels.inside_outside. low: of the scores."""
+    bound = np.inf
+    safe = (n - 1) * (low - center) >= LOG_SMALLEST
+    if not safe:
+        bound = _inside(s, n, center, FLOOR, charts)
+    total = _inside(s, n, center, 0.0, charts)
+    if not total < np.inf:
+        return np.inf
+    return total if safe or bound - total <= 1e-15 * total else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _scaled_inside(s, n, charts):
+    """Fill the first three charts with what float64 can hold. RETURNS: what was subtracted from the
+    scores, −inf where none is above that, and the sum over trees, 0 where nothing served."""
+    low, high, mean, count = np.inf, -np.inf, 0.0, 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            high = max(high, s[i, j])
+            if s[i, j] > -np.inf:
+                low = min(low, s[i, j])
+    if high == -np.inf:
+        return -np.inf, 0.0
+    for i in range(n):
+        for j in range(i + 1, n):
+            mean += math.exp(s[i, j] - high)
+            count += 1
+    # About 4 per word is how the number of trees grows; where a few spans have all the weight, they
+    # may all be in one tree.
+    for center in (high + math.log(mean / count) + 1.3, high + 1.3):
+        if high - center > -LOG_SMALLEST:
+            continue
+        total = _trusted_inside(s, n, center, low, charts)
+        if 0.0 < total < np.inf:
+            return center, total
+    return 0.0, 0.0
+
+
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _outside(n, charts):
-    """Fill the last two charts. RETURNS: the largest number in them."""
+    """Fill the last two charts. RETURNS: the sum over trees times that of the marginals of spans of
+    more than a word."""
     weights, inside = charts[WEIGHT], charts[INSIDE]
     outside, passed = charts[OUTSIDE], charts[PASSED]
     outside[:] = 0.0
     passed[:] = 0.0
     outside[0, n - 1] = 1.0
-    largest = 0.0
+    total = 0.0
     for i in range(n - 1):
         row, down, weight = outside[i], passed[i], weights[i]
         for k in range(n - 1, i - 1, -1):
@@ -99,9 +152,9 @@ def _outside(n, charts):
                 )
                 value += pulled
                 row[k] = value
-            largest = max(largest, value)
+            total += value * inside[i, k] if k > i else 0.0
             down[k] = value * weight[k]
-    return largest
+    return total
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -178,31 +231,81 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _log_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes):
-    """Marginals and their directional derivatives, from the widest span down: each gives its
-    probability to the pairs of spans it may consist of, in proportion."""
+def _wide_inside(s, ds, n, charts, change, powers):
+    """_inside, and its directional derivatives along ``ds`` where ``change`` is not empty, for sums
+    of any size, see kernels.wide. charts, change, powers: (2, n, n), of the sums over splits and of
+    the spans."""
+    charts[:] = 0.0
+    change[:] = 0.0
+    powers[:] = EMPTY
+    tangent = len(change) > 0
+    for i in range(n - 1, -1, -1):
+        own, spans = charts[0, i], charts[1, i]
+        spans[i], powers[1, i, i] = 1.0, 0.0
+        for k in range(i, n):
+            if k > i:
+                factor, powers[0, i, k] = normalised(own[k], powers[0, i, k])
+                own[k] *= factor
+                weight, exponent = split(s[i, k])
+                spans[k] = own[k] * weight
+                powers[1, i, k] = powers[0, i, k] + exponent
+                if tangent:
+                    change[0, i, k] *= factor
+                    change[1, i, k] = (change[0, i, k] + own[k] * ds[i, k]) * weight
+            size, begin = n - 1 - k, k + 1
+            if size > 0 and tangent:
+                push_tangent(
+                    *(own[begin:], change[0, i, begin:], powers[0, i, begin:]),
+                    *(charts[1, begin, begin:], change[1, begin, begin:], powers[1, begin, begin:]),
+                    *(spans[k], change[1, i, k], powers[1, i, k], size),
+                )
+            elif size > 0:
+                push(
+                    *(own[begin:], powers[0, i, begin:], charts[1, begin, begin:]),
+                    *(powers[1, begin, begin:], spans[k], powers[1, i, k], size),
+                )
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
+    """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
+    like charts and change, with the exponents of these turned round."""
+    outer[:] = 0.0
+    d_outer[:] = 0.0
+    tangent = len(change) > 0
+    whole = charts[1, 0, n - 1]
+    outer[1, 0, n - 1] = 1.0 / whole
+    if tangent:
+        d_outer[1, 0, n - 1] = -change[1, 0, n - 1] / whole**2
     for i in range(n):
-        for j in range(i, n):
-            marginals[i, j] = 0.0
-            changes[i, j] = 0.0
-    marginals[0, n - 1] = 1.0
-    for length in range(n - 1, 0, -1):
-        for i in range(n - length):
-            j = i + length
-            q, dq = marginals[i, j], changes[i, j]
-            if q == 0.0 and dq == 0.0:
-                continue
-            whole, dwhole = inside[i, j] - s[i, j], dinside[i, j] - ds[i, j]
-            for k in range(i, j):
-                share = math.exp(inside[i, k] + turned[j, k + 1] - whole)
-                if share > 0.0:
-                    given = q * share
-                    change = dq * share
-                    change += given * (dinside[i, k] + dturned[j, k + 1] - dwhole)
-                    marginals[i, k] += given
-                    marginals[k + 1, j] += given
-                    changes[i, k] += change
-                    changes[k + 1, j] += change
+        for k in range(n - 1, i - 1, -1):
+            size, begin = n - 1 - k, k + 1
+            of_span, d_of_span = outer[1, i, k], 0.0
+            if tangent:
+                d_of_span = d_outer[1, i, k]
+            if size > 0 and tangent:
+                given, d_given = pull_tangent(
+                    *(outer[0, i, begin:], d_outer[0, i, begin:], powers[0, i, begin:]),
+                    *(charts[1, begin, begin:], change[1, begin, begin:]),
+                    *(outer[1, begin, begin:], d_outer[1, begin, begin:]),
+                    *(powers[1, begin, begin:], charts[1, i, k], change[1, i, k]),
+                    *(powers[1, i, k], size),
+                )
+                of_span += given
+                d_of_span += d_given
+            elif size > 0:
+                of_span += pull(
+                    *(outer[0, i, begin:], powers[0, i, begin:], charts[1, begin, begin:]),
+                    *(outer[1, begin, begin:], powers[1, begin, begin:]),
+                    *(charts[1, i, k], powers[1, i, k], size),
+                )
+            out[i, k] = of_span * charts[1, i, k]
+            if k > i:
+                weight, _ = split(s[i, k])
+                outer[0, i, k] = of_span * weight
+                if tangent:
+                    d_outer[0, i, k] = (d_of_span + of_span * ds[i, k]) * weight
+                    d_out[i, k] = d_of_span * charts[1, i, k] + of_span * change[1, i, k]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -248,29 +351,19 @@ def sum_over_constituency_trees(
                 result[b, 0, 0] = 1.0
             continue
         if not known:
-            low, high = np.inf, -np.inf
-            for i in range(n):
-                for j in range(i + 1, n):
-                    high = max(high, s[i, j])
-                    if s[i, j] > -np.inf:
-                        low = min(low, s[i, j])
-            if high == -np.inf:
+            center, total = _scaled_inside(s, n, charts)
+            if center == -np.inf:
                 status[b] = INFEASIBLE
                 continue
-            # About 4 per word is how the number of trees grows.
-            center = high + 1.3
-            total = _inside(s, n, center, charts)
-            if 0.0 < total < 1e-50:
-                center += math.log(total) / (n - 1)
-                total = _inside(s, n, center, charts)
-            safe = (n - 1) * (low - center) > LOG_SMALLEST
-            if 0.0 < total < 1e300:
-                largest = _outside(n, charts) if what > 0 or not safe else 1.0
-                # A span that underflowed is worth at most 1e−308 times what is outside of it.
-                if safe or math.log(max(largest, 1.0)) - math.log(total) < 600.0:
-                    own[0], own[1] = 1.0, total
-                    log_partition[b] = math.log(total) + (n - 1) * center + words
-                    known = largest < 1e300
+            known = total > 0.0
+            if known:
+                log_partition[b] = math.log(total) + (n - 1) * center + words
+            if known and what > 0:
+                # That of the n − 1 spans: less where something under- or overflowed on the way out.
+                found = _outside(n, charts)
+                known = abs(found / total - (n - 1)) < 1e-11 * n
+            if known:
+                own[0], own[1] = 1.0, total
         if known:
             total = own[1]
             if what == 1:
@@ -300,23 +393,21 @@ def sum_over_constituency_trees(
                 for j in range(i + 1, n):
                     if s[i, j] > -np.inf:
                         ds[i, j] = along[b, i, j]
-        logs = np.full((6, n, n), -np.inf)
-        inside, turned, marginals = logs[0], logs[1], logs[2]
-        dinside, dturned, changes = logs[3], logs[4], logs[5]
-        logs[3:] = 0.0
-        _log_inside(s, ds, n, inside, dinside, turned, dturned)
-        if inside[0, n - 1] == -np.inf:
+        own_charts, powers = np.empty((2, n, n)), np.empty((2, n, n))
+        change = np.empty((2 if what == 2 else 0, n, n))
+        _wide_inside(s, ds, n, own_charts, change, powers)
+        if not own_charts[1, 0, n - 1] > 0.0:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = inside[0, n - 1] + words
+        log_partition[b] = math.log(own_charts[1, 0, n - 1]) + powers[1, 0, n - 1] * LN2 + words
         if what > 0:
-            _log_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes)
-            for i in range(n):
-                for j in range(i, n):
-                    if what == 1:
-                        result[b, i, j] = marginals[i, j]
-                    elif j > i:
-                        result[b, i, j] = changes[i, j]
+            nowhere = np.zeros((n, n))
+            marginals = result[b] if what == 1 else nowhere
+            products = nowhere if what == 1 else result[b]
+            _wide_outside(
+                *(s, ds, n, own_charts, change, powers),
+                *(np.empty_like(own_charts), np.empty_like(change), marginals, products),
+            )
 
 
 @njit(cache=True, nogil=True, fastmath=False)

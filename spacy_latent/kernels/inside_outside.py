@@ -4,8 +4,8 @@
 Weights are exp(score) over the sum of their column, so that a cell is the probability that heads
 drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
 rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
-heads. Where what underflowed could matter (see :func:`_trusted`), the sentence is done again on
-logarithms, top-down by the probability of each split.
+heads. Where what under- or overflowed could matter (see :func:`_trusted_inside`), the sentence is
+done again with an exponent beside each number. Samples are drawn from charts of logarithms.
 """
 
 from __future__ import annotations
@@ -24,11 +24,22 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.wide import (
+    EMPTY,
+    LN2,
+    normalised,
+    pull,
+    pull_tangent,
+    push,
+    push_tangent,
+    split,
+)
 
 FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Charts: between, to_right, to_left, right, left.
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
+LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 
 # Over the right end j of spans that start at i and are split at k, see kernels.vector.
@@ -70,11 +81,10 @@ def _stride(n):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def _weights(scores, n, w, column):
+def _weights(scores, n, log_gamma, w, column):
     """Write γ·(column softmax of ``scores``). column: ``(2, n+1)`` workspace. RETURNS: log of what
-    the weights were divided by, log γ and the log of the smallest weight; the first is −inf where a
-    token has no head."""
-    log_gamma = min(max(math.log(n) - 1.91, 0.0), 600.0 / n)
+    the weights were divided by and the log of the smallest weight; the first is −inf where a token
+    has no head."""
     top, total = column[0], column[1]
     for m in range(n + 1):
         top[m] = -np.inf
@@ -85,7 +95,7 @@ def _weights(scores, n, w, column):
             top[m] = source[m] if source[m] > top[m] else top[m]
     for m in range(1, n + 1):
         if top[m] == -np.inf:
-            return -np.inf, 0.0, 0.0
+            return -np.inf, 0.0
     top[0] = 0.0
     for h in range(n + 1):
         source, target = scores[h], w[h]
@@ -108,28 +118,76 @@ def _weights(scores, n, w, column):
             target[m] *= total[m]
             value = source[m] - top[m]
             smallest = value if value < smallest and source[m] > -np.inf else smallest
-    return shift, log_gamma, smallest
+    return shift, smallest
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def _weights_beside(scores, n, heads, w):
+    """Write exp(score − the score of the token's arc in a tree). RETURNS: as :func:`_weights`, −inf
+    where float64 cannot hold the charts in any case."""
+    shift, smallest, largest = 0.0, 0.0, 0.0
+    for m in range(1, n + 1):
+        shift += scores[heads[m], m]
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(1, n + 1):
+            value = source[m] - scores[heads[m], m]
+            largest = max(largest, value)
+            smallest = value if value < smallest and source[m] > -np.inf else smallest
+            target[m] = exponential(min(value, 709.0))
+    return shift if largest < 640.0 else -np.inf, smallest
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _trusted(partition, n, log_gamma, smallest):
-    """Whether nothing that underflowed can change a marginal by more than about 1e−20.
+def _trusted_inside(w, n, first, smallest, charts):
+    """Fill ``charts`` as _inside. RETURNS: the sum over trees, 0 where it cannot be trusted, and
+    +inf where something has overflowed.
 
-    A cell of l arcs is at least exp(l·smallest), so short ones never underflow; one that does loses
-    at most 1e−308·γ^(−l) / Z in units where columns sum to 1.
+    What has underflowed is below FLOOR: with that added wherever it may have, the sum is an upper
+    bound, while the sum itself is a lower one. What has overflowed is in both.
     """
-    if not partition > 0.0:
-        return False
-    if n * smallest >= -640.0:
-        return True
-    shortest = min(-640.0 / smallest, float(n))
-    return math.log(partition) - n * log_gamma + shortest * log_gamma > -600.0
+    bound = np.inf
+    safe = n * smallest >= LOG_SMALLEST
+    if not safe:
+        bound = _inside(w, n, first, FLOOR, charts)
+    partition = _inside(w, n, first, 0.0, charts)
+    if not partition < np.inf:
+        return np.inf
+    return partition if safe or bound - partition <= 1e-15 * partition else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _scaled_inside(s, n, first, w, column, heads, integers, charts):
+    """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
+    what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
+    no scaling served."""
+    # About 6.75 per token is how the number of trees grows. Where a few arcs have all the weight,
+    # most of them fit together.
+    for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
+        shift, smallest = _weights(s, n, log_gamma, w, column)
+        if shift == -np.inf:
+            return -np.inf, 0.0
+        partition = _trusted_inside(w, n, first, smallest, charts)
+        if 0.0 < partition < np.inf:
+            return shift, partition
+        if partition == 0.0:
+            break
+    # Where each token's favourite heads do not fit together: over the weight of the best tree.
+    floats = charts.reshape(-1)[: float_workspace_size(n)]
+    if not best_projective_tree(s, n, first == 1, heads, integers, floats):
+        return -np.inf, 0.0
+    shift, smallest = _weights_beside(s, n, heads, w)
+    if shift == -np.inf:
+        return 0.0, 0.0
+    partition = _trusted_inside(w, n, first, smallest, charts)
+    return shift, partition if partition < np.inf else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _inside(w, n, first, charts):
-    """Fill ``charts`` (5, n+2, stride). RETURNS: the sum over trees."""
-    charts[:] = 0.0
+def _inside(w, n, first, floor, charts):
+    """Fill ``charts`` (5, n+2, stride). floor: added to each weight, arc and span. RETURNS: the sum
+    over trees."""
+    charts[:] = floor
     between, right, left = charts[BETWEEN], charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     for i in range(n, first - 1, -1):
@@ -140,8 +198,8 @@ def _inside(w, n, first, charts):
         for j in range(i + 1, n + 1):
             reach[j] = below[j]
         for k in range(i + 1, n + 1):
-            arc_right = reach[k] * w[i, k]
-            arc_left = reach[k] * w[k, i] if i > 0 else 0.0
+            arc_right = reach[k] * (w[i, k] + floor) + floor
+            arc_left = reach[k] * (w[k, i] + floor) + floor if i > 0 else 0.0
             to_right[i, k] = arc_right
             to_left[i, k] = arc_left
             # As in kernels.eisner: right[i, k] gets its arc in the loop, from right[k, k] = 1.
@@ -349,100 +407,152 @@ def _log_inside(s, ds, n, first, charts, change):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
-    """Give a span's probability to the two parts of each split, in proportion."""
-    if q == 0.0 and dq == 0.0:
-        return
-    for k in range(len(a)):
-        share = math.exp(a[k] + b[k] - parent)
-        if share > 0.0:
-            passed = q * share
-            d_passed = dq * share + passed * (da[k] + db[k] - d_parent)
-            qa[k] += passed
-            qb[k] += passed
-            dqa[k] += d_passed
-            dqb[k] += d_passed
+def _wide_arcs(s, n, arcs):
+    """Write exp(s − the column's best), mantissas and exponents. RETURNS: the sum of the best, or
+    −inf where a token has no head."""
+    shift = 0.0
+    for m in range(n + 1):
+        best = -np.inf
+        for h in range(n + 1):
+            best = max(best, s[h, m])
+        if m > 0:
+            shift += best
+        for h in range(n + 1):
+            score = s[h, m]
+            arcs[0, h, m], arcs[1, h, m] = split(score - best if score > -np.inf else score)
+    return shift
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _log_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_out):
-    """Marginals and their directional derivatives, from what _log_inside left. q, dq: like charts,
-    the probability that a span is part of the tree."""
-    q[:, : n + 2] = 0.0
-    dq[:, : n + 2] = 0.0
-    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
-    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
-    if first == 0:
-        q[RIGHT, 0, n] = 1.0
-    else:
-        a, b = slice(1, n + 1), n
-        _hand_down(
-            total,
-            d_total,
-            1.0,
-            0.0,
-            charts[BETWEEN, 0, a],
-            right[a, b],
-            change[BETWEEN, 0, a],
-            d_right[a, b],
-            q[BETWEEN, 0, a],
-            q[RIGHT, a, b],
-            dq[BETWEEN, 0, a],
-            dq[RIGHT, a, b],
+def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
+    """Add to row i of a chart row k of another times the cell (i, at) of a third, from ``begin`` on
+    to ``begin`` where ``at`` is i, else to the end."""
+    size = 1 if at == i else charts.shape[2] - begin
+    scalar, exponent = charts[by, i, at], powers[by, i, at]
+    if len(change) == 0:
+        push(
+            *(charts[to, i, begin:], powers[to, i, begin:]),
+            *(charts[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
         )
-        for r in range(1, n + 1):
-            out[0, r] = q[BETWEEN, 0, r]
-            d_out[0, r] = dq[BETWEEN, 0, r]
-            q[LEFT, 1, r] += q[BETWEEN, 0, r]
-            dq[LEFT, 1, r] += dq[BETWEEN, 0, r]
+    else:
+        push_tangent(
+            *(charts[to, i, begin:], change[to, i, begin:], powers[to, i, begin:]),
+            *(charts[row, k, begin:], change[row, k, begin:], powers[row, k, begin:]),
+            *(scalar, change[by, i, at], exponent, size),
+        )
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
+    """The adjoint of :func:`_wide_push`. RETURNS: that of the cell (i, at), and its derivative."""
+    size = 1 if at == i else charts.shape[2] - begin
+    scalar, exponent = charts[by, i, at], powers[by, i, at]
+    if len(change) == 0:
+        given = pull(
+            *(outer[to, i, begin:], powers[to, i, begin:], charts[row, k, begin:]),
+            *(outer[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
+        )
+        return given, 0.0
+    return pull_tangent(
+        *(outer[to, i, begin:], d_outer[to, i, begin:], powers[to, i, begin:]),
+        *(charts[row, k, begin:], change[row, k, begin:]),
+        *(outer[row, k, begin:], d_outer[row, k, begin:], powers[row, k, begin:]),
+        *(scalar, change[by, i, at], exponent, size),
+    )
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _normalise(charts, change, powers, chart, i, k):
+    factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
+    charts[chart, i, k] *= factor
+    if len(change) > 0:
+        change[chart, i, k] *= factor
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _wide_inside(arcs, ds, n, first, charts, change, powers):
+    """_inside, and _inside_tangent along ``ds`` where ``change`` is not empty, for any sums,
+    see kernels.wide. charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n]."""
+    w, v = arcs[0], arcs[1]
+    charts[:] = 0.0
+    change[:] = 0.0
+    powers[:] = EMPTY
+    for i in range(n, first - 1, -1):
+        for chart in (RIGHT, LEFT):
+            charts[chart, i, i], powers[chart, i, i] = 1.0, 0.0
+        charts[BETWEEN, i], powers[BETWEEN, i] = charts[LEFT, i + 1], powers[LEFT, i + 1]
+        if len(change) > 0:
+            change[BETWEEN, i] = change[LEFT, i + 1]
+        for k in range(i + 1, n + 1):
+            _normalise(charts, change, powers, BETWEEN, i, k)
+            reach, exponent = charts[BETWEEN, i, k], powers[BETWEEN, i, k]
+            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
+                if m > 0:
+                    charts[chart, i, k] = reach * w[h, m]
+                    powers[chart, i, k] = exponent + v[h, m]
+                    if len(change) > 0:
+                        d_reach = change[BETWEEN, i, k] + reach * ds[h, m]
+                        change[chart, i, k] = d_reach * w[h, m]
+            _wide_push(charts, change, powers, RIGHT, i, RIGHT, k, TO_RIGHT, k, k)
+            _normalise(charts, change, powers, RIGHT, i, k)
+            _wide_push(charts, change, powers, LEFT, i, TO_LEFT, i, RIGHT, i, k)
+            _normalise(charts, change, powers, LEFT, i, k)
+            _wide_push(charts, change, powers, BETWEEN, i, LEFT, k + 1, RIGHT, k, k + 1)
+            _wide_push(charts, change, powers, LEFT, i, TO_LEFT, k, LEFT, k, k + 1)
+    for r in range(1, first * n + 1):
+        inner = charts[LEFT, 1, r]
+        charts[TO_RIGHT, 0, r] = inner * w[0, r]
+        powers[TO_RIGHT, 0, r] = powers[LEFT, 1, r] + v[0, r]
+        if len(change) > 0:
+            change[TO_RIGHT, 0, r] = (change[LEFT, 1, r] + inner * ds[0, r]) * w[0, r]
+        _wide_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
+    """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
+    like charts and change, with the exponents of these turned round."""
+    w = arcs[0]
+    outer[:] = 0.0
+    d_outer[:] = 0.0
+    outer[RIGHT, 0, n] = 1.0 / charts[RIGHT, 0, n]
+    if len(change) > 0:
+        d_outer[RIGHT, 0, n] = -change[RIGHT, 0, n] / charts[RIGHT, 0, n] ** 2
+    for r in range(1, first * n + 1):
+        of_arc, d_of_arc = _wide_pull(
+            charts, change, powers, outer, d_outer, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n
+        )
+        outer[LEFT, 1, r] = of_arc * w[0, r]
+        out[0, r] = of_arc * charts[TO_RIGHT, 0, r]
+        if len(change) > 0:
+            d_outer[LEFT, 1, r] = (d_of_arc + of_arc * ds[0, r]) * w[0, r]
+            d_out[0, r] = d_of_arc * charts[TO_RIGHT, 0, r] + of_arc * change[TO_RIGHT, 0, r]
     for i in range(first, n + 1):
-        for j in range(n, i, -1):
-            low, high = i + 1, j + 1
-            _hand_down(
-                right[i, j],
-                d_right[i, j],
-                q[RIGHT, i, j],
-                dq[RIGHT, i, j],
-                to_right[i, low:high],
-                right[low:high, j],
-                d_to_right[i, low:high],
-                d_right[low:high, j],
-                q[TO_RIGHT, i, low:high],
-                q[RIGHT, low:high, j],
-                dq[TO_RIGHT, i, low:high],
-                dq[RIGHT, low:high, j],
+        for k in range(n, i, -1):
+            for to, row, at, by in ((BETWEEN, LEFT, k + 1, RIGHT), (LEFT, TO_LEFT, k, LEFT)):
+                of_cell, d_of_cell = _wide_pull(
+                    charts, change, powers, outer, d_outer, to, i, row, at, by, k, k + 1
+                )
+                outer[by, i, k] += of_cell
+                if len(change) > 0:
+                    d_outer[by, i, k] += d_of_cell
+            _wide_pull(charts, change, powers, outer, d_outer, LEFT, i, TO_LEFT, i, RIGHT, i, k)
+            of_arc, d_of_arc = _wide_pull(
+                charts, change, powers, outer, d_outer, RIGHT, i, RIGHT, k, TO_RIGHT, k, k
             )
-            _hand_down(
-                left[i, j],
-                d_left[i, j],
-                q[LEFT, i, j],
-                dq[LEFT, i, j],
-                left[i, i:j],
-                to_left[i:j, j],
-                d_left[i, i:j],
-                d_to_left[i:j, j],
-                q[LEFT, i, i:j],
-                q[TO_LEFT, i:j, j],
-                dq[LEFT, i, i:j],
-                dq[TO_LEFT, i:j, j],
-            )
-            out[i, j], d_out[i, j] = q[TO_RIGHT, i, j], dq[TO_RIGHT, i, j]
-            if i > 0:
-                out[j, i], d_out[j, i] = q[TO_LEFT, i, j], dq[TO_LEFT, i, j]
-            _hand_down(
-                charts[BETWEEN, i, j],
-                change[BETWEEN, i, j],
-                q[TO_RIGHT, i, j] + q[TO_LEFT, i, j],
-                dq[TO_RIGHT, i, j] + dq[TO_LEFT, i, j],
-                right[i, i:j],
-                left[low:high, j],
-                d_right[i, i:j],
-                d_left[low:high, j],
-                q[RIGHT, i, i:j],
-                q[LEFT, low:high, j],
-                dq[RIGHT, i, i:j],
-                dq[LEFT, low:high, j],
-            )
+            outer[TO_RIGHT, i, k] = of_arc
+            if len(change) > 0:
+                d_outer[TO_RIGHT, i, k] = d_of_arc
+            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
+                if m > 0:
+                    of_arc = outer[chart, i, k]
+                    outer[BETWEEN, i, k] += of_arc * w[h, m]
+                    out[h, m] = of_arc * charts[chart, i, k]
+                    if len(change) > 0:
+                        d_of_arc = d_outer[chart, i, k]
+                        d_outer[BETWEEN, i, k] += (d_of_arc + of_arc * ds[h, m]) * w[h, m]
+                        d_out[h, m] = d_of_arc * charts[chart, i, k] + of_arc * change[chart, i, k]
+            _wide_pull(charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -462,6 +572,20 @@ def _subtract_best(s, n, single_root):
         for h in range(n + 1):
             s[h, m] -= best
     return total
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _adds_up(marginals, n, totals):
+    """Whether each token has one head, as where nothing under- or overflowed on the way out."""
+    totals[:] = 0.0
+    for h in range(n + 1):
+        source = marginals[h]
+        for m in range(n + 1):
+            totals[m] += source[m]
+    right = True
+    for m in range(1, n + 1):
+        right &= abs(totals[m] - 1.0) < 1e-11
+    return right
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -494,8 +618,8 @@ def sum_over_projective_trees(
     room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
     dw = np.zeros((room, room))
-    spare = np.zeros((room, room))
     column = np.empty((2, room))
+    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
     own_room = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
     tangents = np.empty(10 * room * wide if what > 1 else 0)
     first = 1 if single_root else 0
@@ -520,14 +644,18 @@ def sum_over_projective_trees(
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
             if status[b] != FEASIBLE:
                 continue
-            shift, log_gamma, smallest = _weights(s, n, w, column)
-            partition = _inside(w, n, first, charts) if shift > -np.inf else 0.0
-            if _trusted(partition, n, log_gamma, smallest):
-                known = True
-                own[0], own[1] = 1.0, partition
+            shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
+            if shift == -np.inf:
+                status[b] = INFEASIBLE
+                continue
+            known = partition > 0.0
+            if known:
                 log_partition[b] = shift + math.log(partition)
-                if what:
-                    _outside(w, n, first, charts, partition, outer, result[b])
+            if known and what:
+                _outside(w, n, first, charts, partition, outer, result[b])
+                known = _adds_up(result[b], n, column[0])
+            if known:
+                own[0], own[1] = 1.0, partition
         if known:
             if what > 1:
                 for h in range(n + 1):
@@ -541,26 +669,28 @@ def sum_over_projective_trees(
                     *(outer, d_outer, result[b]),
                 )
             continue
-        shift = _subtract_best(s, n, single_root)
-        if shift == -np.inf:
+        size = n + 1
+        arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
+        shift = _wide_arcs(s, n, arcs)
+        if what > 1:
+            for h in range(size):
+                for m in range(1, size):
+                    if s[h, m] > -np.inf:
+                        ds[h, m] = along[b, h, m]
+        wide, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
+        change = np.empty((5 if what > 1 else 0, n + 2, size))
+        _wide_inside(arcs, ds, n, first, wide, change, powers)
+        if not wide[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
-        dw[:] = 0.0
-        if what > 1:
-            for h in range(n + 1):
-                for m in range(1, n + 1):
-                    if s[h, m] > -np.inf:
-                        dw[h, m] = along[b, h, m]
-        log_charts, log_change = np.empty((5, room, room)), np.empty((5, room, room))
-        total, d_total = _log_inside(s, dw, n, first, log_charts, log_change)
-        log_partition[b] = shift + total
+        log_partition[b] = shift + math.log(wide[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
         if what:
-            q, dq = np.empty((5, room, room)), np.empty((5, room, room))
+            spare = np.zeros((size, size))
             marginals = result[b] if what == 1 else spare
             products = spare if what == 1 else result[b]
-            _log_outside(
-                *(s, dw, n, first, log_charts, log_change, total, d_total),
-                *(q, dq, marginals, products),
+            _wide_outside(
+                *(arcs, ds, n, first, wide, change, powers),
+                *(np.empty_like(wide), np.empty_like(change), marginals, products),
             )
 
 

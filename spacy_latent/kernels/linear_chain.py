@@ -647,6 +647,7 @@ FAMILY = Family(
     total=sum_over_chains,
     sample=sample_chains,
     product=product_with_hessian,
+    same_dtype=True,
     best_shape=lambda shape: tuple(shape[:2]),
     # For 20 tags: the kernels do not tell how many there are.
     best_cost=lambda n: 300 + 170 * n,

@@ -9,6 +9,13 @@ d, and the last token's is the sum itself.
 
 Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
 could matter, the same elimination runs on logarithms. Everything is float64.
+
+With any number of roots the same steps, taken for all rows and columns, leave the inverse of the
+Laplacian, L = D − W, right to its last digits. The marginals w[h, m]·(B[m, m] − B[m, h]) then need
+a subtraction: 1 − B[m, h] / B[m, m] is the probability that a walk from h over heads comes to the
+root before m. Where that is not small (see SMALLEST_ESCAPE) they and the product of the Hessian
+with a vector, two products of matrices, come from the inverse; else from the adjoint of the
+elimination, which has none.
 """
 
 from __future__ import annotations
@@ -29,16 +36,22 @@ from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
-from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
+# Of four that are multiplied.
+SMALLEST_FACTOR = 1e-37
+# Digits lost to the inverse's subtraction, once in the marginals and twice in their gradient.
+SMALLEST_ESCAPE = 1e-3
 HEADER = 8
+# What is kept of an item.
+NOTHING, ELIMINATION, INVERSE = 0.0, 1.0, 2.0
 FAST = {"reassoc", "contract", "nsz"}
 
 
 # Over the tokens m below k, for four heads at a time, see kernels.vector.
-HEADS = 4
+HEADS = GROUP
 _pass_on = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 _gather = fused_loop(
     [("add", 0, ((0, 2), (1, 3), (2, 4), (3, 5))), *(("dot", i, ((1, 2 + i),)) for i in range(4))]
@@ -50,13 +63,17 @@ _gather_tangent = fused_loop(
         *(("dot", i, ((2, 3 + i), (1, 7 + i))) for i in range(4)),
     ]
 )
+# One row times a scalar, added to the other three of a group; and alone.
+_add_to_others = fused_loop([("add", a, ((a, HEADS - 1),)) for a in range(HEADS - 1)])
+_multiple = fused_loop([("set", 0, ((0, 0),))])
+_dot = fused_loop([("dot", 0, ((0, 1),))])
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
     of heads. What stands in the rest is finite, and never meets what means something."""
-    return n + HEADS, (n + LANES) // LANES * LANES
+    return n + 2 * HEADS - 1, (n + LANES) // LANES * LANES
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -200,6 +217,153 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             if h >= begin:
                 value -= dmean
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _invert(w, n, inverse, columns):
+    """Write the inverse of the Laplacian of the weights ``w`` of n tokens and the root.
+
+    inverse: ``(n + 2·HEADS − 1, width)``, [modifier − 1, head − 1] once it is the inverse: row and
+    column i are those of token i + 1, the row after the last group of HEADS tokens is the root's.
+    columns: ``(2·HEADS + 1, width + LANES)`` workspace.
+    RETURNS: log Z, or NaN where a pivot is too small to trust.
+
+    Before token k is swept, its row holds the weights it has as a head and its column those of its
+    heads; then x[i, j] += x[i, k]·x[k, j] / d for all other rows and columns, of swept tokens too.
+    That is done for HEADS tokens at a time: first within their rows and columns alone.
+    """
+    whole = (n + HEADS - 1) // HEADS * HEADS
+    width, rows = inverse.shape[1], whole + 1
+    for h in range(n):
+        source, target = w[h + 1], inverse[h]
+        for m in range(n):
+            target[m] = source[m + 1]
+        target[h] = 0.0
+        for m in range(n, width):
+            target[m] = 0.0
+    inverse[n:] = 0.0
+    root = inverse[whole]
+    for m in range(n):
+        root[m] = w[0, m + 1]
+    columns[:] = 0.0
+    current, before = columns[:HEADS], columns[HEADS : 2 * HEADS]
+    # 1 at the tokens that are not swept, and the root.
+    others = columns[2 * HEADS]
+    others[:rows] = 1.0
+    total = 0.0
+    for k in range(0, n, HEADS):
+        for i in range(rows):
+            row = inverse[i]
+            for a in range(HEADS):
+                current[a, i] = before[a, i] = row[k + a]
+                # Long before the row is read again: a vector that was written in part is slow.
+                row[k + a] = row[k + a] if k <= i < k + HEADS else 0.0
+        product = 1.0
+        for a in range(min(HEADS, n - k)):
+            b, c, d = (a + 1) % HEADS, (a + 2) % HEADS, (a + 3) % HEADS
+            own, column = inverse[k + a], current[a]
+            of_b, of_c, of_d = inverse[k + b], inverse[k + c], inverse[k + d]
+            scalars = (of_b[k + a], of_c[k + a], of_d[k + a])
+            of_b[k + a] = of_c[k + a] = of_d[k + a] = 0.0
+            own[k + a] = 1.0
+            others[k + a] = 0.0
+            _, pivot = _dot((column, others), (0.0,), 0, rows)
+            if not pivot > SMALLEST_FACTOR:
+                return np.nan
+            product *= pivot
+            _multiple((own,), (1.0 / pivot,), 0, n)
+            _add_to_others((of_b, of_c, of_d, own), scalars, 0, n)
+            _add_to_others(
+                (current[b], current[c], current[d], column),
+                (own[k + b], own[k + c], own[k + d]),
+                0,
+                rows,
+            )
+        total += math.log(product)
+        for i in range(0, rows, HEADS):
+            if i != k:
+                add_product(inverse, i, before, i, 1, before.shape[1], inverse, k, n)
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _turn(inverse, n, turned, diagonal):
+    """Write the transpose and the diagonal."""
+    for m in range(n):
+        diagonal[m] = inverse[m, m]
+    for h in range(n):
+        target = turned[h]
+        for m in range(n):
+            target[m] = inverse[m, h]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _marginals_of_inverse(w, n, turned, diagonal, out):
+    """turned, diagonal: of the inverse. RETURNS: whether all 1 − B[m, h] / B[m, m] are at least
+    SMALLEST_ESCAPE."""
+    of_head, target = w[0, 1:], out[0, 1:]
+    for m in range(n):
+        target[m] = of_head[m] * diagonal[m]
+    lost = 0
+    for h in range(n):
+        of_head, target, column = w[h + 1, 1:], out[h + 1, 1:], turned[h]
+        for m in range(n):
+            rest = diagonal[m] - column[m]
+            target[m] = of_head[m] * rest
+            lost += 1 if rest < SMALLEST_ESCAPE * diagonal[m] else 0
+    # The diagonal itself.
+    return lost == n
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _product_of_inverse(w, inverse, n, along, squares, rows, out):
+    """The Hessian times ``along``. With E = w·along, M(h, m) = w[h, m]·(B[m, m] − B[m, h]) changes
+    along it by E's share, less that of B C B, where C is the Laplacian of E.
+
+    squares: four of workspace. rows: two.
+    """
+    turned, change, left, both = squares[0], squares[1], squares[2], squares[3]
+    diagonal, total = rows[0], rows[1]
+    change[:] = 0.0
+    for h in range(-1, n):
+        of_head, upstream = w[h + 1, 1:], along[h + 1, 1:]
+        target = total if h < 0 else change[h]
+        for m in range(n):
+            value = of_head[m] * upstream[m]
+            target[m] = value if of_head[m] > 0.0 else 0.0
+        if h >= 0:
+            for m in range(n):
+                total[m] += target[m]
+                target[m] = -target[m]
+    for m in range(n):
+        change[m, m] = total[m]
+    _multiply(change, inverse, n, left)
+    _multiply(inverse, left, n, both)
+    _turn(inverse, n, turned, diagonal)
+    # Then of the difference, with total as its diagonal.
+    _turn(both, n, change, total)
+    for h in range(-1, n):
+        of_head, upstream, target = w[h + 1, 1:], along[h + 1, 1:], out[h + 1, 1:]
+        if h < 0:
+            for m in range(n):
+                value = of_head[m] * (diagonal[m] * upstream[m] - total[m])
+                target[m] = value if of_head[m] > 0.0 else 0.0
+        else:
+            column, change_of_column = turned[h], change[h]
+            for m in range(n):
+                value = (diagonal[m] - column[m]) * upstream[m]
+                value -= total[m] - change_of_column[m]
+                target[m] = of_head[m] * value if of_head[m] > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _multiply(a, b, n, result):
+    """result = a·b of the first n rows and columns; a is 0 in columns up to a multiple of HEADS."""
+    result[:] = 0.0
+    for i in range(0, n, HEADS):
+        for k in range(0, n, HEADS):
+            width = a.shape[1]
+            add_product(result, i, a, i * width + k, width, 1, b, k, n)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -387,7 +551,8 @@ def sum_over_trees(
     heads = np.empty(longest + 1, dtype=np.int32)
     rows = np.zeros((5, widest))
     spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = np.empty(3 * area if what == 2 else 0)
+    tangents = np.empty((4 if what > 0 else 0) * area)
+    columns = np.empty((2 * HEADS + 1, widest + LANES))
     square = np.zeros(matrix_size(longest))
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
@@ -403,9 +568,9 @@ def sum_over_trees(
         if n == 0:
             continue
         weights, w, shares, g, reach, pivots = _squares(own, n)
-        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
-        if not known:
-            own[0] = 0.0
+        known = own[0] if what == 2 and kept.shape[1] > 0 else NOTHING
+        if known == NOTHING:
+            own[0] = NOTHING
             matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
             if status[b] != FEASIBLE:
@@ -424,18 +589,25 @@ def sum_over_trees(
                 offset += rows[0, m]
             if child != 1:
                 _swap(weights, 1, child, n)
+            if not single_root and what != 0:
+                value = _invert(weights, n, w, columns)
+                if not math.isnan(value):
+                    turned = tangents[: shape[0] * shape[1]].reshape(shape)
+                    _turn(w, n, turned, rows[0])
+                    if _marginals_of_inverse(weights, n, turned, rows[0], result[b]):
+                        log_partition[b] = value + offset
+                        own[0] = known = INVERSE
+        if known == INVERSE:
+            if what == 2:
+                squares = tangents[: 4 * shape[0] * shape[1]].reshape((4, *shape))
+                _product_of_inverse(weights, w, n, change[b], squares, rows, result[b])
+            continue
+        if known == NOTHING:
             w[:] = weights
             value = _eliminate(w, n, first, shares, pivots, rows[0])
             if math.isnan(value):
                 status[b] = _total_by_logarithms(
-                    matrix,
-                    n,
-                    single_root,
-                    child,
-                    change[b] if what == 2 else matrix,
-                    what,
-                    log_partition[b : b + 1],
-                    result[b] if what > 0 else matrix,
+                    matrix, n, single_root, child, change, what, log_partition, result, b
                 )
                 continue
             log_partition[b] = value + offset
@@ -443,18 +615,16 @@ def sum_over_trees(
                 continue
             g[:] = 0.0
             _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
-            own[0], own[1] = 1.0, child
+            own[0], own[1] = ELIMINATION, child
         child = int(own[1])
         out = result[b]
         if what == 1:
             _write_marginals(weights, g, n, out)
         else:
-            along = change[b, :size, :size]
+            along = square[: size * size].reshape((size, size))
+            along[:] = change[b, :size, :size]
             if child != 1:
-                compact = square[: size * size].reshape((size, size))
-                compact[:] = along
-                _swap(compact, 1, child, n)
-                along = compact
+                _swap(along, 1, child, n)
             tangent = tangents[: 3 * shape[0] * shape[1]].reshape((3, *shape))
             dw, dshares, dg = tangent[0], tangent[1], tangent[2]
             dg[:] = 0.0
@@ -498,8 +668,8 @@ def _write_products(weights, g, dg, along, n, out):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _total_by_logarithms(scores, n, single_root, child, change, what, log_partition, out):
-    """As sum_over_trees, for one item of which too much cancels. RETURNS: its status."""
+def _total_by_logarithms(scores, n, single_root, child, change, what, log_partition, result, b):
+    """As sum_over_trees, for item b, of which too much cancels. RETURNS: its status."""
     size = n + 1
     if not single_root:
         integers = np.empty(integer_workspace_size(n), dtype=np.int32)
@@ -522,18 +692,18 @@ def _total_by_logarithms(scores, n, single_root, child, change, what, log_partit
         for h in range(size):
             w[m, h] = scores[order[h], order[m]] - best
             if what == 2 and w[m, h] > -np.inf:
-                dw[m, h] = change[order[h], order[m]]
+                dw[m, h] = change[b, order[h], order[m]]
         w[m, m] = -np.inf
     arcs = w.copy()
-    log_partition[0] = log_domain(w, n, 1 if single_root else 0, dw, g, dg) + offset
+    log_partition[b] = log_domain(w, n, 1 if single_root else 0, dw, g, dg) + offset
     if what > 0:
         for m in range(1, size):
             for h in range(size):
                 if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
                     value = math.exp(arcs[m, h] + g[m, h])
                     if what == 2:
-                        value *= change[order[h], order[m]] + dg[m, h]
-                    out[order[h], order[m]] = value
+                        value *= change[b, order[h], order[m]] + dg[m, h]
+                    result[b, order[h], order[m]] = value
     return FEASIBLE
 
 
@@ -640,4 +810,5 @@ FAMILY = Family(
     best_cost=lambda n: 500 + 4.5 * n**2,
     total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
+    same_dtype=True,
 )

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
 from spacy_latent.kernels.pool import spread
@@ -49,9 +50,9 @@ class Family:
     kept_size: numbers per item that marginals keep for their gradient, from the shape of the
         scores.
     product: (start, stop, marginals, lengths, *options, along, result, status); where it is given,
-        it writes the product of the Hessian with ``along`` from the marginals alone, total is never
-        asked for it, and marginals, along and results (also that of total) have the dtype of the
-        scores.
+        it writes the product of the Hessian with ``along`` from the marginals alone, and total is
+        never asked for it.
+    same_dtype: along and result, also those of product, have the dtype of the scores.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Family:
     total_cost: Callable[[np.ndarray], np.ndarray]
     kept_size: Callable[[torch.Size], int] = lambda shape: 0
     product: Callable[..., None] | None = None
+    same_dtype: bool = False
 
 
 @cache
@@ -116,11 +118,11 @@ def _total(
 ) -> tuple[Tensor, Tensor]:
     family = family_of(place)
     array, sizes = read(scores, lengths)
-    along = np.empty((0,) * array.ndim)
+    precision = array.dtype if family.same_dtype else np.dtype(np.float64)
+    along = np.empty((0,) * array.ndim, dtype=precision)
     if change is not None:
-        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=np.float64)
+        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
     log_partition = np.empty(len(array))
-    precision = np.float64 if family.product is None else array.dtype
     result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
     status = np.zeros(len(array), dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + what)
@@ -140,8 +142,7 @@ def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence
     return _total(scores, lengths, place, options, LOG_PARTITION, kept)[0]
 
 
-@torch.library.custom_op("spacy_latent::marginals", mutates_args=())
-def _marginals(
+def _read_marginals(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
     width = family_of(place).kept_size(scores.shape) if keep else 0
@@ -151,8 +152,7 @@ def _marginals(
     return result, kept
 
 
-@torch.library.custom_op("spacy_latent::hessian_product", mutates_args=())
-def hessian_product(
+def _read_hessian_product(
     scores: Tensor,
     change: Tensor,
     kept: Tensor,
@@ -178,10 +178,46 @@ def hessian_product(
     return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
+_marginals = torch.library.custom_op("spacy_latent::marginals", _read_marginals, mutates_args=())
+hessian_product = torch.library.custom_op(
+    "spacy_latent::hessian_product", _read_hessian_product, mutates_args=()
+)
+
+
 def marginals(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """Probabilities of the parts, like ``scores``; zero at what is no part."""
     keep = scores.requires_grad and torch.is_grad_enabled()
-    return _marginals(scores, lengths, place, options, keep)[0]
+    # An operator's dispatch takes as long as a few short sentences: only where something traces.
+    if type(scores) is not Tensor or torch.compiler.is_compiling():
+        return _marginals(scores, lengths, place, options, keep)[0]
+    if not keep:
+        return _read_marginals(scores, lengths, place, options, False)[0]
+    result = _Marginals.apply(scores, lengths, place, options)[0]
+    assert isinstance(result, Tensor)
+    return result
+
+
+class _Marginals(torch.autograd.Function):
+    """The operator and its gradient, for tensors that nothing traces."""
+
+    @staticmethod
+    def forward(
+        scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        return _read_marginals(scores, lengths, place, options, True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _keep_marginals(ctx, inputs, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if gradient is None:
+            return None, None, None, None
+        scores, lengths, kept = ctx.saved_tensors
+        product = _read_hessian_product(scores, gradient, kept, lengths, *ctx.family)
+        return product, None, None, None
 
 
 @log_partition.register_fake

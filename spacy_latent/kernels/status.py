@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from spacy_latent.kernels.vector import scan
+
 FEASIBLE = 0
 INFEASIBLE = 1
 NOT_FINITE = 2
@@ -30,7 +32,7 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
     """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
     −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
     plain = direction == 0 and max_arc_length < 0
-    wrong = 0
+    wrong = False
     for head in range(n + 1):
         source, target = scores[head], result[head]
         if plain or head == 0:
@@ -44,7 +46,6 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
                 target[modifier] = source[modifier] if allowed else -np.inf
         for modifier in range(n + 1, result.shape[1]):
             target[modifier] = -np.inf
-        for modifier in range(n + 1):
-            # Fails for NaN as well.
-            wrong += 0 if target[modifier] < np.inf else 1
-    return FEASIBLE if wrong == 0 else NOT_FINITE
+        _, found = scan(target)
+        wrong |= found
+    return NOT_FINITE if wrong else FEASIBLE

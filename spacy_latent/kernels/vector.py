@@ -30,6 +30,7 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     scalars: a tuple of float64, (0.0,) if there are none.
     statements, in their order, where r, r' are places in ``rows`` and s in ``scalars``:
         ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
+        ("set", r, ((s, r'), ...)): rows[r][j] = Σ scalars[s] · rows[r'][j].
         ("max", r, ((s, r'), ...)): rows[r][j] = max(rows[r][j], each scalars[s] + rows[r'][j]).
         ("best", r, ((s, r'), (w, w'))): where scalars[s] + rows[r'][j] > rows[r][j], that takes its
             place, and rows[w'][j] that of rows[w][j].
@@ -79,7 +80,10 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                             known[row] = builder.select(better, new, load(row))
                             builder.store(known[row], places[row], align=8)
                         continue
-                    value = builder.load(totals[target]) if kind == "dot" else load(target)
+                    if kind == "set":
+                        value = ir.Constant(VECTOR, [0.0] * LANES)
+                    else:
+                        value = builder.load(totals[target]) if kind == "dot" else load(target)
                     for first, second in terms:
                         if kind == "max":
                             other = builder.fadd(spread[first], load(second))
@@ -176,6 +180,68 @@ def column_maxima(
                 value = builder.load(found)
                 place = builder.bitcast(builder.gep(pointer, [j]), value.type.as_pointer())
                 builder.store(value, place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+# Rows that are worked on together.
+GROUP = 4
+
+
+@intrinsic
+def add_product(
+    typingctx: Any,
+    result: Any,
+    i: Any,
+    factors: Any,
+    begin: Any,
+    across: Any,
+    along: Any,
+    rows: Any,
+    k: Any,
+    size: Any,
+) -> Any:
+    """result[i + r, j] += Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] for r
+    and s below GROUP and j < size, in whole vectors; of contiguous float64 matrices, where
+    ``result`` and ``rows`` have none of these rows in common."""
+    number = types.int64
+    signature = types.none(result, number, factors, number, number, number, rows, number, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, given = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 6, 2)
+        )
+        i, (begin, across, along), (k, size) = arguments[1], arguments[3:6], arguments[7:]
+
+        def starts(array: Any, first: Any) -> list[Any]:
+            width = builder.extract_value(array.shape, 1)
+            places = (builder.add(first, first.type(r)) for r in range(GROUP))
+            return [builder.gep(array.data, [builder.mul(place, width)]) for place in places]
+
+        scalars = []
+        for r in range(GROUP):
+            for s in range(GROUP):
+                steps = builder.add(
+                    builder.mul(across, across.type(r)), builder.mul(along, along.type(s))
+                )
+                place = builder.gep(given.data, [builder.add(begin, steps)])
+                scalars.append(broadcast(builder, builder.load(place)))
+        targets, sources = starts(target, i), starts(source, k)
+        step, zero = size.type(LANES), size.type(0)
+        with cgutils.for_range_slice(builder, zero, size, step, size.type) as (index, _):
+
+            def at(start: Any) -> Any:
+                return builder.bitcast(builder.gep(start, [index]), VECTOR.as_pointer())
+
+            known = [builder.load(at(start), align=8) for start in sources]
+            for r in range(GROUP):
+                value = builder.load(at(targets[r]), align=8)
+                for s in range(GROUP):
+                    product = builder.fmul(scalars[GROUP * r + s], known[s], flags=_FLAGS)
+                    value = builder.fadd(value, product, flags=_FLAGS)
+                builder.store(value, at(targets[r]), align=8)
         return context.get_dummy_value()
 
     return signature, generate

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import scan
+from spacy_latent.kernels.vector import add_product, scan
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -33,3 +34,21 @@ def test_the_largest_of_a_row_and_what_is_wrong_with_it(size: int, dtype: type) 
             own[place] = value
             assert scan(own)[1]
     assert scan(np.full(size, -np.inf, dtype=dtype)) == (-np.inf, False)
+
+
+@njit(fastmath=False)
+def _add(result, i, factors, begin, across, along, rows, k, size):
+    add_product(result, i, factors, begin, across, along, rows, k, size)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_groups_of_rows_times_a_corner_of_a_matrix(turned: bool) -> None:
+    random = np.random.default_rng(1)
+    result, rows, factors = random.normal(size=(3, 12, 16))
+    before, size = result.copy(), 9
+    corner = factors[2:6, 5:9].T if turned else factors[2:6, 5:9]
+    steps = (1, 16) if turned else (16, 1)
+    _add(result, 8, factors, 2 * 16 + 5, *steps, rows, 4, size)
+    expected = before[8:, :size] + corner @ rows[4:8, :size]
+    np.testing.assert_allclose(result[8:, :size], expected, rtol=0.0, atol=1e-13)
+    np.testing.assert_array_equal(result[:8], before[:8])

@@ -12,6 +12,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import inside_outside, operators
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.enumeration import arcs, dependency_trees
+from tests.structures.logarithms import projective_outside
 
 CONSTRAINTS = list(product((False, True), ("any", "earlier", "later"), (None, 1, 2)))
 
@@ -21,7 +22,7 @@ def trees_of(constraints: tuple, n: int) -> Tensor:
     return torch.from_numpy(np.stack([arcs(h) for h in dependency_trees(n, True, *constraints)]))
 
 
-# At 1000 the weights underflow, so that the kernel runs on logarithms.
+# At 1000 the weights underflow, so that the kernel writes an exponent beside each number.
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("constraints", CONSTRAINTS, ids=str)
 def test_everything_against_enumeration(constraints: tuple, scale: float) -> None:
@@ -89,36 +90,61 @@ def test_gradients(single_root: bool, scale: float) -> None:
     assert torch.autograd.gradgradcheck(of_log_partition, leaf, atol=tolerance)
 
 
-def reference(scores: np.ndarray, single_root: bool) -> tuple[float, np.ndarray]:
-    """Log-partition and marginals of one long sentence on logarithms alone."""
+def reference(
+    scores: np.ndarray, along: np.ndarray, single_root: bool
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Log-partition, marginals and the Hessian times ``along``, on logarithms alone."""
     n = len(scores) - 1
-    padded = np.full((n + 2, n + 2), -np.inf)
+    padded, change = np.full((n + 2, n + 2), -np.inf), np.zeros((n + 2, n + 2))
     padded[: n + 1, : n + 1] = scores
     np.fill_diagonal(padded, -np.inf)
     padded[:, 0] = -np.inf
+    change[: n + 1, : n + 1] = np.where(np.isfinite(padded[:-1, :-1]), along, 0.0)
     shift = inside_outside._subtract_best(padded, n, single_root)
-    zeros = np.zeros_like(padded)
-    charts, change, q, dq = (np.empty((5, n + 2, n + 2)) for _ in range(4))
+    charts, d_charts, q, dq = (np.empty((5, n + 2, n + 2)) for _ in range(4))
     first = int(single_root)
-    total, _ = inside_outside._log_inside(padded, zeros, n, first, charts, change)
-    out = np.zeros_like(padded)
-    inside_outside._log_outside(
-        padded, zeros, n, first, charts, change, total, 0.0, q, dq, out, zeros.copy()
+    total, d_total = inside_outside._log_inside(padded, change, n, first, charts, d_charts)
+    out, products = np.zeros_like(padded), np.zeros_like(padded)
+    projective_outside(
+        *(padded, change, n, first, charts, d_charts, total, d_total, q, dq, out, products)
     )
-    return shift + total, out[: n + 1, : n + 1]
+    return shift + total, out[: n + 1, : n + 1], products[: n + 1, : n + 1]
 
 
-@pytest.mark.parametrize("n, scale", [(30, 1e-3), (50, 1.0), (50, 10.0), (120, 3.0), (200, 1e-3)])
+# Of these some fit float64 with weights over the sums of their columns, some over those of the best
+# tree, and some not at all.
+@pytest.mark.parametrize(
+    "n, scale",
+    [
+        *((30, 1e-3), (50, 1.0), (50, 10.0), (120, 3.0), (200, 1e-3), (300, 1.0)),
+        *((50, 100.0), (50, 1e3), (120, 30.0), (120, 300.0)),
+    ],
+)
 @pytest.mark.parametrize("single_root", [False, True])
-def test_rescaled_weights_agree_with_logarithms(n: int, scale: float, single_root: bool) -> None:
-    scores = np.random.default_rng(n).normal(size=(n + 1, n + 1)) * scale
-    expected, mean = reference(scores, single_root)
+def test_long_sentences_agree_with_logarithms(n: int, scale: float, single_root: bool) -> None:
+    random = np.random.default_rng(n)
+    scores, along = random.normal(size=(2, n + 1, n + 1))
+    scores *= scale
+    expected, mean, products = reference(scores, along, single_root)
     structure, lengths = ProjectiveTree(single_root), torch.tensor([n])
-    double = torch.from_numpy(scores)[None]
-    np.testing.assert_allclose(structure.log_partition(double, lengths), expected, rtol=1e-10)
-    marginals = structure.marginals(double, lengths)[0].numpy()
-    np.testing.assert_allclose(marginals, mean, rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(marginals[:, 1:].sum(0), 1.0, rtol=1e-10)
+    double = torch.from_numpy(scores)[None].requires_grad_()
+    found = structure.log_partition(double, lengths)
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-10)
+    marginals = structure.marginals(double, lengths)
+    (product_,) = torch.autograd.grad(marginals, double, torch.from_numpy(along)[None])
+    np.testing.assert_allclose(marginals[0].detach(), mean, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(marginals[0, :, 1:].detach().sum(0), 1.0, rtol=1e-10)
+    tolerance = 1e-9 * np.abs(products).max() + 1e-12
+    np.testing.assert_allclose(product_[0], products, rtol=1e-7, atol=tolerance)
+
+
+def test_peaked_scores_that_fit_together_need_no_exponents() -> None:
+    """Each token is sure of the one before it: the number of trees says nothing of their sum."""
+    scores = torch.zeros(1, 301, 301, dtype=torch.float64)
+    scores[0, range(300), range(1, 301)] = 30.0
+    lengths = torch.tensor([300])
+    found = ProjectiveTree().log_partition(scores, lengths)
+    torch.testing.assert_close(found, torch.tensor([9000.0]).double(), rtol=1e-9, atol=0.0)
 
 
 def test_scores_of_a_thousand_over_200_tokens() -> None:

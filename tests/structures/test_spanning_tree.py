@@ -351,3 +351,60 @@ def test_operators_follow_the_rules_of_torch() -> None:
     # What is kept has room that nothing writes: not compared.
     torch.library.opcheck(operators._marginals, (*arguments, False))
     torch.library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+
+
+def exact_marginals(scores: np.ndarray) -> np.ndarray:
+    mpmath.mp.dps = 60
+    n = len(scores) - 1
+    weights = mpmath.matrix(n + 1, n + 1)
+    laplacian = mpmath.matrix(n, n)
+    for modifier in range(1, n + 1):
+        for head in range(n + 1):
+            if head != modifier:
+                weights[head, modifier] = mpmath.exp(mpmath.mpf(float(scores[head, modifier])))
+                laplacian[modifier - 1, modifier - 1] += weights[head, modifier]
+                if head:
+                    laplacian[head - 1, modifier - 1] -= weights[head, modifier]
+    inverse = laplacian**-1
+    result = np.zeros((n + 1, n + 1))
+    for modifier in range(1, n + 1):
+        for head in range(n + 1):
+            value = inverse[modifier - 1, modifier - 1]
+            if head:
+                value -= inverse[modifier - 1, head - 1]
+            result[head, modifier] = float(weights[head, modifier] * value)
+    return result
+
+
+# The first three come from the inverse of the Laplacian, the others from the elimination alone.
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 2.0, 8.0, 30.0])
+def test_marginals_against_sixty_digits(scale: float) -> None:
+    for n in (1, 3, 4, 9, 16):
+        scores = np.random.default_rng(n).normal(size=(n + 1, n + 1)) * scale
+        single = scores.astype(np.float32)
+        for given, rtol, atol in ((scores, 1e-9, 1e-10), (single, 1e-5, 1e-7)):
+            found = SpanningTree().marginals(torch.from_numpy(given)[None], torch.tensor([n]))
+            expected = exact_marginals(given)
+            np.testing.assert_allclose(found[0].numpy(), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("n", [2, 7, 8, 9, 30])
+def test_both_ways_to_the_gradient_agree(n: int) -> None:
+    """From the inverse, and from the elimination, which a token that only one other can head asks
+    for: it is always under it, and leaves the rest alone."""
+    torch.manual_seed(n)
+    scores = torch.randn(1, n + 2, n + 2, dtype=torch.float64)
+    more = scores.clone()
+    more[0, :, n + 1] = more[0, n + 1] = -torch.inf
+    more[0, n, n + 1] = 0.0
+    scores[0, n + 1] = scores[0, :, n + 1] = 0.0
+    upstream = torch.randn_like(scores)
+    upstream[0, n + 1] = upstream[0, :, n + 1] = 0.0
+    results = []
+    for given, length in ((scores, n), (more, n + 1)):
+        given.requires_grad_()
+        marginals = SpanningTree().marginals(given, torch.tensor([length]))
+        (product,) = torch.autograd.grad(marginals, given, upstream)
+        results.append((marginals[0, : n + 1, : n + 1], product[0, : n + 1, : n + 1]))
+    for first, second in zip(*results):
+        torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-11)

@@ -1,0 +1,108 @@
+"""Sums of products of any size: rows of numbers mantissa · 2^exponent, so that sentences of which
+float64 cannot hold the sums need no logarithms. An exponent is a whole float64, EMPTY at 0.
+
+Derivatives share the exponents of what they are derivatives of, which do not change with it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from spacy_latent.kernels.exponential import LN2_HIGH, LN2_LOW, LOG2_E, ROUND, _bits, _from_bits
+
+FAST = {"reassoc", "contract", "nsz"}
+EMPTY = -1e300
+LN2 = math.log(2.0)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def power(x):
+    """2^x for whole x ≤ 1023; 0 below −1022."""
+    x = x if x > -1023.0 else -1023.0
+    return _from_bits(_bits(1.0) + (_bits(x + ROUND) << 52))
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def split(x):
+    """Mantissa and exponent of exp(x), x below +inf."""
+    if x == -np.inf:
+        return 0.0, EMPTY
+    exponent = np.floor(x * LOG2_E + 0.5)
+    rest = (x - exponent * LN2_HIGH) - exponent * LN2_LOW
+    # Where x is so large that its own last digit is more than that, nothing is left.
+    return math.exp(min(max(rest, -1.0), 1.0)), exponent
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def normalised(value, exponent):
+    """The factor that brings a value ≥ 0 to [1/2, 1), and the exponent that it has then."""
+    if not value > 0.0:
+        return 1.0, EMPTY
+    shift = float(math.frexp(value)[1])
+    return power(-shift), exponent + shift
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def push(target, target_exponents, row, exponents, scalar, exponent, size):
+    """target[j] += scalar · row[j] over j < size."""
+    for j in range(size):
+        old, other = target_exponents[j], exponent + exponents[j]
+        new = other if other > old else old
+        target[j] = target[j] * power(old - new) + scalar * row[j] * power(other - new)
+        target_exponents[j] = new
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def push_tangent(
+    target, dtarget, target_exponents, row, drow, exponents, scalar, dscalar, exponent, size
+):
+    """:func:`push`, and its directional derivative."""
+    for j in range(size):
+        old, other = target_exponents[j], exponent + exponents[j]
+        new = other if other > old else old
+        kept, added = power(old - new), power(other - new)
+        target[j] = target[j] * kept + scalar * row[j] * added
+        dtarget[j] = dtarget[j] * kept + (dscalar * row[j] + scalar * drow[j]) * added
+        target_exponents[j] = new
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, size):
+    """The adjoint of :func:`push`: RETURNS that of the scalar, adds to ``outer_row`` that of the
+    row. outer: that of the target; an adjoint has the exponent −e where the number has e."""
+    total = 0.0
+    for j in range(size):
+        given = outer[j] * power(exponent + exponents[j] - target_exponents[j])
+        total += given * row[j]
+        outer_row[j] += given * scalar
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def pull_tangent(
+    outer,
+    douter,
+    target_exponents,
+    row,
+    drow,
+    outer_row,
+    douter_row,
+    exponents,
+    scalar,
+    dscalar,
+    exponent,
+    size,
+):
+    """:func:`pull`, and its directional derivative."""
+    total, dtotal = 0.0, 0.0
+    for j in range(size):
+        factor = power(exponent + exponents[j] - target_exponents[j])
+        given, dgiven = outer[j] * factor, douter[j] * factor
+        total += given * row[j]
+        dtotal += dgiven * row[j] + given * drow[j]
+        outer_row[j] += given * scalar
+        douter_row[j] += dgiven * scalar + given * dscalar
+    return total, dtotal
