@@ -49,7 +49,8 @@ class Supervision:
         """What is known of the spans of a group."""
         drawn = draw.z[0].detach()
         z, allowed = drawn.clone(), torch.ones_like(drawn, dtype=torch.bool)
-        tokens, partial = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
+        tokens = lengths.new_zeros(len(lengths))
+        partial = torch.zeros_like(tokens, dtype=torch.bool)
         for b, ((doc, span), length) in enumerate(zip(members, lengths.tolist())):
             gold = self.gold[doc][span]
             if gold is None:
@@ -68,7 +69,7 @@ class Supervision:
                 continue
             z[b] = 0.0
             z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
-            tokens[b] = length
+            tokens[b] = int(np.sum(length))
         _complete(structure, z, allowed, scores, lengths, partial)
         inside = _is_member(structure, z, lengths)
         agrees = ((z == 0) | allowed).flatten(1).all(1)
