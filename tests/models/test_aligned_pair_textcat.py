@@ -320,7 +320,8 @@ def test_an_encoder_learns_gold_alignments():
     reference, predicted = (make_pair_doc(nlp, "red house", "a red house") for _ in range(2))
     span = SpanStructure(0, 2, "gold", "cells", np.array(gold), other_start=2, other_end=5)
     annotations.write(reference, "latent_encoder", [span])
-    made = [Example(predicted, reference)]
+    unknown = [make_pair_doc(nlp, "so it is", "not") for _ in range(2)]
+    made = [Example(predicted, reference), Example(*unknown)]
     nlp.initialize(lambda: made)
     optimizer = nlp.resume_training()
     optimizer.learn_rate = 0.02
