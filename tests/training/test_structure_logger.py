@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -132,6 +135,28 @@ def test_a_wrapped_logger_gets_the_statistics_as_scores(corpus: Path) -> None:
     assert told["cats_score"] == 0.5
     assert told["latent/latent_encoder/root_share"] > 0
     assert told["latent/latent_encoder/changed"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "module, settings",
+    [
+        ("wandb", {"@loggers": "spacy.WandbLogger.v5", "project_name": "trees"}),
+        ("mlflow", {"@loggers": "spacy.MLflowLogger.v2"}),
+    ],
+)
+def test_loggers_of_services_log_the_statistics(
+    module: str, settings: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the service's library replaced by one that only listens."""
+    pytest.importorskip("spacy_loggers")
+    service = MagicMock()
+    monkeypatch.setitem(sys.modules, module, service)
+    trained(pipeline(corpus, logger=settings))
+    calls = service.log.call_args_list + service.log_metrics.call_args_list
+    logged: set[str] = set().union(*(call.args[0] for call in calls))
+    assert {"latent/latent_encoder/depth", "latent/latent_encoder/changed"} <= logged
+    # What MLflow takes in the name of a metric.
+    assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in logged)
 
 
 def test_it_stands_around_a_chain_of_loggers(corpus: Path, tmp_path: Path) -> None:
