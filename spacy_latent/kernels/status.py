@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.vector import scan
+from spacy_latent.kernels.vector import scan, widen
 
 FEASIBLE = 0
 INFEASIBLE = 1
@@ -36,16 +36,18 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
     for head in range(n + 1):
         source, target = scores[head], result[head]
         if plain or head == 0:
-            for modifier in range(n + 1):
-                target[modifier] = source[modifier]
+            suspect = widen(source, target, n + 1)
             target[0] = -np.inf
             target[head] = -np.inf
         else:
             for modifier in range(n + 1):
                 allowed = is_arc(head, modifier, direction, max_arc_length)
                 target[modifier] = source[modifier] if allowed else -np.inf
+            suspect = True
         for modifier in range(n + 1, result.shape[1]):
             target[modifier] = -np.inf
-        _, found = scan(target)
-        wrong |= found
+        if suspect:
+            # Perhaps only what is no arc.
+            _, found = scan(target)
+            wrong |= found
     return NOT_FINITE if wrong else FEASIBLE

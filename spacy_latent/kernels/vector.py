@@ -185,6 +185,50 @@ def column_maxima(
     return signature, generate
 
 
+@intrinsic
+def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
+    """As :func:`widen`, for sizes of at least LANES: the last vector may meet the one before."""
+    signature = types.boolean(row, result, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, size = signature.args[0], arguments[2]
+        source, target = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 1)
+        )
+        flags = ir.VectorType(ir.IntType(32), LANES)
+        high = ir.Constant(VECTOR, [float("inf")] * LANES)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+        step, last = size.type(LANES), builder.sub(size, size.type(LANES))
+        with cgutils.for_range_slice(builder, size.type(0), size, step, size.type) as (start, _):
+            early = builder.icmp_signed("<", start, last)
+            index = builder.select(early, start, last)
+            place = builder.bitcast(builder.gep(source, [index]), vector_of(kind).as_pointer())
+            values = builder.fpext(builder.load(place, align=4), VECTOR)
+            place = builder.bitcast(builder.gep(target, [index]), VECTOR.as_pointer())
+            builder.store(values, place, align=8)
+            # Unordered: true for NaN as well.
+            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+            builder.store(builder.or_(builder.load(wrong), above), wrong)
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        return builder.icmp_signed("!=", found, found.type(0))
+
+    return signature, generate
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def widen(row, result, size):
+    """Copy the first numbers of a contiguous row of float32 or float64 to one of float64. RETURNS:
+    whether any is NaN or +inf."""
+    if size >= LANES:
+        return _widen_vectors(row, result, size)
+    wrong = False
+    for j in range(size):
+        result[j] = row[j]
+        wrong |= not row[j] < np.inf
+    return wrong
+
+
 # Rows that are worked on together.
 GROUP = 4
 

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import add_product, scan
+from spacy_latent.kernels.vector import add_product, scan, widen
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -52,3 +52,19 @@ def test_groups_of_rows_times_a_corner_of_a_matrix(turned: bool) -> None:
     expected = before[8:, :size] + corner @ rows[4:8, :size]
     np.testing.assert_allclose(result[8:, :size], expected, rtol=0.0, atol=1e-13)
     np.testing.assert_array_equal(result[:8], before[:8])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 51])
+def test_copies_to_float64_tell_what_is_wrong(size: int, dtype: type) -> None:
+    row = np.random.default_rng(2).normal(size=60).astype(dtype)
+    row[size] = np.nan
+    result = np.full(60, 7.0)
+    assert not widen(row, result, size)
+    np.testing.assert_array_equal(result[:size], row[:size].astype(np.float64))
+    assert (result[size:] == 7.0).all()
+    for place in range(size):
+        for value, wrong in ((np.inf, True), (np.nan, True), (-np.inf, False)):
+            own = row.copy()
+            own[place] = value
+            assert widen(own, result, size) == wrong
