@@ -86,7 +86,11 @@ def rows(device: str, until: float = float("inf")) -> list[str]:
         cells = []
         for operation in OPERATIONS:
             missing = {operation} - structure.tractable - {"map", "sparsemap"}
-            cells.append("" if missing else f"{measure(structure, operation, device):.2f}")
+            try:
+                cells.append("" if missing else f"{measure(structure, operation, device):.2f}")
+            except Exception as error:
+                print(f"{structure.name}.{operation}: {error}")
+                cells.append("FAILED")
         lines.append(f"| {structure.name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
@@ -102,7 +106,10 @@ def main() -> None:
     tested = run_tests()
     print(tested)
     lines = [f"{date.today()}, torch {torch.__version__}, {name}; milliseconds, with gradients."]
-    write_section("gpu", "On a GPU", [*lines, tested, "", *rows("cuda", until)])
+    lines += [tested, "", *rows("cuda", until)]
+    write_section("gpu", "On a GPU", lines)
+    if any("FAILED" in line or "failed" in line or "error" in line for line in lines):
+        sys.exit("Something failed on the GPU.")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def entity_calibration_error(
     examples: Iterable[Example], component: str = "crf_ner", bins: int = 10
 ) -> float | None:
     """That of the entities that ``component`` found; None where it stored no probabilities or found
-    none. Examples whose reference has no annotation of entities do not count."""
+    none. Entities on tokens whose annotation is missing do not count."""
     probabilities: list[float] = []
     correct: list[bool] = []
     for example in examples:
@@ -47,7 +47,11 @@ def entity_calibration_error(
             return None
         aligned = example.get_aligned_spans_y2x(list(example.reference.ents))
         gold = {(span.start, span.end, span.label_) for span in aligned}
+        reference, place = example.reference, example.alignment.x2y
         for entity in annotation.entities():
+            tokens = [i for token in range(entity.start, entity.end) for i in place[token].tolist()]
+            if not all(reference[i].ent_iob for i in tokens):
+                continue
             probabilities.append(entity.probability)
             correct.append((entity.start, entity.end, entity.label) in gold)
     return expected_calibration_error(probabilities, correct, bins) if probabilities else None

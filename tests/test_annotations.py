@@ -348,3 +348,15 @@ def test_inline_structures_can_be_inspected():
         assert doc._.latent["tagger"].arcs(threshold=0.0)
     (doc,) = inspect_docs(nlp.get_pipe("tagger"), [nlp.make_doc("I like it")], annotate="map")
     assert set(doc._.latent) == {"tagger"}
+
+
+def test_only_tags_of_entities_make_entities():
+    from spacy_latent.annotations import entities_of, names_entities
+
+    names = ("O", "B-GPE", "I-GPE", "L-GPE", "U-GPE")
+    assert entities_of(np.array([1, 2, 3, 0, 4]), names) == [(0, 3, "GPE"), (4, 5, "GPE")]
+    assert names_entities(names) and not names_entities(None)
+    for other in (("O", "NOUN"), ("NOUN", "VERB"), ("O", "B-")):
+        assert not names_entities(other)
+        with pytest.raises(LatentError, match="make no entities"):
+            entities_of(np.array([1, 0]), other)

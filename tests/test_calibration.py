@@ -45,6 +45,9 @@ def example(probability: float | None, right: bool, annotated: bool = True) -> E
 def test_error_of_entities() -> None:
     examples = [example(0.75, True), example(0.75, False), example(0.9, True, annotated=False)]
     assert entity_calibration_error(examples) == pytest.approx(0.25)
+    missing = example(0.9, False)
+    missing.reference.set_ents([], default="missing")
+    assert entity_calibration_error([*examples, missing]) == pytest.approx(0.25)
     assert entity_calibration_error([example(None, True)]) is None
     assert entity_calibration_error(examples, component="other") is None
     assert entity_calibration_error([]) is None

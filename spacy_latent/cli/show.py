@@ -138,6 +138,8 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
     decoded structure and alternatives of each span, as in
     :class:`spacy_latent.annotations.SpanStructure`.
     """
+    from spacy_latent.annotations import names_entities
+
     found: dict[str, Any] = {}
     for name in components:
         if name not in doc._.latent:
@@ -152,7 +154,7 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
             entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
         if kinds == {"tags"}:
             entry["tags"] = annotation.tags.tolist()
-            if annotation.spans and all("O" in (span.labels or ()) for span in annotation.spans):
+            if annotation.spans and all(names_entities(span.labels) for span in annotation.spans):
                 entry["entities"] = [
                     [e.start, e.end, e.label, round(e.probability, 4)]
                     for e in annotation.entities()

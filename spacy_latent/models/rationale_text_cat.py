@@ -102,6 +102,7 @@ def build_rationale_text_cat_v1(
             f"{NAME}: no reduction is used. Set use_reduce_max or use_reduce_mean to true."
         )
     check_structure(structure, transition_cost)
+    check_estimator(structure, estimator, transition_cost)
     check_rates(structure, rate, transitions, multiplier_rate, damping)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
     check_parts(structure, estimator, scorer, reader)
@@ -151,6 +152,19 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
             structure.name,
             "only sequences of tags have transitions",
             "LinearChain or TagSequence with two tags, or transition_cost = 0.0",
+        )
+
+
+def check_estimator(structure: Structure, estimator: Estimator, transition_cost: float) -> None:
+    """Refuse SparseMAP of what has scores of transitions and no parts for them."""
+    projects = estimator.name == "Spigot" and getattr(estimator, "projection", "") == "exact"
+    solves = projects or estimator.name in ("SparseMAP", "SpigotMarginals")
+    if transition_cost and structure.parts == "tags" and solves:
+        raise IncompatiblePair(
+            f"{NAME} with transition_cost and {structure.name}",
+            estimator.name,
+            "SparseMAP needs parts for what has a score, and there are none for transitions",
+            "LinearChain with TransitionScorer, or Marginals",
         )
 
 

@@ -56,6 +56,11 @@ class Supervision:
             if gold is None:
                 continue
             heads_known = gold >= 0 if structure.annotation == "heads" else None
+            if heads_known is not None and (len(gold) != length or gold.max() > length):
+                raise LatentError(
+                    f"Gold heads {gold.tolist()[:10]} for a span of {length} tokens; expected "
+                    f"{length} heads from 0, the root, to {length}, or -1 where one is not known."
+                )
             if heads_known is not None and not heads_known.all():
                 (modifiers,) = np.nonzero(heads_known)
                 allowed[b][:, modifiers + 1] = False

@@ -258,9 +258,14 @@ def ranked(
         weights = solution.weights[:count]
     else:
         tags, totals = chain.top_k_tags(scores, lengths, count)
-        weights = (totals - chain.log_partition(scores, lengths)).exp()
+        assert chain.bound is not None
+        # The difference of two large numbers, for a long doc.
+        exact = chain.bind(*(part.double() for part in chain.bound))
+        weights = (totals - exact.log_partition(scores.double(), lengths)).exp()
     sequences, shares = tags.cpu().numpy(), weights.cpu().numpy()
+    # Where there are fewer. A weight may be too small for a number, and its sequence still there.
+    there = sequences[:, :, 0] >= 0 if kind != "sparsemap" else shares > 0
     return [
-        [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(shares[:, b])]
+        [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(there[:, b])]
         for b, n in enumerate(lengths.tolist())
     ]

@@ -95,6 +95,9 @@ class CrfEntityRecognizer(TrainablePipe):
     scorer: as of ``ner``.
     """
 
+    # Beside those of latent layers inside its model; see pipeline.inspection.
+    writes_own_structures = True
+
     def __init__(
         self,
         vocab: Vocab,
@@ -292,8 +295,9 @@ class CrfEntityRecognizer(TrainablePipe):
         docs."""
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
-        examples = [example for example in examples if len(example.predicted)]
+        examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
+        examples = [example for example in examples if len(example.predicted)]
         self._add_preset_labels(examples)
         if not examples or not self.labels:
             return losses
@@ -337,14 +341,15 @@ class CrfEntityRecognizer(TrainablePipe):
             elif tag in place:
                 allowed[i, place[tag]] = True
             else:
-                # "U-" marks a blocked token.
                 label = remove_bilu_prefix(tag)
-                if label:
-                    raise LatentError(
-                        f"{self.name}: the entity label {label!r} is unknown; expected one of "
-                        f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
-                        "labels before training."
-                    )
+                raise LatentError(
+                    f"{self.name}: the entity label {label!r} is unknown; expected one of "
+                    f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
+                    "labels before training."
+                )
+        for span in _blocked(example.reference):
+            for i in example.alignment.y2x[span.start].tolist():
+                allowed[i] = False
                 allowed[i, 0] = True
         return allowed
 
@@ -402,6 +407,8 @@ class CrfEntityRecognizer(TrainablePipe):
         if self._rehearsal_model is None:
             return losses
         losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, "CrfEntityRecognizer.rehearse")
         docs = [example.predicted for example in examples if len(example.predicted)]
         if not docs or not self.labels:
             return losses

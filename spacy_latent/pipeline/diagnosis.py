@@ -42,11 +42,12 @@ def describe(nlp: Language) -> dict[str, dict[str, Any]]:
     rate = _learn_rate(nlp)
     for component, nodes in latent_components(nlp).items():
         pipe: Any = nlp.get_pipe(component)
-        for key, node in layer_names(component, nodes):
+        named = layer_names(component, nodes)
+        for key, node in named:
             layer = latent_module(node).latent
             shim = _shim(node)
             listening = list(getattr(pipe, "listening_components", ()))
-            parameters = _parameters(pipe.model, nodes, node)
+            parameters = _parameters(pipe.model, [node for _, node in named], node)
             for name in listening:
                 listener: Any = nlp.get_pipe(name)
                 parameters["head"] += sum(_size(inner) for inner in listener.model.walk())
@@ -175,7 +176,8 @@ def gradient_norms(
             recorder = _Recorder(inner)
             pipe.finish_update(recorder)  # type: ignore[attr-defined]
             if isinstance(getattr(pipe, "model", None), Model):
-                found[name] = _by_part(pipe, latent.get(name, ()), recorder.squares)
+                nodes = [node for _, node in layer_names(name, latent.get(name, ()))]
+                found[name] = _by_part(pipe, nodes, recorder.squares)
     return found
 
 
@@ -270,9 +272,10 @@ def find_traps(nlp: Language) -> list[Finding]:
             found.append(
                 Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
             )
-        for key, node in layer_names(component, nodes):
+        named = layer_names(component, nodes)
+        for key, node in named:
             found += _of_layer(key, node)
-        found += _of_sentences(nlp, component, nodes, annotating)
+        found += _of_sentences(nlp, component, [node for _, node in named], annotating)
     found += _of_wildcards(nlp)
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.level))

@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 Uncertainties = dict[str, list["Uncertainty"]]
 
 
-def latent_components(nlp: Language) -> dict[str, list[Model]]:
+def latent_components(nlp: Language) -> dict[str, list[Model | None]]:
     """The latent models in each component that has any, in the order of the pipeline."""
     from spacy_latent.models.inspection import latent_models
 
-    found = {}
+    found: dict[str, list[Model | None]] = {}
     for name, pipe in nlp.pipeline:
         model = getattr(pipe, "model", None)
         nodes = latent_models(model) if isinstance(model, Model) else []
         if nodes:
-            found[name] = nodes
+            # The component's name is that of its own structures, where it has such.
+            found[name] = [*([None] if _writes_own(pipe) else []), *nodes]
     return found
 
 
+def _writes_own(pipe: Any) -> bool:
+    return bool(getattr(pipe, "writes_own_structures", False))
+
+
 def annotating_components(nlp: Language) -> list[str]:
-    """Components that write structures of their own without a latent layer, such as ``crf_ner``."""
-    layered = latent_components(nlp)
-    return [
-        name
-        for name, pipe in nlp.pipeline
-        if name not in layered and "annotate" in getattr(pipe, "cfg", {})
-    ]
+    """Components that write structures of their own, which are of no latent layer, such as
+    ``crf_ner``."""
+    return [name for name, pipe in nlp.pipeline if _writes_own(pipe)]
 
 
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
@@ -57,7 +58,8 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     if not latent:
         raise LatentError(
             f"The pipeline has no latent structure. Its components are {there}. Train one with a "
-            "latent_encoder, a latent_textcat, or spacy-latent.LatentTok2Vec.v1 inside a component."
+            "latent_encoder, a latent_textcat, a crf_ner, or spacy-latent.LatentTok2Vec.v1 inside "
+            "a component."
         )
     return [component] if component else latent
 
@@ -107,11 +109,12 @@ def inspect_pipe(
         yield from zip(batch, sure)
 
 
-def layer_names(component: str, nodes: Iterable[Model]) -> list[tuple[str, Model]]:
+def layer_names(component: str, nodes: Iterable[Model | None]) -> list[tuple[str, Model]]:
     """The latent layers of a component, by the names that their structures are stored under."""
     return [
         (component if count == 1 else f"{component}#{count}", node)
         for count, node in enumerate(nodes, 1)
+        if node is not None
     ]
 
 
@@ -172,7 +175,8 @@ def inspect_docs(
     docs = list(docs)
     for name, pipe in named:
         model = getattr(pipe, "model", None)
-        nodes = latent_models(model) if isinstance(model, Model) else []
+        nodes: list[Model | None] = [None] if _writes_own(pipe) else []
+        nodes += latent_models(model) if isinstance(model, Model) else []
         for key, node in layer_names(name, nodes):
             found, _ = _read(node, docs, annotate, threshold, alternatives, uncertainty=False)
             for doc, spans in zip(docs, found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -115,6 +116,14 @@ class TagSequence(Structure):
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self.prepare(scores, lengths)
+        inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
+        read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
+        if bool(((read < 0) | (read >= scores.shape[2])).any()):
+            raise InvalidScores(
+                f"{self.name}.follow: tags have shape {tuple(tags.shape)}; expected "
+                f"{tuple(scores.shape[:2])}, and numbers from 0 to {scores.shape[2] - 1} up to "
+                "each length."
+            )
         array, sizes = operators.read(self._join(prepared), lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()
         marginals = np.empty((*given.shape, scores.shape[-1]))
@@ -285,6 +294,12 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> tuple[Tensor, Te
     tags: "O" and tags such as "B-PER", in any order, see :func:`scheme_tags`.
     scheme: "biluo", in which a span is U or B I … I L; or "iob2", in which it is B I … I.
     """
+    between, start, end = _allowed_table(tuple(tags), scheme)
+    return between.clone(), start.clone(), end.clone()
+
+
+@lru_cache(maxsize=32)
+def _allowed_table(tags: tuple[str, ...], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:
     prefixes = _prefixes(scheme)
     parsed = [tuple(tag.split("-", 1)) for tag in tags]
     for tag, (prefix, *label) in zip(tags, parsed):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations import SpanStructure, names_entities
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
@@ -215,7 +215,7 @@ STYLES: Mapping[str, tuple[tuple[str, ...], Callable[[Subject], Drawn]]] = {
 
 def default_style(span: SpanStructure) -> str | None:
     """The style that fits best; None where there is none."""
-    if span.kind == "tags" and "O" in (span.labels or ()):
+    if span.kind == "tags" and names_entities(span.labels):
         return "entities"
     return DEFAULT_STYLES.get(span.kind)
 

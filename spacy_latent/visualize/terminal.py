@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import Arc, LatentAnnotation, SpanStructure
+from spacy_latent.annotations import Arc, LatentAnnotation, SpanStructure, names_entities
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
@@ -98,7 +98,7 @@ def _brackets(
 def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
     """Rows of words, of tags below them, and of their probabilities where they are known; entities
     where the tags make some."""
-    if "O" in (span.labels or ()):
+    if names_entities(span.labels):
         return _entities(annotation, span, alternative)
     columns = []
     for (i, tag), p in annotation._chosen(span, None, alternative):

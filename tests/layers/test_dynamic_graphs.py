@@ -81,8 +81,11 @@ def one_at_a_time(layer, pair, vectors):
     """Each tree of each sentence alone."""
     recursion = binary if pair == "binary" else child_sum
     rows = []
-    for item, n in zip(vectors, LENGTHS.tolist()):
-        scores = layer.scorer(item[None, :n], torch.tensor([n])) / layer.temperature
+    # The very same scores: where several supports have one mean, rounding decides between them.
+    together = layer.scorer(vectors, LENGTHS) / layer.temperature
+    for item, own, n in zip(vectors, together, LENGTHS.tolist()):
+        size = n if pair == "binary" else n + 1
+        scores = own[None, :size, :size]
         draw = layer.estimator(layer.structure, scores, torch.tensor([n]), True)
         total = torch.zeros(n, 6, dtype=torch.float64)
         for z, weight in zip(draw.z[:, 0], draw.weights[:, 0]):

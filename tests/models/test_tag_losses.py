@@ -194,3 +194,12 @@ def test_rehearsal_vanishes_at_the_teacher_and_ignores_new_tags() -> None:
     assert loss > 0 and gradient.emissions[:, :5].any()
     assert not gradient.emissions[:, 5:].any()
     assert not gradient.transitions[5:9].any() and gradient.transitions[9:, :5].any()
+
+
+def test_weights_of_long_docs_neither_pass_one_nor_vanish() -> None:
+    emissions = torch.zeros(2, 10_000, K)
+    emissions[0, :, 0] = 40 + 5 * torch.rand(10_000, generator=torch.Generator().manual_seed(0))
+    chain = bound_chain(torch.zeros(K + 2, K), TAGS)
+    sure, unsure = ranked("crf", chain, emissions, torch.tensor([10_000, 1_000]), 2)
+    assert sure[0][1] == pytest.approx(1.0, abs=1e-6)
+    assert len(unsure) == 2 and unsure[0][1] == 0.0

@@ -351,3 +351,39 @@ def test_it_may_be_sourced_and_its_listener_replaced(tmp_path: Path) -> None:
     assert entities(spacy.load(tmp_path)("I like London")) == [("London", "GPE")]
     optimizer = other.resume_training()
     assert np.isfinite(other.update(examples(other), sgd=optimizer)["crf_ner"])
+
+
+def test_a_latent_layer_inside_is_shown_beside_the_tags() -> None:
+    from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
+    from tests.pipeline.small_pipelines import INLINE
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": INLINE}})
+    initialized(nlp)
+    names = choose_components(nlp, None, annotating=True)
+    ((doc, _),) = inspect_pipe(nlp, [nlp.make_doc("I like London")], components=names)
+    assert {name: doc._.latent[name].spans[0].kind for name in doc._.latent} == {
+        "crf_ner": "tags",
+        "crf_ner#2": "heads",
+    }
+    assert doc._.latent["crf_ner"].spans[0].probabilities is not None
+    assert nlp.get_pipe("crf_ner").cfg["annotate"] == "map"  # type: ignore[union-attr]
+    (doc,) = inspect_docs(nlp, [nlp("I like London")])
+    assert set(doc._.latent) == {"crf_ner", "crf_ner#2"}
+
+
+def test_a_blocked_token_of_the_reference_is_outside() -> None:
+    nlp = pipeline()
+    initialized(nlp)
+    reference = nlp.make_doc("New York")
+    reference.set_ents([], blocked=[reference[0:1]], default="missing")
+    crf: Any = nlp.get_pipe("crf_ner")
+    allowed = crf._gold_tags(Example(nlp.make_doc("New York"), reference))
+    assert allowed[0].tolist() == [True, False, False, False, False] and allowed[1].all()
+
+
+def test_what_is_no_example_is_refused() -> None:
+    nlp = pipeline()
+    initialized(nlp)
+    with pytest.raises(TypeError):
+        nlp.get_pipe("crf_ner").update([("a", {})])  # type: ignore

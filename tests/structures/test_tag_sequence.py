@@ -434,3 +434,10 @@ def test_best_tags_are_the_map() -> None:
     assert (tags[1] == -1).all() and (tags[2, 2:] == -1).all()
     torch.testing.assert_close(z.sum(-1), (tags >= 0).to(z))
     assert (z.argmax(-1)[tags >= 0] == tags[tags >= 0]).all()
+
+
+def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
+    scores, lengths = torch.zeros(1, 30, 3), torch.tensor([30])
+    for tags in (torch.zeros(1, 2), torch.full((1, 30), 3), torch.full((1, 30), -1)):
+        with pytest.raises(InvalidScores, match=r"follow: tags have shape .* from 0 to 2"):
+            TagSequence().follow(tags.int(), scores, lengths)
