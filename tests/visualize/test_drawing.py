@@ -168,7 +168,7 @@ def test_long_rows_are_broken():
 
 
 def test_entities_and_pairs_in_the_terminal():
-    found = {"entity_probabilities": np.array([0.75]), "labels": ("O", "B-PER", "L-PER", "x\x1b")}
+    found = {"entity_probabilities": np.array([0.75]), "labels": ("O", "B-PER", "L-PER", "U-x\x1b")}
     alternatives = [(np.array([0, 1, 2, 0]), 0.5)]
     words = ["a", "b", "c", "d"]
     doc = structures.annotated("tags", [1, 2, 0, 0], words=words, **found)
