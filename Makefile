@@ -11,8 +11,9 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
 
+# One file of tests at a time on each core. The hash seed makes all of them collect the same.
 test: $(INSTALLED)
-	$(RUN) -m pytest
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
