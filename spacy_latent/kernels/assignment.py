@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
 from spacy_latent.kernels.pool import spread
@@ -278,7 +278,7 @@ def assignment_costs(sizes: np.ndarray) -> np.ndarray:
     return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
 
 
-@torch.library.custom_op("spacy_latent::best_alignments", mutates_args=())
+@library.custom_op("spacy_latent::best_alignments", mutates_args=())
 def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
     """The best one-to-one alignments, 0/1, like ``scores``. Tensors on a GPU are solved on the CPU
     and sent back."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -191,7 +191,7 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
                 result[r, j] = sums[b] / sizes[b]
 
 
-@torch.library.custom_op("spacy_latent::entmax", mutates_args=())
+@library.custom_op("spacy_latent::entmax", mutates_args=())
 def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
     """α-entmax of rows ``(R, N)``, α > 1."""
     from spacy_latent.kernels import operators
@@ -204,7 +204,7 @@ def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
     return torch.from_numpy(result).to(scores.device)
 
 
-@torch.library.custom_op("spacy_latent::proximal", mutates_args=())
+@library.custom_op("spacy_latent::proximal", mutates_args=())
 def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
@@ -221,7 +221,7 @@ def proximal(
     return torch.from_numpy(result).to(scores.device), torch.from_numpy(blocks).to(scores.device)
 
 
-@torch.library.custom_op("spacy_latent::proximal_gradient", mutates_args=())
+@library.custom_op("spacy_latent::proximal_gradient", mutates_args=())
 def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
     together, change = (item.detach().cpu().contiguous().numpy() for item in (blocks, upstream))
     result = np.empty_like(change)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
@@ -90,7 +90,7 @@ def check(name: str, status: np.ndarray) -> None:
     raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
 
 
-@torch.library.custom_op("spacy_latent::best", mutates_args=())
+@library.custom_op("spacy_latent::best", mutates_args=())
 def best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """The best structures as the family writes them, ``family.best_shape``, int32."""
     family = family_of(place)
@@ -135,7 +135,7 @@ def _total(
     return first, second
 
 
-@torch.library.custom_op("spacy_latent::log_partition", mutates_args=())
+@library.custom_op("spacy_latent::log_partition", mutates_args=())
 def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """log Σ exp(score) over structures, ``(B,)``."""
     kept = np.empty((len(scores), 0))
@@ -178,8 +178,8 @@ def _read_hessian_product(
     return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
-_marginals = torch.library.custom_op("spacy_latent::marginals", _read_marginals, mutates_args=())
-hessian_product = torch.library.custom_op(
+_marginals = library.custom_op("spacy_latent::marginals", _read_marginals, mutates_args=())
+hessian_product = library.custom_op(
     "spacy_latent::hessian_product", _read_hessian_product, mutates_args=()
 )
 

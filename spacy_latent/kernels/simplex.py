@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -154,7 +154,7 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
     return result, status
 
 
-@torch.library.custom_op("spacy_latent::sparsemax", mutates_args=())
+@library.custom_op("spacy_latent::sparsemax", mutates_args=())
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the simplex."""
     from spacy_latent.kernels import operators
@@ -164,7 +164,7 @@ def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     return torch.from_numpy(result).to(scores.device)
 
 
-@torch.library.custom_op("spacy_latent::sparsemax_gradient", mutates_args=())
+@library.custom_op("spacy_latent::sparsemax_gradient", mutates_args=())
 def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
     array = output.detach().cpu().contiguous().numpy()
     change = upstream.detach().cpu().contiguous().numpy()
@@ -174,7 +174,7 @@ def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
     return torch.from_numpy(result).to(output.device)
 
 
-@torch.library.custom_op("spacy_latent::capped_simplex", mutates_args=())
+@library.custom_op("spacy_latent::capped_simplex", mutates_args=())
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the capped simplex."""
     from spacy_latent.kernels import operators

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import operators
@@ -156,5 +156,5 @@ def test_codes_go_both_ways() -> None:
 def test_operators_follow_the_rules_of_torch() -> None:
     scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
     arguments = (scores, torch.tensor([4, 2]), FAMILY, [])
-    torch.library.opcheck(operators.log_partition, arguments)
-    torch.library.opcheck(operators._marginals, (*arguments, False))
+    library.opcheck(operators.log_partition, arguments)
+    library.opcheck(operators._marginals, (*arguments, False))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import operators
@@ -313,6 +313,6 @@ def test_codes_go_both_ways() -> None:
 def test_operators_follow_the_rules_of_torch() -> None:
     scores = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
     arguments = (scores, torch.tensor([3, 2]), "spacy_latent.kernels.linear_chain:FAMILY", [])
-    torch.library.opcheck(operators.log_partition, arguments)
-    torch.library.opcheck(operators._marginals, (*arguments, True))
-    torch.library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+    library.opcheck(operators.log_partition, arguments)
+    library.opcheck(operators._marginals, (*arguments, True))
+    library.opcheck(operators.best, (scores.detach(), *arguments[1:]))

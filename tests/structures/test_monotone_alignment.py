@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import operators
@@ -134,5 +134,5 @@ def test_bad_input_is_named() -> None:
 def test_operators_follow_the_rules_of_torch() -> None:
     scores = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     arguments = (scores, torch.tensor([[3, 4], [2, 1]]), FAMILY, [0, -1])
-    torch.library.opcheck(operators.log_partition, arguments)
-    torch.library.opcheck(operators._marginals, (*arguments, False))
+    library.opcheck(operators.log_partition, arguments)
+    library.opcheck(operators._marginals, (*arguments, False))

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import inside_outside, operators
@@ -219,9 +219,9 @@ def test_operators_are_registered_right() -> None:
         "spacy_latent.kernels.inside_outside:FAMILY",
         [0, -1, 0],
     )
-    torch.library.opcheck(operators.log_partition, arguments)
+    library.opcheck(operators.log_partition, arguments)
     # What is kept has room that nothing writes: not compared.
-    torch.library.opcheck(operators._marginals, (*arguments, False))
+    library.opcheck(operators._marginals, (*arguments, False))
 
 
 def test_sparsemap_and_top_k_of_the_structure_itself() -> None:

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import operators
@@ -347,10 +347,10 @@ def test_operators_follow_the_rules_of_torch() -> None:
         "spacy_latent.kernels.matrix_tree:FAMILY",
         [0, -1, 0],
     )
-    torch.library.opcheck(operators.log_partition, arguments)
+    library.opcheck(operators.log_partition, arguments)
     # What is kept has room that nothing writes: not compared.
-    torch.library.opcheck(operators._marginals, (*arguments, False))
-    torch.library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+    library.opcheck(operators._marginals, (*arguments, False))
+    library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
 
 
 def exact_marginals(scores: np.ndarray) -> np.ndarray:
