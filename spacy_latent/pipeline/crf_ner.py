@@ -47,7 +47,6 @@ maxout_pieces = 3
 subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
-PREFIXES = ("B", "I", "L", "U")
 INSIDE, BEGIN = 1, 3
 
 
@@ -145,7 +144,9 @@ class CrfEntityRecognizer(TrainablePipe):
     @property
     def tags(self) -> list[str]:
         """ "O", and four tags for each label. More labels add to the end."""
-        return ["O", *(f"{prefix}-{label}" for label in self.labels for prefix in PREFIXES)]
+        from spacy_latent.structures.tag_sequence import scheme_tags
+
+        return scheme_tags(self.labels, "biluo")
 
     def add_label(self, label: str) -> int:
         """RETURNS: 1, or 0 where the label is known."""

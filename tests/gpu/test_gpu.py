@@ -62,20 +62,17 @@ def test_kernels_take_streams_as_they_come() -> None:
 def test_a_latent_pipeline_trains_and_predicts(
     gpu: Any, estimator: str, mixed_precision: bool
 ) -> None:
-    from tests.pipeline.small_pipelines import examples, initialized, latent_pipeline, step
+    from tests.pipeline.small_pipelines import (
+        TOK2VEC,
+        examples,
+        initialized,
+        latent_pipeline,
+        step,
+    )
 
     settings = {
         "model": {
-            "tok2vec": {
-                "@architectures": "spacy.HashEmbedCNN.v2",
-                "width": 16,
-                "depth": 1,
-                "embed_size": 100,
-                "window_size": 1,
-                "maxout_pieces": 2,
-                "subword_features": True,
-                "pretrained_vectors": None,
-            },
+            "tok2vec": TOK2VEC,
             "estimator": {"@misc": f"spacy-latent.{estimator}.v1"},
             "mixed_precision": mixed_precision,
         }
