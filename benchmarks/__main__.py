@@ -10,6 +10,7 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "learning",
     "report",
     "gpu",
 )
