@@ -171,7 +171,9 @@ class LatentShim(PyTorchShim):
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 weights, _ = optimizer((self.id, name), weights, gradient, **options)
                 moved = xp2torch(weights, device=parameter.device)
-                parameter.data = moved.view_as(parameter)
+                # As parameter.data it would hold the array, which holds the data of before, and so
+                # on back to the first step.
+                parameter.data.copy_(moved.view_as(parameter))
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None
         if updated:

@@ -1,11 +1,13 @@
 """The component in a pipeline: training by listener, prediction, annotation."""
 
+import gc
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import spacy
+import torch
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
@@ -46,6 +48,21 @@ def test_it_learns_and_the_seed_decides():
     assert losses["textcat"] < 0.05
     assert losses == again
     assert first("this is bad").cats == second("this is bad").cats
+
+
+def test_an_update_keeps_nothing_of_those_before():
+    """A weight that took the array of the optimizer as its data held all its values before."""
+    fix_random_seed(0)
+    nlp = latent_pipeline("textcat")
+    examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
+    optimizer = nlp.initialize(lambda: examples)
+    counts = []
+    for _ in range(3):
+        for _ in range(4):
+            nlp.update(examples, sgd=optimizer)
+        gc.collect()
+        counts.append(sum(isinstance(item, torch.Tensor) for item in gc.get_objects()))
+    assert counts[1] == counts[2]
 
 
 def test_annotation_is_a_tree(nlp):
