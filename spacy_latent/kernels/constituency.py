@@ -4,8 +4,9 @@ float64.
 Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first, and
 a finished span is pushed into all longer ones of its row at once. Words themselves are in every
 tree: their scores are added at the end. Weights of the other spans are exp(score − c) with a c that
-keeps the sum over trees near 1; where what under- or overflowed could matter, the sentence is done
-again with an exponent beside each number. Samples are drawn from charts of logarithms.
+keeps the sum over trees near 1; where what under- or overflowed could matter, the sentence is left
+to :func:`sum_by_exponents`, with an exponent beside each number. Samples are drawn from charts of
+logarithms.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import math
 import numpy as np
 from numba import njit
 
+from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.lanes import group_size
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED
 from spacy_latent.kernels.vector import LANES, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
@@ -48,21 +51,6 @@ _pull_tangent = fused_loop([("dot", 0, ((0, 2), (1, 3))), ("add", 4, ((0, 0), (1
 def _width(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + LANES - 1) // LANES * LANES
-
-
-@njit(cache=True, nogil=True, fastmath=False)
-def _read(scores, n, s):
-    """Copy the spans of one sentence to ``s``. RETURNS: status, sum of the words' scores."""
-    wrong, total = 0, 0.0
-    for i in range(n):
-        for j in range(i, n):
-            value = float(scores[i, j])
-            s[i, j] = value
-            wrong += 0 if value < np.inf else 1
-        total += s[i, i]
-    if wrong:
-        return NOT_FINITE, 0.0
-    return (FEASIBLE if total > -np.inf else INFEASIBLE), total
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -309,24 +297,30 @@ def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def kept_size(n):
-    """Float64 numbers that an item of n words may keep: whether it does and the sum over trees in
-    the header, then the charts."""
+def _item_size(n):
+    """Float64 numbers that an item of n words may keep alone: whether it does and the sum over
+    trees in the header, then the charts."""
     return HEADER + 5 * n * _width(n)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def kept_size(n):
+    """Float64 numbers per item that items of up to n words may keep."""
+    return max(_item_size(n), (lanes_size(n) + LANES - 1) // LANES)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_constituency_trees(
-    start, stop, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N, N)``, [first, last]."""
     longest = 0
-    for b in range(start, stop):
+    for b in items[start:stop]:
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    spare = np.empty(_item_size(longest) if kept.shape[1] == 0 else 0)
     tangents = np.empty(5 * longest * _width(longest) if what == 2 else 0)
-    for b in range(start, stop):
+    for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
         if what > 0:
@@ -342,7 +336,7 @@ def sum_over_constituency_trees(
         words = 0.0
         if not known:
             own[0] = 0.0
-            status[b], words = _read(scores[b], n, s)
+            status[b], words = read_spans(scores[b], n, s)
             if status[b] != FEASIBLE:
                 continue
         if n == 1:
@@ -364,28 +358,44 @@ def sum_over_constituency_trees(
                 known = abs(found / total - (n - 1)) < 1e-11 * n
             if known:
                 own[0], own[1] = 1.0, total
-        if known:
-            total = own[1]
-            if what == 1:
-                for i in range(n):
-                    result[b, i, i] = 1.0
-                    for j in range(i + 1, n):
-                        result[b, i, j] = charts[INSIDE, i, j] * charts[OUTSIDE, i, j] / total
-            elif what == 2:
-                dcharts = tangents[:area].reshape(shape)
-                for i in range(n):
-                    for j in range(_width(n)):
-                        dcharts[WEIGHT, i, j] = 0.0
-                    for j in range(i + 1, n):
-                        weight = charts[WEIGHT, i, j]
-                        dcharts[WEIGHT, i, j] = weight * along[b, i, j] if weight > 0.0 else 0.0
-                _tangent(n, charts, dcharts)
-                relative = dcharts[INSIDE, 0, n - 1] / total
-                for i in range(n):
-                    for j in range(i + 1, n):
-                        inner, outer = charts[INSIDE, i, j], charts[OUTSIDE, i, j]
-                        value = dcharts[OUTSIDE, i, j] * inner + outer * dcharts[INSIDE, i, j]
-                        result[b, i, j] = value / total - inner * outer / total * relative
+        if not known:
+            status[b] = UNSOLVED
+            continue
+        total = own[1]
+        if what == 1:
+            for i in range(n):
+                result[b, i, i] = 1.0
+                for j in range(i + 1, n):
+                    result[b, i, j] = charts[INSIDE, i, j] * charts[OUTSIDE, i, j] / total
+        elif what == 2:
+            dcharts = tangents[:area].reshape(shape)
+            for i in range(n):
+                for j in range(_width(n)):
+                    dcharts[WEIGHT, i, j] = 0.0
+                for j in range(i + 1, n):
+                    weight = charts[WEIGHT, i, j]
+                    dcharts[WEIGHT, i, j] = weight * along[b, i, j] if weight > 0.0 else 0.0
+            _tangent(n, charts, dcharts)
+            relative = dcharts[INSIDE, 0, n - 1] / total
+            for i in range(n):
+                for j in range(i + 1, n):
+                    inner, outer = charts[INSIDE, i, j], charts[OUTSIDE, i, j]
+                    value = dcharts[OUTSIDE, i, j] * inner + outer * dcharts[INSIDE, i, j]
+                    result[b, i, j] = value / total - inner * outer / total * relative
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def sum_by_exponents(
+    start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
+):
+    """As :func:`sum_over_constituency_trees`, for sums of any size; for items that have words."""
+    for b in items[start:stop]:
+        n = lengths[b]
+        if what > 0:
+            result[b] = 0.0
+        s = np.zeros((n, n))
+        status[b], words = read_spans(scores[b], n, s)
+        if status[b] != FEASIBLE:
             continue
         ds = np.zeros((n, n))
         if what == 2:
@@ -422,7 +432,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
     for b in range(start, stop):
         n = lengths[b]
         spans[b] = -1
-        status[b], _ = _read(scores[b], n, s)
+        status[b], _ = read_spans(scores[b], n, s)
         if n == 0:
             status[b] = FEASIBLE
         if status[b] != FEASIBLE or n < 2:
@@ -491,7 +501,7 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
         status[b] = FEASIBLE
         if n == 0:
             continue
-        status[b], _ = _read(scores[b], n, s)
+        status[b], _ = read_spans(scores[b], n, s)
         if status[b] != FEASIBLE or n < 2:
             continue
         inside, turned = logs[0], logs[1]
@@ -534,4 +544,7 @@ FAMILY = Family(
     best_cost=lambda n: 300 + 1.5 * n**2 + 0.04 * n**3,
     total_cost=lambda n: 300 + 2.5 * n**2 + 0.06 * n**3,
     kept_size=lambda shape: kept_size(shape[1]),
+    wide=sum_by_exponents,
+    beside=sum_side_by_side,
+    group=group_size,
 )

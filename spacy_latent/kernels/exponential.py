@@ -88,13 +88,13 @@ def _exponentials_of_vectors(typingctx: Any, row: Any, shift: Any, result: Any) 
             )
             values = builder.fsub(builder.fpext(values, VECTOR), shifts)
             place = builder.bitcast(builder.gep(target.data, [index]), VECTOR.as_pointer())
-            builder.store(_exponential_of(builder, values), place, align=8)
+            builder.store(exponential_of(builder, values), place, align=8)
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _exponential_of(builder: Any, x: Any) -> Any:
+def exponential_of(builder: Any, x: Any) -> Any:
     """:func:`exponential` of a vector of float64."""
 
     def constant(value: float) -> Any:

@@ -5,7 +5,8 @@ Weights are exp(score) over the sum of their column, so that a cell is the proba
 drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
 rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
 heads. Where what under- or overflowed could matter (see :func:`_trusted_inside`), the sentence is
-done again with an exponent beside each number. Samples are drawn from charts of logarithms.
+left to :func:`sum_by_exponents`, with an exponent beside each number. Samples are drawn from charts
+of logarithms.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from spacy_latent.kernels.eisner import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
+from spacy_latent.kernels.lanes import group_size
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import LANES, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
@@ -589,16 +592,23 @@ def _adds_up(marginals, n, totals):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def kept_size(n):
-    """Float64 numbers that an item of n tokens may keep: whether it does, the sum over trees, the
-    weights, the charts and their gradients."""
+def _item_size(n):
+    """Float64 numbers that an item of n tokens may keep alone: whether it does, the sum over trees,
+    the weights, the charts and their gradients."""
     return HEADER + 11 * (n + 2) * _stride(n)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def kept_size(n):
+    """Float64 numbers per item that items of up to n tokens may keep."""
+    return max(_item_size(n), (lanes_size(n) + LANES - 1) // LANES)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def sum_over_projective_trees(
     start,
     stop,
+    items,
     scores,
     lengths,
     direction,
@@ -613,17 +623,17 @@ def sum_over_projective_trees(
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
     longest = 0
-    for b in range(start, stop):
+    for b in items[start:stop]:
         longest = max(longest, lengths[b])
     room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
     dw = np.zeros((room, room))
     column = np.empty((2, room))
     heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
-    own_room = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    own_room = np.empty(_item_size(longest) if kept.shape[1] == 0 else 0)
     tangents = np.empty(10 * room * wide if what > 1 else 0)
     first = 1 if single_root else 0
-    for b in range(start, stop):
+    for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
         if what:
@@ -656,18 +666,47 @@ def sum_over_projective_trees(
                 known = _adds_up(result[b], n, column[0])
             if known:
                 own[0], own[1] = 1.0, partition
-        if known:
-            if what > 1:
-                for h in range(n + 1):
-                    for m in range(1, n + 1):
-                        dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
-                change = tangents[: 5 * area].reshape((5, *shape))
-                d_outer = tangents[5 * area : 10 * area].reshape((5, *shape))
-                d_partition = _inside_tangent(w, dw, n, first, charts, change)
-                _outside_tangent(
-                    *(w, dw, n, first, charts, change, partition, d_partition),
-                    *(outer, d_outer, result[b]),
-                )
+        if not known:
+            status[b] = UNSOLVED
+        elif what > 1:
+            for h in range(n + 1):
+                for m in range(1, n + 1):
+                    dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
+            change = tangents[: 5 * area].reshape((5, *shape))
+            d_outer = tangents[5 * area : 10 * area].reshape((5, *shape))
+            d_partition = _inside_tangent(w, dw, n, first, charts, change)
+            _outside_tangent(
+                *(w, dw, n, first, charts, change, partition, d_partition),
+                *(outer, d_outer, result[b]),
+            )
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def sum_by_exponents(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    along,
+    what,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """As :func:`sum_over_projective_trees`, for sums of any size; for items that have tokens."""
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        if what:
+            result[b] = 0.0
+        s = np.empty((n + 2, n + 2))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
             continue
         size = n + 1
         arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
@@ -824,4 +863,7 @@ FAMILY = Family(
     best_cost=lambda n: 300 + 1.2 * n**2 + 0.13 * n**3,
     total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
+    wide=sum_by_exponents,
+    beside=sum_side_by_side,
+    group=group_size,
 )

@@ -22,8 +22,9 @@ from torch import Tensor, library
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.pool import spread
-from spacy_latent.kernels.status import INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import INFEASIBLE, NOT_FINITE, UNSOLVED
 
 LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = 0, 1, 2
 
@@ -53,6 +54,14 @@ class Family:
         it writes the product of the Hessian with ``along`` from the marginals alone, and total is
         never asked for it.
     same_dtype: along and result, also those of product, have the dtype of the scores.
+    wide: as total, for what total leaves UNSOLVED. Where it is given, both get int64 items after
+        start and stop, which count these: two kernels, so that the second is compiled only where
+        something asks for it.
+    beside: as total, for items side by side: gets ``(G, size)`` int64 after start and stop, which
+        count these groups of items of like length; −1 where the last has none. What it leaves
+        UNSOLVED goes to total, which then keeps nothing.
+    group: the size of a group, from the shape of the scores; 1 for total from the start. kept has a
+        row for each place of a group.
     """
 
     name: str
@@ -65,6 +74,13 @@ class Family:
     kept_size: Callable[[torch.Size], int] = lambda shape: 0
     product: Callable[..., None] | None = None
     same_dtype: bool = False
+    wide: Callable[..., None] | None = None
+    beside: Callable[..., None] | None = None
+    group: Callable[[torch.Size], int] = lambda shape: 1
+
+    def kept_shape(self, shape: torch.Size) -> tuple[int, int]:
+        size = self.group(shape)
+        return (shape[0] + size - 1) // size * size, self.kept_size(shape)
 
 
 @cache
@@ -107,6 +123,13 @@ def _(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Te
     return scores.new_empty(family_of(place).best_shape(scores.shape), dtype=torch.int32)
 
 
+def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
+    """Items of like length together, the longest first."""
+    groups = np.full(-(-len(sizes) // size) * size, -1)
+    groups[: len(sizes)] = np.argsort(-sizes, kind="stable")
+    return groups.reshape(-1, size)
+
+
 def _total(
     scores: Tensor,
     lengths: Tensor,
@@ -124,10 +147,22 @@ def _total(
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
     log_partition = np.empty(len(array))
     result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
-    status = np.zeros(len(array), dtype=np.int8)
+    status = np.full(len(array), UNSOLVED, dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + what)
-    outputs = (log_partition, result, kept, status)
-    spread(family.total, costs, (array, sizes, *options, along, what, *outputs))
+    arguments = (array, sizes, *options, along, what, log_partition, result, kept, status)
+    size = family.group(scores.shape)
+    if family.beside is not None and size > 1:
+        groups = _groups(sizes, size)
+        # Of the longest: shorter ones beside it take as long.
+        spread(family.beside, costs[groups[:, 0]] * COST, (groups, *arguments))
+        arguments = (*arguments[:-2], np.empty((0, 0)), status)
+    if family.wide is None:
+        spread(family.total, costs, arguments)
+    else:
+        for kernel in (family.total, family.wide):
+            items = np.flatnonzero(status == UNSOLVED)
+            if len(items):
+                spread(kernel, costs[items], (items, *arguments))
     check(family.name, status)
     # NumPy converts: torch's threads would spin on, on the core that the next call needs.
     arrays = (item.astype(array.dtype, copy=False) for item in (log_partition, result))
@@ -145,9 +180,9 @@ def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence
 def _read_marginals(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    width = family_of(place).kept_size(scores.shape) if keep else 0
+    shape = family_of(place).kept_shape(scores.shape) if keep else (len(scores), 0)
     # torch aligns it to whole vectors.
-    kept = torch.empty((len(scores), width), dtype=torch.float64)
+    kept = torch.empty(shape, dtype=torch.float64)
     result = _total(scores, lengths, place, options, MARGINALS, kept.numpy())[1]
     return result, kept
 
@@ -229,9 +264,9 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 def _(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    width = family_of(place).kept_size(scores.shape) if keep else 0
+    shape = family_of(place).kept_shape(scores.shape) if keep else (scores.shape[0], 0)
     result = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    return result, torch.empty((scores.shape[0], width), dtype=torch.float64, device="cpu")
+    return result, torch.empty(shape, dtype=torch.float64, device="cpu")
 
 
 @hessian_product.register_fake

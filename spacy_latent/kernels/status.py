@@ -10,6 +10,8 @@ from spacy_latent.kernels.vector import scan, widen
 FEASIBLE = 0
 INFEASIBLE = 1
 NOT_FINITE = 2
+# Left to another kernel.
+UNSOLVED = 3
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 # Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
-_FLAGS = ("contract", "nsz")
+FLAGS = ("contract", "nsz")
 
 Statement = tuple[str, int, Sequence[tuple[int, int]]]
 
@@ -87,11 +87,11 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                     for first, second in terms:
                         if kind == "max":
                             other = builder.fadd(spread[first], load(second))
-                            value = _larger(builder, other, value)
+                            value = larger(builder, other, value)
                             continue
                         left = load(first) if kind == "dot" else spread[first]
-                        product = builder.fmul(left, load(second), flags=_FLAGS)
-                        value = builder.fadd(value, product, flags=_FLAGS)
+                        product = builder.fmul(left, load(second), flags=FLAGS)
+                        value = builder.fadd(value, product, flags=FLAGS)
                     if kind == "dot":
                         builder.store(value, totals[target])
                     else:
@@ -128,7 +128,7 @@ def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
             builder.store(builder.select(better, here, builder.load(where)), where)
         # Of the lanes with the largest value, the one that found it first.
         values = builder.load(largest)
-        top = broadcast(builder, _reduce(builder, values, _larger))
+        top = broadcast(builder, _reduce(builder, values, larger))
         lanes = ir.Constant(wide, list(range(LANES)))
         indices = builder.add(builder.load(where), lanes)
         far = ir.Constant(wide, [1 << 62] * LANES)
@@ -283,8 +283,8 @@ def add_product(
             for r in range(GROUP):
                 value = builder.load(at(targets[r]), align=8)
                 for s in range(GROUP):
-                    product = builder.fmul(scalars[GROUP * r + s], known[s], flags=_FLAGS)
-                    value = builder.fadd(value, product, flags=_FLAGS)
+                    product = builder.fmul(scalars[GROUP * r + s], known[s], flags=FLAGS)
+                    value = builder.fadd(value, product, flags=FLAGS)
                 builder.store(value, at(targets[r]), align=8)
         return context.get_dummy_value()
 
@@ -311,13 +311,13 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
         with cgutils.for_range_slice(builder, number(0), end, step, number) as (index, _):
             place = builder.bitcast(builder.gep(array.data, [index]), vector.as_pointer())
             values = builder.load(place, align=4)
-            builder.store(_larger(builder, values, builder.load(largest)), largest)
+            builder.store(larger(builder, values, builder.load(largest)), largest)
             # Unordered: true for NaN as well.
             above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
             builder.store(builder.or_(builder.load(wrong), above), wrong)
         found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
         results = [
-            _reduce(builder, builder.load(largest), _larger),
+            _reduce(builder, builder.load(largest), larger),
             builder.icmp_signed("!=", found, found.type(0)),
         ]
         return context.make_tuple(builder, signature.return_type, results)
@@ -341,7 +341,7 @@ def vector_of(kind: Any) -> ir.VectorType:
     return VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
 
 
-def _larger(builder: Any, a: Any, b: Any) -> Any:
+def larger(builder: Any, a: Any, b: Any) -> Any:
     # With these flags one instruction; else a masked store, which delays the next load of it.
     flags = ("nnan", "nsz")
     return builder.select(builder.fcmp_ordered(">", a, b, flags=flags), a, b, flags=flags)
@@ -370,4 +370,4 @@ def _reduce(builder: Any, vector: Any, combine: Any) -> Any:
 
 
 def _plus(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, b, flags=_FLAGS)
+    return builder.fadd(a, b, flags=FLAGS)

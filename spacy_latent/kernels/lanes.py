@@ -1,0 +1,268 @@
+"""LANES sentences side by side: a cell of a chart is a vector with one number of each.
+
+Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels written with vectors as below
+have the loops of those over one sentence, but no reductions, no remainders, and no branches on what
+is in a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from spacy_latent.kernels.exponential import exponential_of
+from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger
+
+if TYPE_CHECKING:
+    import torch
+
+# LANES sentences of one length take as long as about so many alone.
+COST = 3.0
+# Charts that start at whole cache lines are read in half the time.
+ALIGNMENT = 8
+# So many charts of longer sentences leave the caches.
+LONGEST = 200
+
+
+class _Lanes(types.Type):
+    """A vector in a register."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+_lanes = _Lanes()
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, VECTOR)
+
+
+def _cell(context: Any, builder: Any, kind: Any, chart: Any, i: Any, j: Any) -> Any:
+    array = context.make_array(kind)(context, builder, chart)
+    cell = builder.add(builder.mul(i, builder.extract_value(array.shape, 1)), j)
+    return _vector_at(builder, array.data, cell)
+
+
+def _vector_at(builder: Any, data: Any, cell: Any) -> Any:
+    place = builder.gep(data, [builder.mul(cell, cell.type(LANES))])
+    return builder.bitcast(place, VECTOR.as_pointer())
+
+
+@intrinsic
+def load(typingctx: Any, chart: Any, i: Any, j: Any) -> Any:
+    """The cell (i, j)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_cell(context, builder, signature.args[0], *arguments), align=8)
+
+    return _lanes(chart, types.int64, types.int64), generate
+
+
+@intrinsic
+def store(typingctx: Any, chart: Any, i: Any, j: Any, value: Any) -> Any:
+    """Write the cell (i, j)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _cell(context, builder, signature.args[0], *arguments[:3])
+        builder.store(arguments[3], place, align=8)
+        return context.get_dummy_value()
+
+    return types.none(chart, types.int64, types.int64, _lanes), generate
+
+
+@intrinsic
+def every(typingctx: Any, number: Any) -> Any:
+    """The same number in each lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return broadcast(builder, arguments[0])
+
+    return _lanes(types.float64), generate
+
+
+def _operation(count: int, build: Callable[..., Any]) -> Any:
+    """A function of ``count`` vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return build(builder, *arguments)
+
+    if count == 1:
+        return intrinsic(lambda typingctx, a: (_lanes(_lanes), generate))
+    if count == 2:
+        return intrinsic(lambda typingctx, a, b: (_lanes(_lanes, _lanes), generate))
+    return intrinsic(lambda typingctx, a, b, c: (_lanes(_lanes, _lanes, _lanes), generate))
+
+
+def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(total, builder.fmul(a, b, flags=FLAGS), flags=FLAGS)
+
+
+def _where_positive(builder: Any, a: Any, b: Any) -> Any:
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    return builder.select(builder.fcmp_ordered(">", a, zero), b, zero)
+
+
+def _smaller_above(builder: Any, a: Any, b: Any) -> Any:
+    low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+    better = builder.and_(builder.fcmp_ordered("<", b, a), builder.fcmp_ordered(">", b, low))
+    return builder.select(better, b, a)
+
+
+add = _operation(2, lambda builder, a, b: builder.fadd(a, b, flags=FLAGS))
+subtract = _operation(2, lambda builder, a, b: builder.fsub(a, b, flags=FLAGS))
+multiply = _operation(2, lambda builder, a, b: builder.fmul(a, b, flags=FLAGS))
+divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
+# total + a · b
+add_product = _operation(3, _add_product)
+maximum = _operation(2, larger)
+# The smaller of both, the first where the second is −inf.
+smaller_above = _operation(2, _smaller_above)
+# The second where the first is above 0, else 0.
+where_positive = _operation(2, _where_positive)
+# As kernels.exponential.exponential.
+exponential_lanes = _operation(1, exponential_of)
+
+
+def dots_of_rows(
+    dots: Sequence[Sequence[tuple[int, int]]], step: int, down: bool = False, apart: bool = False
+) -> Any:
+    """A compiled function of (charts, cells, begin, end): for each of ``dots``, which are lists of
+    pairs (x, y) of places in ``charts``, for two rows r and two others c
+
+        Σ_{begin ≤ k < end} Σ_{x, y} charts[x].flat[cells[x] + r · columns + k]
+                                   · charts[y].flat[cells[y] + step · c · columns + k]
+
+    as a tuple of vectors, the last index the fastest. All charts have as many columns.
+
+    down: from the last k to the first: what was written last is best read last.
+    apart: a loop for each dot, with a sum for each of its pairs.
+    """
+
+    def build(typingctx: Any, charts: Any, cells: Any, begin: Any, end: Any) -> Any:
+        result = types.UniTuple(_lanes, 4 * len(dots))
+        signature = result(charts, cells, types.int64, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kinds = signature.args[0].types
+            values = cgutils.unpack_tuple(builder, arguments[0], len(kinds))
+            places = cgutils.unpack_tuple(builder, arguments[1], len(kinds))
+            begin, end = arguments[2:]
+            number = begin.type
+            arrays = [
+                context.make_array(kind)(context, builder, value)
+                for kind, value in zip(kinds, values)
+            ]
+            columns = builder.extract_value(arrays[0].shape, 1)
+
+            def rows_of(which: int, steps: tuple[int, int]) -> list[Any]:
+                starts = (
+                    builder.add(places[which], builder.mul(columns, number(count)))
+                    for count in steps
+                )
+                return [_vector_at(builder, arrays[which].data, start) for start in starts]
+
+            def loop(parts: Sequence[Sequence[tuple[int, int]]]) -> list[Any]:
+                """The sums of each of ``parts``."""
+                rows = {x: rows_of(x, (0, 1)) for part in parts for x, _ in part}
+                others = {y: rows_of(y, (0, step)) for part in parts for _, y in part}
+                sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in parts]
+                for place in chain(*sums):
+                    builder.store(ir.Constant(VECTOR, [0.0] * LANES), place)
+                with cgutils.for_range_slice(builder, begin, end, number(1), number) as (k, _):
+                    if down:
+                        k = builder.sub(builder.add(begin, builder.sub(end, number(1))), k)
+                    left, right = (
+                        {
+                            which: [builder.load(builder.gep(row, [k]), align=8) for row in group]
+                            for which, group in groups.items()
+                        }
+                        for groups in (rows, others)
+                    )
+                    for four, part in zip(sums, parts):
+                        for place, (r, c) in zip(four, ((0, 0), (0, 1), (1, 0), (1, 1))):
+                            value = builder.load(place)
+                            for x, y in part:
+                                value = _add_product(builder, value, left[x][r], right[y][c])
+                            builder.store(value, place)
+                return [[builder.load(place) for place in four] for four in sums]
+
+            if apart:
+                results = []
+                for dot in dots:
+                    first, *more = loop([[pair] for pair in dot])
+                    for other in more:
+                        first = [builder.fadd(a, b, flags=FLAGS) for a, b in zip(first, other)]
+                    results += first
+            else:
+                results = list(chain(*loop(dots)))
+            return context.make_tuple(builder, signature.return_type, results)
+
+        return signature, generate
+
+    return intrinsic(build)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def lanes_shape(n):
+    """Rows and columns of a chart of n + 1 nodes and up to one more. Rows an odd number of cache
+    lines apart do not displace each other."""
+    return n + 2, (n + 2) | 1
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def aligned(room):
+    """The first place from which whole cache lines go on."""
+    return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def interleave(items, size, chart):
+    """Write ``items`` (LANES, rows, columns) float64 to the first ``size`` rows and columns."""
+    for i in range(size):
+        row = chart[i]
+        for lane in range(LANES):
+            source = items[lane, i]
+            for j in range(size):
+                row[j, lane] = source[j]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def log_of_products(tops, totals, n, lane):
+    """Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
+    result, product = 0.0, 1.0
+    for m in range(1, n + 1):
+        result += tops[m, lane]
+        product *= totals[m, lane]
+        if product > 1e200:
+            result += np.log(product)
+            product = 1.0
+    return result + np.log(product)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def longest_beside(items, lengths):
+    """The longest length of LANES items, −1 where there is none, if these are better done side by
+    side; else 0."""
+    longest, work = 0, 0.0
+    for b in items:
+        if b >= 0:
+            n = lengths[b]
+            longest = max(longest, n)
+            work += n * n * (n + 10.0)
+    pays = work >= COST * longest * longest * (longest + 10.0)
+    return longest if pays and len(items) == LANES else 0
+
+
+def group_size(shape: torch.Size) -> int:
+    """``Family.group`` of kernels.operators."""
+    return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1

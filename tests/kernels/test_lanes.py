@@ -1,0 +1,179 @@
+"""Sentences side by side give what each gives alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.kernels import constituency, inside_outside, operators, pool
+from spacy_latent.kernels.lanes import LONGEST, aligned, group_size
+from spacy_latent.kernels.vector import LANES
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.projective_tree import ProjectiveTree
+
+STRUCTURES: list[Structure] = [
+    ProjectiveTree(),
+    ProjectiveTree(single_root=True),
+    ProjectiveTree(direction="later", max_arc_length=4),
+    ConstituencyTree(),
+]
+FAMILIES = [inside_outside, constituency]
+
+
+def _batch(structure: Structure, lengths: Tensor, scale: float) -> Tensor:
+    """Normal scores, some of which are −inf but leave a tree; NaN in the padding."""
+    nodes = int(isinstance(structure, ProjectiveTree))
+    size = int(lengths.max()) + nodes
+    generator = torch.Generator().manual_seed(7)
+    scores = scale * torch.randn(len(lengths), size, size, generator=generator, dtype=torch.float64)
+    for b, length in enumerate((lengths + nodes).tolist()):
+        if b % 3 == 1:
+            forbidden = torch.rand(size, size, generator=generator) < 0.3
+            forbidden[0] = False
+            scores[b][forbidden.fill_diagonal_(False)] = -torch.inf
+        scores[b, length:] = torch.nan
+        scores[b, :, length:] = torch.nan
+    return scores
+
+
+def _all(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
+    """log Z, marginals, and the product of their Jacobian with the same numbers for each item."""
+    scores = scores.clone().requires_grad_()
+    size = scores.shape[1]
+    upstream = torch.arange(size * size, dtype=scores.dtype).sin().reshape(size, size)
+    log_partition = structure.log_partition(scores, lengths)
+    marginals = structure.marginals(scores, lengths)
+    (product,) = torch.autograd.grad(marginals, scores, upstream.expand_as(scores))
+    return [log_partition.detach(), marginals.detach(), product]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_a_batch_gives_what_each_item_gives(structure: Structure, scale: float) -> None:
+    lengths = torch.tensor([9, 12, 0, 1, 13, 2, 12, 11, 30, 28, 29, 13, 3, 40, 12, 10, 12, 14, 5])
+    scores = _batch(structure, lengths, scale)
+    if scale > 100.0:
+        # Lanes that are not trusted beside others that are.
+        scores[::2] /= scale
+    found = _all(structure, scores, lengths)
+    for b, length in enumerate(lengths):
+        expected = _all(structure, scores[b : b + 1], length[None])
+        for ours, theirs in zip(found, expected):
+            torch.testing.assert_close(ours[b], theirs[0], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_threads_change_nothing(structure: Structure, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = torch.tensor([9, 12, 1, 13, 2, 12, 11, 30, 28, 29, 13, 3, 12, 10, 12, 14, 5] * 2)
+    scores = _batch(structure, lengths, 10.0)
+    monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 0)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(_all(structure, scores, lengths))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        for ours, theirs in zip(results[0], other):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_float32_scores(structure: Structure) -> None:
+    lengths = torch.tensor([9, 7, 8, 9, 9, 6])
+    scores = _batch(structure, lengths, 1.0).float()
+    expected = _all(structure, scores.double(), lengths)
+    for ours, theirs in zip(_all(structure, scores, lengths), expected):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_bad_items_are_named_beside_others(structure: Structure) -> None:
+    lengths = torch.tensor([9, 7, 8, 9, 9, 6])
+    scores = _batch(structure, lengths, 1.0)
+    scores[2, :, 5] = -torch.inf
+    with pytest.raises(InfeasibleError, match=r"\b2\b"):
+        structure.marginals(scores, lengths)
+    scores[4, 0, 2] = torch.nan
+    with pytest.raises(InvalidScores, match=r"\b4\b"):
+        structure.log_partition(scores, lengths)
+
+
+def _refuse(*_: Any) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_a_common_batch_needs_one_kernel(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the others are then not compiled."""
+    family = replace(module.FAMILY, total=_refuse, wide=_refuse)
+    monkeypatch.setattr(operators, "family_of", lambda place: family)
+    structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
+    lengths = torch.tensor([12, 11, 0, 12, 10, 12, 1, 12])
+    _all(structure, 5.0 * torch.randn(8, 13, 13, dtype=torch.float64), lengths)
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_what_one_kernel_leaves_goes_to_the_next(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    def leave(*_: Any) -> None:
+        called.append(True)
+
+    structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
+    lengths = torch.tensor([6, 5, 4])
+    scores = torch.randn(3, 7, 7, dtype=torch.float64)
+    expected = _all(structure, scores, lengths)
+    family = replace(module.FAMILY, beside=leave, total=leave)
+    monkeypatch.setattr(operators, "family_of", lambda place: family)
+    for ours, theirs in zip(_all(structure, scores, lengths), expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+    assert called
+
+
+def test_groups_hold_items_of_like_length() -> None:
+    sizes = np.array([3, 9, 1, 9, 2, 7, 7, 8, 9, 1, 5])
+    groups = operators._groups(sizes, 8)
+    assert groups.shape == (2, 8)
+    assert sorted(groups[groups >= 0].tolist()) == list(range(11))
+    assert sizes[groups[0]].tolist() == [9, 9, 9, 8, 7, 7, 5, 3]
+    assert groups[1, 3:].tolist() == [-1] * 5
+
+
+def test_few_or_long_items_are_done_alone() -> None:
+    assert group_size(torch.Size([1, 50, 50])) == 1
+    assert group_size(torch.Size([32, LONGEST + 1, LONGEST + 1])) == 1
+    assert group_size(torch.Size([32, 50, 50])) == LANES
+
+
+def test_the_operators_know_what_groups_keep() -> None:
+    scores = torch.randn(3, 5, 5, dtype=torch.float64, requires_grad=True)
+    arguments = (scores, torch.tensor([4, 3, 4]), ProjectiveTree.family, [0, -1, 0])
+    # What is kept has room that nothing writes: not compared.
+    torch.library.opcheck(operators._marginals, (*arguments, True), test_utils="test_faketensor")
+
+
+@njit(fastmath=False)
+def _first_place(size: int, start: int) -> tuple[int, int]:
+    room = np.empty(size)[start:]
+    place = aligned(room)
+    return place, room[place:].ctypes.data
+
+
+def test_charts_start_at_cache_lines() -> None:
+    for start in range(9):
+        place, address = _first_place(1000, start)
+        assert 0 <= place < 8
+        assert address % 64 == 0
