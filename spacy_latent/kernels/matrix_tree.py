@@ -35,7 +35,7 @@ from spacy_latent.kernels.arborescence import (
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
@@ -497,6 +497,15 @@ def _weights(scores, n, w, top):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _copy(source, target, rows, columns):
+    """numba's own assignment takes seconds to compile."""
+    for i in range(rows):
+        of_row, row = source[i], target[i]
+        for j in range(columns):
+            row[j] = of_row[j]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):
@@ -528,6 +537,7 @@ def kept_size(n):
 def sum_over_trees(
     start,
     stop,
+    items,
     scores,
     lengths,
     direction,
@@ -542,7 +552,7 @@ def sum_over_trees(
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
     longest = 0
-    for b in range(start, stop):
+    for b in items[start:stop]:
         longest = max(longest, lengths[b])
     rows_of_longest, widest = _shape(longest)
     area = rows_of_longest * widest
@@ -556,7 +566,7 @@ def sum_over_trees(
     square = np.zeros(matrix_size(longest))
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
-    for b in range(start, stop):
+    for b in items[start:stop]:
         n = lengths[b]
         size = n + 1
         shape = _shape(n)
@@ -579,7 +589,7 @@ def sum_over_trees(
             child = 1
             if single_root:
                 compact = square[: size * size].reshape((size, size))
-                compact[:] = matrix[:, :size]
+                _copy(matrix, compact, size, size)
                 child = _root_child(compact, n, heads, integers, floats)
             if child == 0 or not _weights(matrix, n, weights, rows[0]):
                 status[b] = INFEASIBLE
@@ -603,12 +613,10 @@ def sum_over_trees(
                 _product_of_inverse(weights, w, n, change[b], squares, rows, result[b])
             continue
         if known == NOTHING:
-            w[:] = weights
+            _copy(weights, w, *shape)
             value = _eliminate(w, n, first, shares, pivots, rows[0])
             if math.isnan(value):
-                status[b] = _total_by_logarithms(
-                    matrix, n, single_root, child, change, what, log_partition, result, b
-                )
+                status[b] = UNSOLVED
                 continue
             log_partition[b] = value + offset
             if what == 0:
@@ -622,7 +630,7 @@ def sum_over_trees(
             _write_marginals(weights, g, n, out)
         else:
             along = square[: size * size].reshape((size, size))
-            along[:] = change[b, :size, :size]
+            _copy(change[b], along, size, size)
             if child != 1:
                 _swap(along, 1, child, n)
             tangent = tangents[: 3 * shape[0] * shape[1]].reshape((3, *shape))
@@ -668,43 +676,81 @@ def _write_products(weights, g, dg, along, n, out):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _total_by_logarithms(scores, n, single_root, child, change, what, log_partition, result, b):
-    """As sum_over_trees, for item b, of which too much cancels. RETURNS: its status."""
-    size = n + 1
-    if not single_root:
+def sum_by_logarithms(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    change,
+    what,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """As :func:`sum_over_trees`, for items of which too much cancels."""
+    for b in items[start:stop]:
+        n = lengths[b]
+        size = n + 1
+        if what > 0:
+            result[b] = 0.0
+        matrix = np.empty((size, size))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+        if status[b] != FEASIBLE:
+            continue
         integers = np.empty(integer_workspace_size(n), dtype=np.int32)
         floats = np.empty(float_workspace_size(n))
         heads = np.empty(size, dtype=np.int32)
         compact = np.zeros(matrix_size(n))[: size * size].reshape((size, size))
-        compact[:] = scores[:, :size]
-        if not best_arborescence(compact, n, False, heads, integers, floats):
-            return INFEASIBLE
-    order = np.arange(size)
-    order[1], order[child] = child, 1
-    w, dw = np.empty((size, size)), np.zeros((size, size))
-    g, dg = np.full((size, size), -np.inf), np.zeros((size, size))
-    offset = 0.0
-    for m in range(1, size):
-        best = -np.inf
-        for h in range(size):
-            best = max(best, scores[h, order[m]])
-        offset += best
-        for h in range(size):
-            w[m, h] = scores[order[h], order[m]] - best
-            if what == 2 and w[m, h] > -np.inf:
-                dw[m, h] = change[b, order[h], order[m]]
-        w[m, m] = -np.inf
-    arcs = w.copy()
-    log_partition[b] = log_domain(w, n, 1 if single_root else 0, dw, g, dg) + offset
-    if what > 0:
+        _copy(matrix, compact, size, size)
+        child = 1
+        if single_root:
+            child = _root_child(compact, n, heads, integers, floats)
+        elif not best_arborescence(compact, n, False, heads, integers, floats):
+            child = 0
+        if child == 0:
+            status[b] = INFEASIBLE
+            continue
+        order = np.arange(size)
+        order[1], order[child] = child, 1
+        w, dw = np.empty((size, size)), np.zeros((size, size))
+        g, dg = np.full((size, size), -np.inf), np.zeros((size, size))
+        offset = 0.0
         for m in range(1, size):
+            best = -np.inf
             for h in range(size):
-                if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
-                    value = math.exp(arcs[m, h] + g[m, h])
-                    if what == 2:
-                        value *= change[b, order[h], order[m]] + dg[m, h]
-                    result[b, order[h], order[m]] = value
-    return FEASIBLE
+                best = max(best, matrix[h, order[m]])
+            offset += best
+            for h in range(size):
+                w[m, h] = matrix[order[h], order[m]] - best
+                if what == 2 and w[m, h] > -np.inf:
+                    dw[m, h] = change[b, order[h], order[m]]
+            w[m, m] = -np.inf
+        arcs = w.copy()
+        log_partition[b] = log_domain(w, n, 1 if single_root else 0, dw, g, dg) + offset
+        if what > 0:
+            for m in range(1, size):
+                for h in range(size):
+                    if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
+                        value = math.exp(arcs[m, h] + g[m, h])
+                        if what == 2:
+                            value *= change[b, order[h], order[m]] + dg[m, h]
+                        result[b, order[h], order[m]] = value
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _marginals_alone(scores, size, single_root, empty, value, result, nothing, status):
+    """The marginals of one item, whatever its sums."""
+    item = np.zeros(1, np.int64)
+    options = (0, -1, single_root)
+    outputs = (value, result, nothing, status)
+    sum_over_trees(0, 1, item, scores, size, *options, empty, 1, *outputs)
+    if status[0] == UNSOLVED:
+        sum_by_logarithms(0, 1, item, scores, size, *options, empty, 1, *outputs)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -756,9 +802,7 @@ def sample_trees(
         marginals = np.empty((1, n + 1, n + 1))
         size, value = np.full(1, n), np.empty(1)
         flag = np.empty(1, dtype=np.int8)
-        sum_over_trees(
-            0, 1, matrix, size, 0, -1, single_root, empty, 1, value, marginals, nothing, flag
-        )
+        _marginals_alone(matrix, size, single_root, empty, value, marginals, nothing, flag)
         status[b] = flag[0]
         if flag[0] != FEASIBLE:
             continue
@@ -787,10 +831,7 @@ def sample_trees(
                         fixed[0, 0, token] = -np.inf
             conditional = np.empty((1, n + 1, n + 1))
             for modifier in range(1, n + 1):
-                sum_over_trees(
-                    *(0, 1, fixed, size, 0, -1, single_root),
-                    *(empty, 1, value, conditional, nothing, flag),
-                )
+                _marginals_alone(fixed, size, single_root, empty, value, conditional, nothing, flag)
                 for head in range(n + 1):
                     column[head] = -np.inf
                     if conditional[0, head, modifier] > 0.0:
@@ -810,5 +851,6 @@ FAMILY = Family(
     best_cost=lambda n: 500 + 4.5 * n**2,
     total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
+    wide=sum_by_logarithms,
     same_dtype=True,
 )

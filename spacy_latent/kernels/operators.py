@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.pool import spread
-from spacy_latent.kernels.status import INFEASIBLE, NOT_FINITE, UNSOLVED
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
 
 LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = 0, 1, 2
 
@@ -147,7 +147,7 @@ def _total(
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
     log_partition = np.empty(len(array))
     result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
-    status = np.full(len(array), UNSOLVED, dtype=np.int8)
+    status = np.full(len(array), UNSOLVED if family.wide else FEASIBLE, dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + what)
     arguments = (array, sizes, *options, along, what, log_partition, result, kept, status)
     size = family.group(scores.shape)
