@@ -30,7 +30,7 @@ from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.operators import Family, check, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
-from spacy_latent.kernels.vector import LANES, fused_loop, scan
+from spacy_latent.kernels.vector import LANES, best_of_rows, fused_loop, scan
 
 FAST = {"reassoc", "contract", "nsz"}
 # All factors are at most 1, so each product that underflowed was below 1e−300. A position whose
@@ -39,8 +39,6 @@ TRUSTED = 1e-150
 
 
 # Four previous tags at a time, and one.
-_best_of_four = fused_loop([("max", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
-_best_of_one = fused_loop([("max", 0, ((0, 1),))])
 _add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _add_one = fused_loop([("add", 0, ((0, 1),))])
 _dot_four = fused_loop(
@@ -63,20 +61,13 @@ def is_wrong(item, n):
 @njit(cache=True, nogil=True, fastmath=False)
 def best_step(previous, block, result):
     """result[t] = max over p of previous[p] + block[p, t]. After each row of ``block`` and in
-    ``result`` there must be room for a vector."""
-    tags = len(block)
-    for t in range(tags):
-        result[t] = -np.inf
-    whole = tags - tags % 4
-    for p in range(0, whole, 4):
-        _best_of_four(
-            (result, block[p], block[p + 1], block[p + 2], block[p + 3]),
-            (previous[p], previous[p + 1], previous[p + 2], previous[p + 3]),
-            0,
-            tags,
-        )
-    for p in range(whole, tags):
-        _best_of_one((result, block[p]), (previous[p],), 0, tags)
+    ``result`` there must be room for a vector. RETURNS: whether ``block`` holds NaN or +inf."""
+    total = best_of_rows(previous, block, result)
+    if total < np.inf:
+        return False
+    # Perhaps only what stands after it.
+    _, wrong = scan(block.reshape(-1))
+    return wrong
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -118,14 +109,11 @@ def best_chains(start, stop, scores, lengths, tags, status):
         values[0, :count] = item[0, 0]
         for i in range(1, n):
             block = item[i]
-            # While it is at hand.
-            _, found = scan(block.reshape(-1))
-            wrong |= found
             if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
                 # The end of the scores: no room for a vector after the last rows.
                 spare[:count] = block
                 block = spare[:count]
-            best_step(values[i - 1], block, values[i])
+            wrong |= best_step(values[i - 1], block, values[i])
         if wrong:
             status[b] = NOT_FINITE
             continue

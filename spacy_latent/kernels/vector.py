@@ -16,6 +16,8 @@ from numba.extending import intrinsic
 # Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+# Rows that are worked on together.
+GROUP = 4
 FLAGS = ("contract", "nsz")
 
 Statement = tuple[str, int, Sequence[tuple[int, int]]]
@@ -186,6 +188,57 @@ def column_maxima(
 
 
 @intrinsic
+def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
+    """result[j] = max over i of previous[i] + block[i, j], of a contiguous ``block`` of float32 or
+    float64 with as many rows as columns, without NaN; and the sum of what was read, which is NaN or
+    +inf if any of that is.
+
+    Whole vectors are worked on: after each row of ``block``, and in ``result``, there must be
+    LANES − 1 numbers of room.
+    """
+    signature = types.float64(previous, block, result)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[1]
+        shifts, rows, target = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments)
+        )
+        size = builder.extract_value(rows.shape, 0)
+        number = size.type
+        zero = number(0)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        best = cgutils.alloca_once(builder, VECTOR)
+        whole = builder.sub(size, builder.srem(size, number(GROUP)))
+        with cgutils.for_range_slice(builder, zero, size, number(LANES), number) as (j, _):
+            builder.store(low, best)
+            for begin, end, step in ((zero, whole, GROUP), (whole, size, 1)):
+                with cgutils.for_range_slice(builder, begin, end, number(step), number) as (i, _):
+                    found, sums = [], []
+                    for r in range(step):
+                        row = builder.add(i, number(r))
+                        place = builder.gep(rows.data, [builder.add(builder.mul(row, size), j)])
+                        place = builder.bitcast(place, vector_of(kind).as_pointer())
+                        values = builder.fpext(builder.load(place, align=4), VECTOR)
+                        shift = builder.load(builder.gep(shifts.data, [row]))
+                        found.append(builder.fadd(broadcast(builder, shift), values))
+                        sums.append(values)
+                    while len(found) > 1:
+                        found = [
+                            larger(builder, *found[k : k + 2]) for k in (0, 2)[: len(found) // 2]
+                        ]
+                        sums = [builder.fadd(*sums[k : k + 2]) for k in (0, 2)[: len(sums) // 2]]
+                    builder.store(larger(builder, found[0], builder.load(best)), best)
+                    builder.store(builder.fadd(sums[0], builder.load(total)), total)
+            place = builder.bitcast(builder.gep(target.data, [j]), VECTOR.as_pointer())
+            builder.store(builder.load(best), place, align=8)
+        return _reduce(builder, builder.load(total), _plus)
+
+    return signature, generate
+
+
+@intrinsic
 def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
     """As :func:`widen`, for sizes of at least LANES: the last vector may meet the one before."""
     signature = types.boolean(row, result, types.int64)
@@ -227,10 +280,6 @@ def widen(row, result, size):
         result[j] = row[j]
         wrong |= not row[j] < np.inf
     return wrong
-
-
-# Rows that are worked on together.
-GROUP = 4
 
 
 @intrinsic

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import add_product, scan, widen
+from spacy_latent.kernels.vector import LANES, add_product, best_of_rows, scan, widen
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -68,3 +68,26 @@ def test_copies_to_float64_tell_what_is_wrong(size: int, dtype: type) -> None:
             own = row.copy()
             own[place] = value
             assert widen(own, result, size) == wrong
+
+
+@njit(fastmath=False)
+def _best(previous, block, result):
+    return best_of_rows(previous, block, result)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 9, 20])
+def test_the_best_over_rows_and_what_is_wrong_with_them(size: int, dtype: type) -> None:
+    random = np.random.default_rng(3)
+    room = random.normal(size=size * size + LANES).astype(dtype)
+    block = room[: size * size].reshape(size, size)
+    block[random.random((size, size)) < 0.2] = -np.inf
+    previous, result = random.normal(size=size), np.empty(size + LANES)
+    assert _best(previous, block, result) < np.inf
+    expected = (previous[:, None] + block.astype(np.float64)).max(0)
+    np.testing.assert_array_equal(result[:size], expected)
+    for place in np.ndindex(block.shape):
+        for value in (np.inf, np.nan):
+            kept, block[place] = block[place], value
+            assert not _best(previous, block, result) < np.inf
+            block[place] = kept
