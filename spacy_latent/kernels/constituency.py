@@ -18,7 +18,7 @@ from numba import njit
 
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.exponential import exponential
-from spacy_latent.kernels.lanes import group_size
+from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED
 from spacy_latent.kernels.vector import LANES, fused_loop
@@ -37,7 +37,6 @@ FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
-LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 # Over the last word of spans that start at i and are split after k.
 _push = fused_loop([("add", 0, ((0, 1),))])

@@ -12,9 +12,16 @@ from numba import njit
 
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
+    FLOOR,
+    HEADER,
+    KEPT,
+    LOG_SMALLEST,
+    LOWEST,
     add,
     add_product,
     aligned,
+    dots_from_before,
+    dots_from_before_tangent,
     dots_of_rows,
     every,
     exponential_lanes,
@@ -26,16 +33,13 @@ from spacy_latent.kernels.lanes import (
     multiply,
     smaller_above,
     store,
+    store_both,
     subtract,
     where_positive,
 )
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES
 
-# What the header says: whether lanes are kept, where they start, each lane's sum over trees.
-HEADER, KEPT = 2 + LANES, 2.0
-LOWEST = -1e300
-LOG_SMALLEST, FLOOR = -640.0, 1e-290
 # Weights, inside, outside, outside times weight; their derivatives, the first that of the score.
 WEIGHT, INSIDE, OUTSIDE, PASSED = range(4)
 CHARTS = 4
@@ -72,12 +76,6 @@ def charts_size(n):
 def lanes_size(n):
     """Float64 numbers that LANES items of at most n words may keep."""
     return HEADER + charts_size(n)
-
-
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
-def _both(chart, i, j, value):
-    store(chart, i, j, value)
-    store(chart, j, i, value)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -117,9 +115,9 @@ def _column(charts, i, j, floor, of_i, of_m):
     w, inside = charts[WEIGHT], charts[INSIDE]
     of_m = add(add(of_m, floor), load(inside, i + 1, j - 1))
     of_m = add_product(floor, of_m, add(load(w, i + 1, j), floor))
-    _both(inside, i + 1, j, of_m)
+    store_both(inside, i + 1, j, of_m)
     of_i = add(add(add(of_i, floor), load(inside, i, j - 1)), of_m)
-    _both(inside, i, j, add_product(floor, of_i, add(load(w, i, j), floor)))
+    store_both(inside, i, j, add_product(floor, of_i, add(load(w, i, j), floor)))
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -133,7 +131,7 @@ def _inside(charts, n, smallest):
         store(inside, i, i, every(1.0))
         store(inside, m, m, every(1.0))
         of_pair = add(every(1.0), floor)
-        _both(inside, i, m, add_product(floor, of_pair, add(load(w, i, m), floor)))
+        store_both(inside, i, m, add_product(floor, of_pair, add(load(w, i, m), floor)))
         for j in range(m + 1, n, 2):
             of_i, more_i, of_m, more_m = _dots((inside, inside), (above - 1, j * width), m + 1, j)
             _column(charts, i, j, floor, of_i, of_m)
@@ -151,11 +149,11 @@ def _of_column(charts, sums, i, k, of_i, of_m):
     of_i = add(add(of_i, load(sums, 0, k)), load(outside, i, k))
     store(outside, i, k, of_i)
     of_i = multiply(of_i, load(w, i, k))
-    _both(passed, i, k, of_i)
+    store_both(passed, i, k, of_i)
     if k > i + 1:
         of_m = add(add(add(of_m, load(sums, 1, k)), load(outside, i + 1, k)), of_i)
         store(outside, i + 1, k, of_m)
-        _both(passed, i + 1, k, multiply(of_m, load(w, i + 1, k)))
+        store_both(passed, i + 1, k, multiply(of_m, load(w, i + 1, k)))
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -166,13 +164,7 @@ def _outside(charts, n, sums):
     width = inside.shape[1]
     for i in range(0, n, 2):
         m, above = i + 1, i * width
-        # From spans that start before i.
-        for k in range(i, n, 2):
-            of_i, more_i, of_m, more_m = _dots((inside, passed), (above - width, k * width), 0, i)
-            store(sums, 0, k, of_i)
-            store(sums, 0, k + 1, more_i)
-            store(sums, 1, k, of_m)
-            store(sums, 1, k + 1, more_m)
+        dots_from_before(sums, 0, inside, passed, above - width, 0, i, n - 1)
         # What is left is from spans that end after k.
         for k in range(n - 1, i, -2):
             of_i, more_i, of_m, more_m = _dots_down(
@@ -190,7 +182,7 @@ def _tangent_of(charts, change, i, j, of_splits):
     """RETURNS: the derivative of a span, which it writes, from that of the sum over its splits."""
     value = multiply(load(charts[INSIDE], i, j), load(change[WEIGHT], i, j))
     value = add_product(value, of_splits, load(charts[WEIGHT], i, j))
-    _both(change[INSIDE], i, j, value)
+    store_both(change[INSIDE], i, j, value)
     return value
 
 
@@ -233,7 +225,7 @@ def _of_tangent(charts, change, i, k, value):
     value = multiply(value, w)
     passed = load(charts[OUTSIDE], i, k)
     value = add_product(value, passed, multiply(w, load(change[WEIGHT], i, k)))
-    _both(change[PASSED], i, k, value)
+    store_both(change[PASSED], i, k, value)
     return value
 
 
@@ -256,18 +248,9 @@ def _outside_tangent(charts, change, n, sums):
     width = inside.shape[1]
     for i in range(0, n, 2):
         m, above = i + 1, i * width
-        for k in range(i, n, 2):
-            at = k * width
-            of_i, more_i, of_m, more_m = _tangents(
-                (inside, passed, d_inside, d_passed),
-                (above - width, at, above - width, at),
-                0,
-                i,
-            )
-            store(sums, 0, k, of_i)
-            store(sums, 0, k + 1, more_i)
-            store(sums, 1, k, of_m)
-            store(sums, 1, k + 1, more_m)
+        dots_from_before_tangent(
+            sums, 0, inside, passed, d_inside, d_passed, above - width, 0, i, n - 1
+        )
         for k in range(n - 1, i, -2):
             below = (k + 1) * width
             of_i, more_i, of_m, more_m = _tangents_down(
@@ -298,7 +281,7 @@ def sum_side_by_side(
     for group in range(start, stop):
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
-    rows = np.empty((LANES, beside + 2, beside + 2))
+    flat = np.empty(LANES * (beside + 2) ** 2)
     room = np.empty(charts_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     for group in range(start, stop):
@@ -319,6 +302,7 @@ def sum_side_by_side(
         if kept.shape[1] > 0:
             own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
         n = longest + longest % 2
+        rows = flat[: LANES * n * n].reshape((LANES, n, n))
         shape = lanes_shape(longest)
         row, sums = np.zeros((1, n, LANES)), np.empty((2, n, LANES))
         known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
@@ -360,7 +344,7 @@ def sum_side_by_side(
                 size, b = sizes[lane], items[lane]
                 total = charts[INSIDE, 0, size - 1, lane] if size > 0 else 0.0
                 trusted = 0.0 < total < np.inf
-                if bounds[lane] > 0.0 and not safe:
+                if not safe and not bounds[lane] <= 0.0:
                     trusted &= bounds[lane] - total <= 1e-15 * total
                 if trusted:
                     partitions[lane] = total

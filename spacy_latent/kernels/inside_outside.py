@@ -23,7 +23,7 @@ from spacy_latent.kernels.eisner import (
 )
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
-from spacy_latent.kernels.lanes import group_size
+from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import LANES, fused_loop
@@ -42,7 +42,6 @@ FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Charts: between, to_right, to_left, right, left.
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
-LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 
 # Over the right end j of spans that start at i and are split at k, see kernels.vector.

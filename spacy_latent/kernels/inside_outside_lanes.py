@@ -13,10 +13,17 @@ from numba import njit
 
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
+    FLOOR,
+    HEADER,
+    KEPT,
+    LOG_SMALLEST,
+    LOWEST,
     add,
     add_product,
     aligned,
     divide,
+    dots_from_before,
+    dots_from_before_tangent,
     dots_of_rows,
     every,
     exponential_lanes,
@@ -29,17 +36,13 @@ from spacy_latent.kernels.lanes import (
     multiply,
     smaller_above,
     store,
+    store_both,
     subtract,
     where_positive,
 )
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES
 
-# What the header says: whether lanes are kept, where they start, each lane's sum over trees.
-HEADER, KEPT = 2 + LANES, 2.0
-# Below: the log of a weight that is as good as none. Else its column would have none to subtract.
-LOWEST = -1e300
-LOG_SMALLEST, FLOOR = -640.0, 1e-290
 # Charts: weights, inside, gradients of log Z; of arcs [head, modifier].
 WEIGHT, RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(5)
 OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
@@ -50,8 +53,6 @@ _three_tangents = [[(0, 7), (6, 1)], [(2, 9), (8, 3)], [(4, 11), (10, 5)]]
 _dots = dots_of_rows(_three, 1)
 _dots_down = dots_of_rows(_three, -1, down=True)
 _tangents = dots_of_rows(_three_tangents, 1)
-_one = dots_of_rows([[(0, 1)]], 1)
-_one_tangent = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
 _tangents_down = dots_of_rows(_three_tangents, -1, down=True)
 
 
@@ -66,12 +67,6 @@ def lanes_size(n):
 def tangents_size(n):
     rows, columns = lanes_shape(n)
     return ALIGNMENT + TANGENTS * rows * columns * LANES
-
-
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
-def _both(chart, i, j, value):
-    store(chart, i, j, value)
-    store(chart, j, i, value)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -108,8 +103,8 @@ def _arcs(charts, i, j, between, floor):
     w = charts[WEIGHT]
     to_right = add_product(floor, between, add(load(w, i, j), floor))
     to_left = add_product(floor, between, add(load(w, j, i), floor))
-    _both(charts[TO_RIGHT], i, j, to_right)
-    _both(charts[TO_LEFT], i, j, to_left)
+    store_both(charts[TO_RIGHT], i, j, to_right)
+    store_both(charts[TO_LEFT], i, j, to_left)
     return to_right, to_left
 
 
@@ -121,14 +116,14 @@ def _column(charts, i, j, floor, between_i, between_m, right_i, right_m, left_i,
     between_m = add(between_m, load(right, m, j - 1))
     arc_right, arc_left = _arcs(charts, m, j, between_m, floor)
     right_m, left_m = add(add(right_m, floor), arc_right), add(add(left_m, floor), arc_left)
-    _both(right, m, j, right_m)
-    _both(left, m, j, left_m)
+    store_both(right, m, j, right_m)
+    store_both(left, m, j, left_m)
     right_i = add_product(add(right_i, floor), load(to_right, i, m), right_m)
     left_i = add_product(add(left_i, floor), load(left, i, m), arc_left)
     between_i = add(add(between_i, load(right, i, j - 1)), left_m)
     arc_right, arc_left = _arcs(charts, i, j, between_i, floor)
-    _both(right, i, j, add(right_i, arc_right))
-    _both(left, i, j, add(left_i, arc_left))
+    store_both(right, i, j, add(right_i, arc_right))
+    store_both(left, i, j, add(left_i, arc_left))
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -144,8 +139,8 @@ def _inside(charts, last, first, smallest):
             store(right, node, node, every(1.0))
             store(left, node, node, every(1.0))
         arc_right, arc_left = _arcs(charts, i, m, every(1.0), floor)
-        _both(right, i, m, add(arc_right, floor))
-        _both(left, i, m, add(arc_left, floor))
+        store_both(right, i, m, add(arc_right, floor))
+        store_both(left, i, m, add(arc_left, floor))
         for j in range(m + 1, last, 2):
             at = j * width
             twelve = _dots(
@@ -179,12 +174,12 @@ def _inside(charts, last, first, smallest):
 def _of_span(charts, i, k, of_right, of_left, of_arc, of_other):
     """Write the gradients of the span (i, k). RETURNS: that of what lies between."""
     w = charts[WEIGHT]
-    _both(charts[OF_RIGHT], i, k, of_right)
-    _both(charts[OF_LEFT], i, k, of_left)
+    store_both(charts[OF_RIGHT], i, k, of_right)
+    store_both(charts[OF_LEFT], i, k, of_left)
     store(charts[OF_ARC], i, k, of_arc)
     store(charts[OF_ARC], k, i, of_other)
     between = add_product(multiply(of_arc, load(w, i, k)), of_other, load(w, k, i))
-    _both(charts[OF_BETWEEN], i, k, between)
+    store_both(charts[OF_BETWEEN], i, k, between)
     return between
 
 
@@ -207,19 +202,6 @@ def _of_column(charts, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _from_before(sums, row, x, y, above, first, i, last):
-    """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
-    ``row`` + 1 of ``sums``. above: where row i of x starts."""
-    for k in range(i, last, 2):
-        at = k * x.shape[1]
-        a, more_a, b, more_b = _one((x, y), (above, at), first, i)
-        store(sums, row, k, a)
-        store(sums, row, k + 1, more_a)
-        store(sums, row + 1, k, b)
-        store(sums, row + 1, k + 1, more_b)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
 def _outside(charts, last, first, sums):
     """Fill the charts of gradients, from what _inside left and the seeds in OF_RIGHT and
     OF_LEFT, which are 0 elsewhere. sums: (6, columns, LANES) workspace."""
@@ -229,9 +211,9 @@ def _outside(charts, last, first, sums):
     width = right.shape[1]
     for i in range(first, last, 2):
         m, above = i + 1, i * width
-        _from_before(sums, 0, to_right, of_right, above, first, i, last)
-        _from_before(sums, 2, right, of_between, above - width, first, i, last)
-        _from_before(sums, 4, left, of_left, above, first, i, last)
+        dots_from_before(sums, 0, to_right, of_right, above, first, i, last)
+        dots_from_before(sums, 2, right, of_between, above - width, first, i, last)
+        dots_from_before(sums, 4, left, of_left, above, first, i, last)
         # What is left is from spans that end after k.
         for k in range(last, i, -2):
             at = k * width
@@ -267,8 +249,8 @@ def _arc_tangents(charts, change, i, j, between):
     to_right = add_product(to_right, between, load(w, i, j))
     to_left = multiply(load(charts[TO_LEFT], i, j), load(along, j, i))
     to_left = add_product(to_left, between, load(w, j, i))
-    _both(change[TO_RIGHT], i, j, to_right)
-    _both(change[TO_LEFT], i, j, to_left)
+    store_both(change[TO_RIGHT], i, j, to_right)
+    store_both(change[TO_LEFT], i, j, to_left)
     return to_right, to_left
 
 
@@ -280,16 +262,16 @@ def _column_tangent(charts, change, i, j, between_i, between_m, right_i, right_m
     between_m = add(between_m, load(d_right, m, j - 1))
     arc_right, arc_left = _arc_tangents(charts, change, m, j, between_m)
     right_m, left_m = add(right_m, arc_right), add(left_m, arc_left)
-    _both(d_right, m, j, right_m)
-    _both(d_left, m, j, left_m)
+    store_both(d_right, m, j, right_m)
+    store_both(d_left, m, j, left_m)
     right_i = add_product(right_i, load(charts[TO_RIGHT], i, m), right_m)
     right_i = add_product(right_i, load(change[TO_RIGHT], i, m), load(charts[RIGHT], m, j))
     left_i = add_product(left_i, load(charts[LEFT], i, m), arc_left)
     left_i = add_product(left_i, load(d_left, i, m), load(charts[TO_LEFT], m, j))
     between_i = add(add(between_i, load(d_right, i, j - 1)), left_m)
     arc_right, arc_left = _arc_tangents(charts, change, i, j, between_i)
-    _both(d_right, i, j, add(right_i, arc_right))
-    _both(d_left, i, j, add(left_i, arc_left))
+    store_both(d_right, i, j, add(right_i, arc_right))
+    store_both(d_left, i, j, add(left_i, arc_left))
 
 
 @njit(cache=True, nogil=True, fastmath=False, forceinline=True)
@@ -312,8 +294,8 @@ def _inside_tangent(charts, change, last, first):
             store(d_right, node, node, every(0.0))
             store(d_left, node, node, every(0.0))
         arc_right, arc_left = _arc_tangents(charts, change, i, m, every(0.0))
-        _both(d_right, i, m, arc_right)
-        _both(d_left, i, m, arc_left)
+        store_both(d_right, i, m, arc_right)
+        store_both(d_left, i, m, arc_left)
         for j in range(m + 1, last, 2):
             at = j * width
             twelve = _tangents(
@@ -351,8 +333,8 @@ def _of_span_tangent(charts, change, i, k, of_right, of_left, of_arc, of_other):
     """As :func:`_of_span`; the place of the arcs' own gradients gets the derivatives of their
     marginals."""
     w, along = charts[WEIGHT], change[WEIGHT]
-    _both(change[OF_RIGHT], i, k, of_right)
-    _both(change[OF_LEFT], i, k, of_left)
+    store_both(change[OF_RIGHT], i, k, of_right)
+    store_both(change[OF_LEFT], i, k, of_left)
     known, other = load(charts[OF_ARC], i, k), load(charts[OF_ARC], k, i)
     out = multiply(of_arc, load(charts[TO_RIGHT], i, k))
     store(change[OF_ARC], i, k, add_product(out, known, load(change[TO_RIGHT], i, k)))
@@ -362,7 +344,7 @@ def _of_span_tangent(charts, change, i, k, of_right, of_left, of_arc, of_other):
     between = add_product(multiply(of_arc, load(w, i, k)), of_other, load(w, k, i))
     between = add_product(between, known, multiply(load(w, i, k), load(along, i, k)))
     between = add_product(between, other, multiply(load(w, k, i), load(along, k, i)))
-    _both(change[OF_BETWEEN], i, k, between)
+    store_both(change[OF_BETWEEN], i, k, between)
     return between
 
 
@@ -395,18 +377,6 @@ def _of_column_tangent(charts, change, sums, i, k, right_i, right_m, left_i, lef
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
-    """As :func:`_from_before`."""
-    for k in range(i, last, 2):
-        at = k * x.shape[1]
-        a, more_a, b, more_b = _one_tangent((x, y, dx, dy), (above, at, above, at), first, i)
-        store(sums, row, k, a)
-        store(sums, row, k + 1, more_a)
-        store(sums, row + 1, k, b)
-        store(sums, row + 1, k + 1, more_b)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
 def _outside_tangent(charts, change, last, first, sums):
     """Derivatives of what _outside writes, from those of the seeds."""
     right, left = charts[RIGHT], charts[LEFT]
@@ -418,13 +388,13 @@ def _outside_tangent(charts, change, last, first, sums):
     width = right.shape[1]
     for i in range(first, last, 2):
         m, above = i + 1, i * width
-        _from_before_tangent(
+        dots_from_before_tangent(
             sums, 0, to_right, of_right, d_to_right, d_of_right, above, first, i, last
         )
-        _from_before_tangent(
+        dots_from_before_tangent(
             sums, 2, right, of_between, d_right, d_of_between, above - width, first, i, last
         )
-        _from_before_tangent(sums, 4, left, of_left, d_left, d_of_left, above, first, i, last)
+        dots_from_before_tangent(sums, 4, left, of_left, d_left, d_of_left, above, first, i, last)
         for k in range(last, i, -2):
             at = k * width
             twelve = _tangents_down(
@@ -458,7 +428,7 @@ def _outside_tangent(charts, change, last, first, sums):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _seed(charts, last, first, sizes, partitions):
+def _seed(charts, first, sizes, partitions):
     """Write the gradients of log Z that do not come from wider spans."""
     charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
     if first == 1:
@@ -479,7 +449,7 @@ def _seed(charts, last, first, sizes, partitions):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _seed_tangent(charts, change, last, first, sizes, partitions):
+def _seed_tangent(charts, change, first, sizes, partitions):
     """Derivatives of what _seed writes; of the root's arcs those of the marginals."""
     change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
     for lane in range(LANES):
@@ -568,7 +538,7 @@ def sum_side_by_side(
     for group in range(start, stop):
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
-    rows = np.empty((LANES, beside + 2, beside + 2))
+    flat = np.empty(LANES * (beside + 2) ** 2)
     room = np.empty(tangents_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     for group in range(start, stop):
@@ -591,6 +561,7 @@ def sum_side_by_side(
         last = longest + (longest + 1 - first) % 2
         size = longest + 1
         shape = lanes_shape(longest)
+        rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
         columns = np.empty((2, last + 1, LANES))
         sums = np.empty((6, last + 1, LANES))
         known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
@@ -628,7 +599,7 @@ def sum_side_by_side(
             for lane in range(LANES):
                 partition = partitions[lane]
                 trusted = 0.0 < partition < np.inf
-                if bounds[lane] > 0.0:
+                if not bounds[lane] <= 0.0:
                     trusted &= bounds[lane] - partition <= 1e-15 * partition
                 if not trusted:
                     partitions[lane] = 0.0
@@ -637,7 +608,7 @@ def sum_side_by_side(
                 shift = log_of_products(columns[0], columns[1], n, lane)
                 log_partition[b] = shift - n * np.log(gamma[0, 0, lane]) + np.log(partition)
             if what > 0:
-                _seed(charts, last, first, sizes, partitions)
+                _seed(charts, first, sizes, partitions)
                 _outside(charts, last, first, sums)
                 _marginals(charts, size, columns, items, result, what == 1)
                 for lane in range(LANES):
@@ -663,7 +634,7 @@ def sum_side_by_side(
                     value = where_positive(load(charts[WEIGHT], h, m), load(change[WEIGHT], h, m))
                     store(change[WEIGHT], h, m, value)
             _inside_tangent(charts, change, last, first)
-            _seed_tangent(charts, change, last, first, sizes, partitions)
+            _seed_tangent(charts, change, first, sizes, partitions)
             _outside_tangent(charts, change, last, first, sums)
             for h in range(size):
                 store(change[OF_ARC], h, h, every(0.0))

@@ -29,6 +29,13 @@ COST = 3.0
 ALIGNMENT = 8
 # So many charts of longer sentences leave the caches.
 LONGEST = 200
+# Of what marginals keep: whether they did, where the charts start, each lane's sum over structures.
+HEADER, KEPT = 2 + LANES, 2.0
+# The maximum of nothing, as −inf minus −inf is NaN.
+LOWEST = -1e300
+# Products of weights whose logarithm is above the first hold in float64. What may have underflowed
+# is below the second.
+LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 
 class _Lanes(types.Type):
@@ -210,6 +217,41 @@ def dots_of_rows(
         return signature, generate
 
     return intrinsic(build)
+
+
+_dots = dots_of_rows([[(0, 1)]], 1)
+_tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
+
+
+@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+def store_both(chart, i, j, value):
+    store(chart, i, j, value)
+    store(chart, j, i, value)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def dots_from_before(sums, row, x, y, above, first, i, last):
+    """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
+    ``row`` + 1 of ``sums``. above: where row i of x starts."""
+    for k in range(i, last, 2):
+        at = k * x.shape[1]
+        a, more_a, b, more_b = _dots((x, y), (above, at), first, i)
+        store(sums, row, k, a)
+        store(sums, row, k + 1, more_a)
+        store(sums, row + 1, k, b)
+        store(sums, row + 1, k + 1, more_b)
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
+    """As :func:`dots_from_before`."""
+    for k in range(i, last, 2):
+        at = k * x.shape[1]
+        a, more_a, b, more_b = _tangents((x, y, dx, dy), (above, at, above, at), first, i)
+        store(sums, row, k, a)
+        store(sums, row, k + 1, more_a)
+        store(sums, row + 1, k, b)
+        store(sums, row + 1, k + 1, more_b)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
