@@ -21,7 +21,7 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED
-from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
     LN2,
@@ -304,8 +304,8 @@ def _item_size(n):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
-    """Float64 numbers per item that items of up to n words may keep."""
-    return max(_item_size(n), (lanes_size(n) + LANES - 1) // LANES)
+    """Float64 numbers per item that items of up to n words may keep: whole vectors."""
+    return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -317,8 +317,8 @@ def sum_over_constituency_trees(
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    spare = np.empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = np.empty(5 * longest * _width(longest) if what == 2 else 0)
+    spare = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
+    tangents = aligned_empty(5 * longest * _width(longest) if what == 2 else 0)
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
@@ -426,7 +426,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    room = np.empty(2 * longest * _width(longest))
+    room = aligned_empty(2 * longest * _width(longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
     for b in range(start, stop):
         n = lengths[b]

@@ -38,7 +38,7 @@ from spacy_latent.kernels.lanes import (
     where_positive,
 )
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
-from spacy_latent.kernels.vector import LANES
+from spacy_latent.kernels.vector import LANES, aligned_empty
 
 # Weights, inside, outside, outside times weight; their derivatives, the first that of the score.
 WEIGHT, INSIDE, OUTSIDE, PASSED = range(4)
@@ -69,13 +69,13 @@ def read_spans(scores, n, s):
 def charts_size(n):
     """Float64 numbers that charts of LANES items of at most n words need."""
     rows, columns = lanes_shape(n)
-    return ALIGNMENT + CHARTS * rows * columns * LANES
+    return CHARTS * rows * columns * LANES
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def lanes_size(n):
     """Float64 numbers that LANES items of at most n words may keep."""
-    return HEADER + charts_size(n)
+    return HEADER + ALIGNMENT + charts_size(n)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -282,7 +282,7 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = np.empty(charts_size(beside) if what == 2 else 0)
+    room = aligned_empty(charts_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     for group in range(start, stop):
         items, longest = groups[group], 0
@@ -377,8 +377,7 @@ def sum_side_by_side(
                 for lane in range(LANES):
                     own[2 + lane] = partitions[lane]
         if what == 2:
-            begin = aligned(room)
-            change = room[begin : begin + CHARTS * area].reshape((CHARTS, *shape, LANES))
+            change = room[: CHARTS * area].reshape((CHARTS, *shape, LANES))
             for lane in range(LANES):
                 own_rows = rows[lane]
                 own_rows[:] = 0.0

@@ -26,7 +26,7 @@ from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_si
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
-from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
     LN2,
@@ -599,8 +599,8 @@ def _item_size(n):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
-    """Float64 numbers per item that items of up to n tokens may keep."""
-    return max(_item_size(n), (lanes_size(n) + LANES - 1) // LANES)
+    """Float64 numbers per item that items of up to n tokens may keep: whole vectors."""
+    return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -629,8 +629,8 @@ def sum_over_projective_trees(
     dw = np.zeros((room, room))
     column = np.empty((2, room))
     heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
-    own_room = np.empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = np.empty(10 * room * wide if what > 1 else 0)
+    own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
+    tangents = aligned_empty(10 * room * wide if what > 1 else 0)
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
@@ -841,7 +841,7 @@ def best_projective_trees(
         room = max(room, lengths[b])
     flat = np.empty((room + 1) ** 2)
     integers = np.empty(integer_workspace_size(room), np.int32)
-    floats = np.empty(float_workspace_size(room))
+    floats = aligned_empty(float_workspace_size(room))
     for b in range(start, stop):
         n = lengths[b]
         heads[b] = -1

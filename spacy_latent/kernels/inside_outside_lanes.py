@@ -41,7 +41,7 @@ from spacy_latent.kernels.lanes import (
     where_positive,
 )
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
-from spacy_latent.kernels.vector import LANES
+from spacy_latent.kernels.vector import LANES, aligned_empty
 
 # Charts: weights, inside, gradients of log Z; of arcs [head, modifier].
 WEIGHT, RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(5)
@@ -66,7 +66,7 @@ def lanes_size(n):
 @njit(cache=True, nogil=True, fastmath=False)
 def tangents_size(n):
     rows, columns = lanes_shape(n)
-    return ALIGNMENT + TANGENTS * rows * columns * LANES
+    return TANGENTS * rows * columns * LANES
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -539,7 +539,7 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = np.empty(tangents_size(beside) if what == 2 else 0)
+    room = aligned_empty(tangents_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     for group in range(start, stop):
         items, longest = groups[group], 0
@@ -619,8 +619,7 @@ def sum_side_by_side(
                 for lane in range(LANES):
                     own[2 + lane] = partitions[lane]
         if what == 2:
-            begin = aligned(room)
-            change = room[begin : begin + TANGENTS * area].reshape((TANGENTS, *shape, LANES))
+            change = room[: TANGENTS * area].reshape((TANGENTS, *shape, LANES))
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]
                 rows[lane] = 0.0

@@ -12,6 +12,7 @@ from spacy_latent.kernels import arborescence, eisner
 from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish, row_room
 from spacy_latent.kernels.arborescence import best_arborescence
 from spacy_latent.kernels.eisner import best_projective_tree
+from spacy_latent.kernels.vector import aligned_empty
 
 arborescence_integers = arborescence.integer_workspace_size
 arborescence_floats = arborescence.float_workspace_size
@@ -56,7 +57,7 @@ def solve_trees(
     integers = max(arborescence_integers(longest), projective_integers(longest))
     floats = max(arborescence_floats(longest), projective_floats(longest))
     integer_workspace = np.empty(integers, dtype=np.int32)
-    float_workspace = np.empty(floats)
+    float_workspace = aligned_empty(floats)
     heads = np.empty(longest + 1, dtype=np.int32)
     matrix = np.zeros(arborescence.matrix_size(longest))
     original = np.empty((longest + 1) * (longest + 1))
