@@ -11,6 +11,7 @@ PROGRAMS = (
     "footprint",
     "entities",
     "learning",
+    "gradients",
     "report",
     "gpu",
 )

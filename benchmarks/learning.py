@@ -1,7 +1,7 @@
 """What configs learn: every config of a group trained with every seed, in a table.
 
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
-    python -m benchmarks learning systems --only sentiment_fusedmax
+    python -m benchmarks learning systems --only rationale_fusedmax
 
 Each run is ``spacy train`` in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
@@ -93,8 +93,8 @@ GROUPS = {
             Entry("sentiment_segments", "structured attention, segments"),
             Entry("sentiment_perturb_and_parse", "perturb-and-parse, graph convolution"),
             Entry("sentiment_spigot", "SPIGOT"),
-            Entry("sentiment_fusedmax", "fusedmax attention"),
             Entry("rationale_full_text", "control: all words"),
+            Entry("rationale_fusedmax", "fusedmax attention"),
             Entry("rationale_learning_to_explain", "learning to explain, I-MLE"),
             Entry("rationale_hard_kuma", "HardKuma rationales"),
             Entry("rationale_one_word", "latent categorical, sparse marginalization"),
@@ -111,10 +111,13 @@ GROUPS = {
         ("sentiment-data",),
         {**ACCURACY, "words": "rationale_rate"},
         (
-            Entry("rationale_full_text"),
+            Entry("rationale_full_text", "control: all words"),
+            Entry("rationale_learning_to_explain"),
             Entry("rationale_k_of_n"),
             Entry("rationale_contiguous"),
             Entry("rationale_hard_kuma"),
+            Entry("rationale_fusedmax"),
+            Entry("rationale_one_word"),
         ),
     ),
     "entities": Group(

@@ -1,0 +1,278 @@
+"""How true the gradient of each estimator is, at several points of one training.
+
+    python -m benchmarks gradients [--steps 30 300 1000]
+
+The demo's classifier (``configs/demo_score_function.cfg``, corpus/demo of project.yml) is trained
+by the score function. At each of the steps the gradient of the expected loss with respect to the
+arc scores of one batch is worked out; the row of an estimator is the cosine between that and the
+mean of as many of its own gradients as make its noise small, and then of a single one, the mean
+over draws. 1 is the direction of steepest descent, 0 none, and below 0 the expected loss rises. The
+batch is not trained on.
+
+The heads of the demo's trees are drawn independently of each other, each from the earlier words.
+So the gradient for the arc h → m is μ (E[L | h → m] − E[L]), where all other heads are drawn and
+all heads of m are tried with them: the mean of that over DRAWS drawn trees.
+
+Estimators whose objective is another one, such as the loss of a relaxed structure, are judged by
+the loss of hard structures all the same: that is what is predicted with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from spacy.language import Language
+from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.util import load_config, registry
+from thinc.api import Adam, fix_random_seed
+from torch import Tensor
+
+from benchmarks.sections import write_section
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.control_variates import LeaveOneOut
+from spacy_latent.estimators.implicit_mle import ImplicitMLE
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.perturb_and_map import PerturbAndMap
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.spigot import Spigot
+from spacy_latent.estimators.spigot_marginals import SpigotMarginals
+from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.latent_text_classifier import latent_layer, run
+from spacy_latent.structures.base import Structure
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "configs" / "demo_score_function.cfg"
+CONTROL = "the true gradient from half of the trees, and from the other half"
+BATCH, LENGTH, SAMPLES, AT_ONCE = 48, 16, 8, 60
+
+
+def estimators() -> dict[str, tuple[Estimator, int]]:
+    """By name, with how many gradients are averaged."""
+    gumbel: dict[str, Any] = {"noise": "gumbel", "num_samples": SAMPLES}
+    unbiased = ScoreFunction(SAMPLES, LeaveOneOut())
+    return {
+        "score function, eight samples, leave one out": (unbiased, 24),
+        "SparseMAP, each tree's own loss": (SparseMAP(marginalize=True), 1),
+        "marginals": (Marginals(), 1),
+        "SparseMAP": (SparseMAP(), 1),
+        "perturb-and-MAP, marginals backward, eight samples": (
+            PerturbAndMap(backward="marginals", **gumbel),
+            24,
+        ),
+        "perturb-and-MAP, identity backward, eight samples": (
+            PerturbAndMap(backward="identity", **gumbel),
+            24,
+        ),
+        "straight-through, marginals backward": (StraightThrough("marginals"), 1),
+        "straight-through, identity backward": (StraightThrough("identity"), 1),
+        "I-MLE, λ = 0.3, eight samples": (ImplicitMLE(target_step=0.3, **gumbel), 24),
+        "I-MLE, λ = 3, eight samples": (ImplicitMLE(target_step=3.0, **gumbel), 24),
+        "SPIGOT": (Spigot(), 1),
+        "SPIGOT, Gumbel noise, eight samples": (Spigot(step_size=0.3, **gumbel), 24),
+        "SPIGOT of marginals": (SpigotMarginals(), 1),
+    }
+
+
+@contextmanager
+def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]:
+    """The layer with another estimator; what it scores in the meantime, with gradients kept."""
+    own, score = layer.estimator, layer.score
+    seen: list[Tensor] = []
+
+    def watched(vectors: Tensor, lengths: Tensor) -> Any:
+        structure, scores = score(vectors, lengths)
+        if scores.requires_grad:
+            scores.retain_grad()
+        seen.append(scores)
+        return structure, scores
+
+    # Some are modules and some are not, and a torch module keeps the two apart.
+    del layer.estimator
+    layer.estimator = estimator
+    layer.score = watched  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        del layer.estimator, layer.score
+        layer.estimator = own
+
+
+def gradients(nlp: Language, batch: list[Example], estimator: Estimator, count: int) -> Tensor:
+    """``(count, numbers)``: of the loss, with respect to the scores of all arcs."""
+    (name,) = nlp.pipe_names
+    layer = latent_layer(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
+    found = []
+    for _ in range(count):
+        with replaced(layer, estimator) as seen:
+            nlp.update([Example(e.reference.copy(), e.reference) for e in batch], sgd=None)
+        found.append(torch.cat([_of(scores) for scores in seen]))
+        for parameter in layer.parameters():
+            parameter.grad = None
+    return torch.stack(found).double().nan_to_num()
+
+
+def _of(scores: Tensor) -> Tensor:
+    """The gradient, without what moves all heads of a word alike: it changes no structure."""
+    assert scores.grad is not None
+    return _centered(scores.grad, scores).detach().flatten()
+
+
+def _centered(given: Tensor, scores: Tensor) -> Tensor:
+    node = torch.arange(scores.shape[1])
+    possible = ~scores.isneginf() & (node[:, None] < node) & (node[:, None] > 0)
+    given = given.masked_fill(~possible, 0.0)
+    mean = given.sum(1, keepdim=True) / possible.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(possible, given - mean, 0.0)
+
+
+class Varied(Estimator):
+    """Trees that differ from a drawn one in one arc each. fresh: whether to draw one; else the
+    last one is varied on."""
+
+    hard = True
+
+    def __init__(self) -> None:
+        self.fresh, self.arcs = True, torch.zeros(0, 2, dtype=torch.int64)
+
+    def needed(self) -> frozenset[str]:
+        return frozenset({"marginals"})
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        self.marginals = structure.marginals(scores, lengths).detach()
+        if self.fresh:
+            self.drawn = structure.sample(scores, lengths, 1)[0]
+        z = self.drawn.expand(len(self.arcs), *self.drawn.shape).clone()
+        for k, (head, modifier) in enumerate(self.arcs.tolist()):
+            z[k, :, :, modifier] = 0.0
+            z[k, :, head, modifier] = 1.0
+        return Draw(z, z.new_full(z.shape[:2], 1 / len(z)))
+
+
+def true_gradient(nlp: Language, batch: list[Example], draws: int) -> Tensor:
+    """Of the expected loss, as :func:`gradients` has it."""
+    (name,) = nlp.pipe_names
+    pipe: Any = nlp.get_pipe(name)
+    layer, size = latent_layer(pipe.model), LENGTH + 1
+    arcs = torch.tensor([(h, m) for m in range(2, size) for h in range(1, m)])
+    docs = [e.reference.copy() for e in batch]
+    right = torch.tensor([pipe.labels.index(max(d.cats, key=d.cats.__getitem__)) for d in docs])
+    total = torch.zeros(len(docs), size, size, dtype=torch.float64)
+    varied = Varied()
+    for _ in range(draws):
+        varied.fresh = True
+        losses = torch.zeros_like(total)
+        for start in range(0, len(arcs), AT_ONCE):
+            varied.arcs = arcs[start : start + AT_ONCE]
+            with torch.no_grad(), replaced(layer, varied):
+                found, _ = run(pipe.model, docs, is_train=True)
+            varied.fresh = False
+            own = -found.logits.log_softmax(-1)[:, torch.arange(len(docs)), right]
+            losses[:, varied.arcs[:, 0], varied.arcs[:, 1]] = own.T.double()
+        mean = (varied.marginals * losses).sum(1, keepdim=True)
+        total += varied.marginals * (losses - mean)
+    return _centered(total, torch.zeros_like(total)).flatten()
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    norms = first.norm() * second.norm()
+    return float(first @ second / norms) if norms > 0 else 0.0
+
+
+def measure(
+    nlp: Language, batch: list[Example], draws: int, judged: dict[str, tuple[Estimator, int]]
+) -> dict[str, str]:
+    """The cosine of the mean gradient, and in brackets the mean one of a single gradient, by
+    estimator."""
+    halves = [true_gradient(nlp, batch, draws // 2) for _ in range(2)]
+    truth = halves[0] + halves[1]
+    cells = {CONTROL: f"{cosine(*halves):.2f}"}
+    for name, (estimator, count) in judged.items():
+        found = gradients(nlp, batch, estimator, count)
+        cells[name] = f"{cosine(found.mean(0), truth):.2f}"
+        if count > 1:
+            cells[name] += f" ({sum(cosine(one, truth) for one in found) / count:.2f})"
+    return cells
+
+
+class Training:
+    """The demo's classifier from the start, and how it goes on."""
+
+    def __init__(self, estimator: Estimator | None = None) -> None:
+        data = ROOT / "corpus" / "demo"
+        paths = {f"paths.{name}": str(data / f"{name}.tsv") for name in ("train", "dev")}
+        config = load_config(CONFIG, overrides=paths, interpolate=True)
+        fix_random_seed(0)
+        self.nlp = init_nlp(config)
+        if estimator is not None:
+            (name,) = self.nlp.pipe_names
+            layer = latent_layer(self.nlp.get_pipe(name).model)  # type: ignore[attr-defined]
+            del layer.estimator
+            layer.estimator = estimator
+        read = registry.resolve({"corpora": config["corpora"]})["corpora"]
+        self.examples, self.dev = list(read["train"](self.nlp)), list(read["dev"](self.nlp))
+        self.batch = [e for e in self.dev if len(e.reference) == LENGTH][:BATCH]
+        self.optimizer, self.step = Adam(2e-3), 0
+
+    def advance(self, goal: int) -> float:
+        """RETURNS: the accuracy then."""
+        while self.step < goal:
+            start = self.step * BATCH % len(self.examples)
+            self.nlp.update(self.examples[start : start + BATCH], sgd=self.optimizer)
+            self.step += 1
+        accuracy: float = self.nlp.evaluate(self.dev)["cats_micro_f"]
+        return accuracy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, nargs="+", default=[30, 300, 1000])
+    parser.add_argument("--own-steps", type=int, default=400, help="of each estimator by itself")
+    parser.add_argument("--draws", type=int, default=32, help="trees for the true gradient")
+    given = parser.parse_args()
+    training = Training()
+    columns: dict[str, dict[str, str]] = {}
+    for goal in sorted(given.steps):
+        accuracy = training.advance(goal)
+        found = measure(training.nlp, training.batch, given.draws, estimators())
+        columns[f"step {goal}, accuracy {100 * accuracy:.1f}"] = found
+        print(goal, found, flush=True)
+    own: dict[str, str] = {}
+    for name, (estimator, count) in estimators().items():
+        training = Training(estimator)
+        accuracy = training.advance(given.own_steps)
+        found = measure(training.nlp, training.batch, given.draws, {name: (estimator, count)})
+        own[name] = f"{found[name]}, accuracy {100 * accuracy:.1f}"
+        print(name, own[name], flush=True)
+    columns[f"trained by itself, step {given.own_steps}"] = own
+    lines = [
+        f"{date.today()}, torch {torch.__version__}; {len(training.batch)} expressions of "
+        f"{LENGTH} tokens, the true gradient from {given.draws} drawn trees and all that differ "
+        "from them in an arc. Cosine of the mean gradient; in brackets the mean cosine of a single "
+        "one, where it is random. Accuracies in percent. Trained by the score function, but for "
+        "the last column.",
+        "",
+        f"| estimator | {' | '.join(columns)} |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for name in (CONTROL, *estimators()):
+        cells = [found.get(name, "") for found in columns.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    write_section("gradients", "How true gradients are", lines)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
