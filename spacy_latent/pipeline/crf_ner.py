@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from spacy.errors import Errors
 from spacy.language import Language
-from spacy.pipeline.trainable_pipe import TrainablePipe
 from spacy.tokens import Doc, Span
 from spacy.training import Example, remove_bilu_prefix, validate_examples, validate_get_examples
 from spacy.util import check_lexeme_norms
@@ -21,6 +20,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.batches import annotate_stream
+from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -78,7 +78,7 @@ def make_crf_ner(
     )
 
 
-class CrfEntityRecognizer(TrainablePipe):
+class CrfEntityRecognizer(StoredComponent):
     """Finds entities as spaCy's ``ner`` does, by the best of all valid sequences of BILUO tags.
 
     Entities that are on a doc already stay, and those of the component go around them; blocked
