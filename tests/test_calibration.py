@@ -53,6 +53,15 @@ def test_error_of_entities() -> None:
     assert entity_calibration_error([]) is None
 
 
+def test_entities_that_were_there_before_do_not_count() -> None:
+    given = example(1.0, True)
+    (found,) = given.predicted._.latent["crf_ner"].spans
+    found.given = np.array([True])
+    write(given.predicted, "crf_ner", [found])
+    assert entity_calibration_error([given]) is None
+    assert entity_calibration_error([given, example(0.75, False)]) == pytest.approx(0.75)
+
+
 def test_the_scorer_adds_it_to_those_of_spacy() -> None:
     scorer: Any = registry.get("scorers", "spacy-latent.entity_scorer.v1")()
     scores = scorer([example(0.75, True), example(0.75, False)])

@@ -212,9 +212,7 @@ class CrfEntityRecognizer(StoredComponent):
                 best = chain.best_tags(scores, lengths)
                 path = best.cpu().numpy()
                 for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
-                    found[d] = annotations.SpanStructure(
-                        0, n, chain.name, "tags", path[b, :n].copy(), labels=tags
-                    )
+                    found[d] = _structure(docs[d], chain.name, path[b, :n].copy(), tags)
                 if level == "probabilities":
                     likely = tag_losses.probabilities(kind, chain, best, scores, lengths)
                     for b, d in enumerate(group.docs):
@@ -423,6 +421,17 @@ class CrfEntityRecognizer(StoredComponent):
             self.finish_update(sgd)
         losses[self.name] += loss
         return losses
+
+
+def _structure(
+    doc: Doc, chain: str, path: np.ndarray, tags: tuple[str, ...]
+) -> annotations.SpanStructure:
+    found = annotations.SpanStructure(0, len(path), chain, "tags", path, labels=tags)
+    before = {(span.start, span.end) for span in doc.ents}
+    if before:
+        entities = annotations.entities_of(path, tags)
+        found.given = np.array([(start, end) in before for start, end, _ in entities], dtype=bool)
+    return found
 
 
 def _outside(doc: Doc) -> annotations.SpanStructure:
