@@ -101,8 +101,8 @@ class Bracket:
 @dataclass(frozen=True)
 class Entity:
     """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
-    label; 1 where none is stored. given: whether it was on the doc before, so that it is neither the
-    component's nor its probability."""
+    label; 1 where none is stored. given: whether it was on the doc before, and the component had no
+    say in it."""
 
     start: int
     end: int

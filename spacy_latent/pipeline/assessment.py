@@ -25,7 +25,6 @@ from spacy_latent.pipeline.inspection import (
     choose_components,
     inspect_pipe,
     latent_components,
-    layer_names,
 )
 
 # Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
@@ -98,7 +97,7 @@ def assess(
     for name, (_, predicted) in compared.items():
         figures["others"][name] = run.differences(predicted)
     for name in run.components:
-        for layer_name, node in layer_names(name, run.latent[name]):
+        for layer_name, node in run.latent[name].layers.items():
             part = run.layer(name, layer_name, node, substituted[name], compared)
             figures["components"][layer_name] = part
             found[layer_name] = verdicts(part)
@@ -215,7 +214,7 @@ class _Run:
         if not random:
             return result
         pipe: Any = self.nlp.get_pipe(name)
-        keys = [key for key, _ in layer_names(name, self.latent[name])]
+        keys = list(self.latent[name].layers)
         draws = min(MOST_DRAWS, max(1, DRAWN // len(self.examples)))
         totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
         for draw in range(draws):
@@ -281,8 +280,7 @@ class _Run:
         layer = latent_module(node).latent
         spans = _spans_of(self.examples, key)
         flat = [span for found in spans.values() for span in found]
-        kinds = Counter(span.kind for span in flat)
-        kind = kinds.most_common(1)[0][0] if kinds else "parts"
+        kind = layer.structure.kind
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
         figures: dict[str, Any] = {
             "component": key,
@@ -567,7 +565,7 @@ def _between(
     """Agreement of every two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
-        keys = [k for c, nodes in latent_components(nlp).items() for k, _ in layer_names(c, nodes)]
+        keys = [key for found in latent_components(nlp).values() for key in found.layers]
         all_spans[name] = _spans_of(examples, key if key in keys else keys[0])
     names = list(all_spans)
     matrix = [

@@ -94,8 +94,8 @@ class CrfEntityRecognizer(StoredComponent):
     scorer: as of ``ner``.
     """
 
-    # Beside those of latent layers inside its model; see pipeline.inspection.
-    writes_own_structures = True
+    # Beside those of latent layers inside its model; see pipeline.inspection.LatentComponent.
+    own_structures = "entities"
 
     def __init__(
         self,
