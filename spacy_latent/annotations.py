@@ -17,6 +17,7 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
+from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span, SpanGroup
 
 from spacy_latent.errors import LatentError
@@ -558,8 +559,10 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:
         return {}
-    starts = {token.idx: token.i for token in doc}
-    ends = {token.idx + len(token): token.i + 1 for token in doc}
+    # Not over the tokens: it would make an object of each.
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
+    starts = {place: i for i, place in enumerate(idx.tolist())}
+    ends = {place: i for i, place in enumerate((idx + length).tolist(), 1)}
     found: dict[str, list[SpanStructure]] = {}
     for key in keys:
         if key[2] == key[3]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +58,8 @@ def attachments(
     counted: for each tree which tokens count; all by default. relations: names for each token.
     """
     directed, undirected = [], []
-    by_relation: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    place: dict[str, int] = {}
+    rows = []
     for d, (own, gold) in enumerate(zip(predicted, reference, strict=True)):
         if len(own) != len(gold):
             raise LatentError(
@@ -75,16 +76,18 @@ def attachments(
         directed.append((same.sum(), known.sum()))
         undirected.append((either.sum(), is_arc.sum()))
         if relations is not None:
-            for i in np.flatnonzero(known).tolist():
-                row = by_relation[relations[d][i]]
-                row[0] += 1
-                row[1] += int(same[i])
-                row[2] += int(is_arc[i])
-                row[3] += int(either[i])
+            names = [place.setdefault(name, len(place)) for name in relations[d]]
+            rows.append(np.array([names, known, same, is_arc, either], dtype="int64"))
+    by_relation = {}
+    if rows:
+        named, *marks = np.concatenate(rows, 1)
+        counts = np.stack([np.bincount(named, mark, len(place)) for mark in marks], 1).astype(int)
+        found = {name: counts[i].tolist() for name, i in place.items()}
+        by_relation = {name: (t, d, a, u) for name, (t, d, a, u) in found.items() if t}
     return Attachments(
         np.array(directed, dtype="float64").reshape(-1, 2),
         np.array(undirected, dtype="float64").reshape(-1, 2),
-        {name: (row[0], row[1], row[2], row[3]) for name, row in by_relation.items()},
+        by_relation,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -188,14 +189,22 @@ def resampled(
 ) -> np.ndarray:
     """``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts, with
     replacement (Efron 1979). counts: ``(D, c)``."""
+    weights = _weights(len(counts), seed)
+    parts = [values(weights[i : i + CHUNK] @ counts) for i in range(0, ROUNDS, CHUNK)]
+    return np.concatenate(parts)
+
+
+# Every interval of a report is of the same texts.
+@lru_cache(maxsize=1)
+def _weights(size: int, seed: int) -> np.ndarray:
+    """How often each text is drawn in each resample, ``(ROUNDS, size)``; on average once."""
     rng = np.random.default_rng(seed)
-    size = len(counts)
-    found = []
+    weights = np.empty((ROUNDS, size), dtype="uint8")
     for start in range(0, ROUNDS, CHUNK):
         rounds = min(CHUNK, ROUNDS - start)
-        weights = rng.multinomial(size, np.full(size, 1 / size), size=rounds)
-        found.append(values(weights @ counts))
-    return np.concatenate(found)
+        drawn = rng.multinomial(size, np.full(size, 1 / size), size=rounds)
+        weights[start : start + rounds] = np.minimum(drawn, 255)
+    return weights
 
 
 def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:

@@ -1,7 +1,9 @@
 """The latent layers inside a model of any component, their structures and how sure they are."""
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +47,37 @@ def latent_module(model: Model) -> Any:
     """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
     the layer."""
     return _shims(model)[0].module
+
+
+@contextmanager
+def embedding_once(models: Iterable[Model]) -> Iterator[None]:
+    """While it lasts, the embedder of each of these :func:`latent_models` gives what it gave
+    before, where it is asked for the same docs again. They must not be changed meanwhile."""
+    embedders = [model.layers[0] for model in models]
+    own = [embedder._func for embedder in embedders]
+    for embedder, function in zip(embedders, own):
+        embedder._func = _remembering(function)
+    try:
+        yield
+    finally:
+        for embedder, function in zip(embedders, own):
+            embedder._func = function
+
+
+def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    before: list[Doc] = []
+    made: Any = None
+
+    def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+        nonlocal before, made
+        if is_train:
+            return function(model, docs, is_train)
+        same = len(docs) == len(before) and all(map(operator.is_, docs, before))
+        if made is None or not same:
+            before, made = list(docs), function(model, docs, is_train)
+        return made
+
+    return forward
 
 
 def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:

@@ -369,8 +369,10 @@ class _Run:
             known = np.array([head if head is not None else -1 for head in found], dtype="int64")
             heads.append(known)
             relations.append([name or "" for name in names])
-            seen = [token.text not in self.ignore for token in example.predicted]
-            counted.append((known >= 0) & np.array(seen))
+            here = known >= 0
+            if self.ignore:
+                here &= [token.text not in self.ignore for token in example.predicted]
+            counted.append(here)
         return heads, relations, counted
 
     def _reference(
@@ -465,11 +467,8 @@ def _with_prediction(example: Example, doc: Doc) -> Example:
 
 
 def _spans_of(examples: Sequence[Example], key: str) -> Spans:
-    return {
-        d: list(example.predicted._.latent[key].spans)
-        for d, example in enumerate(examples)
-        if key in example.predicted._.latent
-    }
+    read = ((d, example.predicted._.latent.get(key)) for d, example in enumerate(examples))
+    return {d: annotation.spans for d, annotation in read if annotation is not None}
 
 
 def _whole(

@@ -104,12 +104,14 @@ def inspect_pipe(
     layers under its name with ``#2`` and so on.
 
     Each layer is read just before its component runs, so that it sees the sentences that the
-    component sees. The embedder therefore runs twice.
+    component sees.
 
     components: names, of all latent ones if None.
     annotate, threshold, alternatives: as of ``latent_encoder``.
     uncertainty: whether to give it for each span of each layer; the dictionaries are empty if not.
     """
+    from spacy_latent.models.inspection import embedding_once
+
     latent = latent_components(nlp, annotating=True)
     if components is not None:
         latent = {name: found for name, found in latent.items() if name in components}
@@ -119,11 +121,15 @@ def inspect_pipe(
         sure: list[Uncertainties] = [{} for _ in batch]
         for name, pipe in nlp.pipeline:
             found = latent.get(name)
-            read = [
-                (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
-                for key, node in (found.layers.items() if found else ())
-            ]
-            with _told(pipe, stored if found and found.own_kind is not None else {}):
+            layers = found.layers if found else {}
+            with (
+                embedding_once(layers.values()),
+                _told(pipe, stored if found and found.own_kind is not None else {}),
+            ):
+                read = [
+                    (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
+                    for key, node in layers.items()
+                ]
                 batch = list(_apply(pipe, batch))
             for key, structures, nats in read:
                 for doc, known, spans, values in zip(batch, sure, structures, nats, strict=True):

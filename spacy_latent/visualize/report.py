@@ -555,9 +555,9 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
 
 
 def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list[Any]:
-    if name not in doc._.latent:
+    annotation = doc._.latent.get(name)
+    if annotation is None:
         return [[], None, None, None]
-    annotation = doc._.latent[name]
     drawn = [[s.start, s.end, s.decoded.tolist(), _percents(s)] for s in annotation.spans]
     sure = assessment.uncertainties[d].get(name) or ()
     nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
