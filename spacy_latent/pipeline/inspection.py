@@ -74,6 +74,13 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     """That one of :func:`latent_components` alone, or all. Raises LatentError for none."""
     latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
+    learned = [name for name in latent_components(nlp, annotating=True) if name not in latent]
+    if component in learned or (learned and not latent):
+        raise LatentError(
+            f"The structures of {component or ', '.join(learned)} are not latent: they were "
+            "learned from annotated ones. 'spacy evaluate' scores them, 'spacy latent show' and "
+            "'spacy latent render' draw them."
+        )
     if component is not None and component not in latent:
         raise LatentError(
             f"The pipeline has no latent component {component!r}. Its components are {there}; "
@@ -82,8 +89,7 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     if not latent:
         raise LatentError(
             f"The pipeline has no latent structure. Its components are {there}. Train one with a "
-            "latent_encoder, a latent_textcat, a crf_ner, or spacy-latent.LatentTok2Vec.v1 inside "
-            "a component."
+            "latent_encoder, a latent_textcat, or spacy-latent.LatentTok2Vec.v1 inside a component."
         )
     return [component] if component else latent
 

@@ -24,7 +24,8 @@
   }
 
   // A doc: [words, gold label, predicted label, its probability, score, reference heads, layers].
-  // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents].
+  // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents],
+  // and of an alignment the start and the end of the other text.
   const words = (doc) => (typeof doc[0] === "string" ? (doc[0] ? doc[0].split(" ") : []) : doc[0]);
   const texts = new Map();
   function text(i) {
@@ -240,6 +241,34 @@
     return root;
   }
 
+  // ------------------------------------------------------------------ alignments
+
+  // Columns, not rows: lines stay short when the texts are long. As visualize/alignment_svg.py.
+  function drawAlignment(tokens, span) {
+    const own = tokens.slice(span[0], span[1]).map(visible), other = tokens.slice(span[4], span[5]).map(visible);
+    const widest = (texts) => Math.max(...texts.map((word) => ruler.measureText(word).width));
+    const row = 22, rows = Math.max(own.length, other.length);
+    const start = 12 + widest(own) + 8, end = start + Math.min(460, Math.max(150, rows * row / 2));
+    const width = end + 8 + widest(other) + 12, height = rows * row + 8;
+    const y = (i, texts) => 4 + (i + 0.5) * rows * row / texts.length;
+    const told = span[2].map(([i, j]) => own[i] + " ~ " + other[j]);
+    const root = svg("svg", { role: "img", "aria-label": told.join(", "), viewBox: `0 0 ${width} ${height}` });
+    root.dataset.width = width;
+    scale(root);
+    span[2].forEach(([i, j], k) => {
+      const group = svg("g", { class: "cell" }, svg("title", {}, told[k] + (span[3] ? ", " + span[3][k] + " %" : "")));
+      const from = y(i, own), to = y(j, other), middle = (start + end) / 2;
+      const line = svg("path", { class: "arc", d: `M${start},${from}C${middle},${from} ${middle},${to} ${end},${to}` });
+      // As probable as the pair, and never out of sight.
+      if (span[3]) line.style.opacity = 0.25 + 0.75 * span[3][k] / 100;
+      group.append(line);
+      root.append(group);
+    });
+    own.forEach((word, i) => root.append(svg("text", { x: start - 8, y: y(i, own) + 5, "text-anchor": "end" }, word)));
+    other.forEach((word, j) => root.append(svg("text", { x: end + 8, y: y(j, other) + 5 }, word)));
+    return root;
+  }
+
   // ------------------------------------------------------------------ marked text
 
   const percentOf = (span, i) => (span[3] ? span[3][i] + " %" : "");
@@ -284,7 +313,7 @@
   }
 
   const DRAW = { heads: drawHeads, arcs: drawGraph, spans: drawBrackets, items: drawItems, tags: drawTags,
-    segments: drawSegments };
+    segments: drawSegments, cells: drawAlignment };
 
   // ------------------------------------------------------------------ controls
 

@@ -558,7 +558,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     annotation = doc._.latent.get(name)
     if annotation is None:
         return [[], None, None, None]
-    drawn = [[s.start, s.end, s.decoded.tolist(), _percents(s)] for s in annotation.spans]
+    drawn = [[s.start, s.end, s.decoded.tolist(), _percents(s), *_other(s)] for s in annotation.spans]
     sure = assessment.uncertainties[d].get(name) or ()
     nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
     rows = [structures.structure_statistics(span) for span in annotation.spans]
@@ -575,6 +575,13 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
         None if depth is None else int(depth),
         agreement,
     ]
+
+
+def _other(span: SpanStructure) -> list[int]:
+    """Bounds of the text that this one is aligned with."""
+    if span.other_start is None or span.other_end is None:
+        return []
+    return [span.other_start, span.other_end]
 
 
 def _percents(span: SpanStructure) -> list[int] | None:
