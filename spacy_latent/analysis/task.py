@@ -215,8 +215,10 @@ def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, fl
     return float(value(counts.sum(0))), low, high
 
 
-def intervals(counts: Sequence[np.ndarray], seed: int = 0) -> list[tuple[float, float, float]]:
-    """Accuracies with their 95 % intervals, as :func:`interval`, from counts ``(D, 2)`` of the same
+def intervals(
+    counts: Sequence[np.ndarray], seed: int = 0, value: Value = accuracy
+) -> list[tuple[float, float, float]]:
+    """Scores with their 95 % intervals, as :func:`interval`, from counts ``(D, c)`` of the same
     texts; all by the same resamples."""
     both = np.stack(counts, 1)
     if not len(both):
@@ -224,11 +226,23 @@ def intervals(counts: Sequence[np.ndarray], seed: int = 0) -> list[tuple[float, 
     shape = both.shape[1:]
 
     def values(totals: np.ndarray) -> np.ndarray:
-        return accuracy(totals.reshape(len(totals), *shape))
+        return value(totals.reshape(len(totals), *shape))
 
     drawn = resampled(values, both.reshape(len(both), -1), seed)
-    middle = accuracy(both.sum(0))
+    middle = value(both.sum(0))
     return [(float(middle[i]), *_percentiles(drawn[:, i])) for i in range(len(counts))]
+
+
+def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson 1927). successes may be a proportion times trials."""
+    if not trials:
+        return 0.0, 1.0
+    z = 1.959964
+    share = successes / trials
+    middle = share + z * z / (2 * trials)
+    spread = z * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
+    scale = 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis import agreement as agreements
-from spacy_latent.analysis import structures, task
+from spacy_latent.analysis import (
+    attachments,
+    reference_tree,
+    structures,
+    task,
+    without_words,
+)
+from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
@@ -142,7 +149,8 @@ class _Run:
         )
         self.measures = task.find_measures(nlp, self.examples)
         self.counts = {m.name: m.counts(self.examples) for m in self.measures}
-        self.heads, self.relations, self.counted = self._references()
+        self.references = [reference_tree(example) for example in self.examples]
+        self.heads = [_predicted_heads(example) for example in self.examples]
 
     def _predict(
         self,
@@ -302,7 +310,15 @@ class _Run:
             heading = agreements.head_words([part for part, _ in pairs], trees)
             figures["flat_share"] = _flat_share(long)
         controls = {
-            d: [agreements.span_controls(kind, words[d][s.start : s.end], heading) for s in found]
+            d: [
+                agreements.span_controls(
+                    kind,
+                    words[d][s.start : s.end],
+                    heading,
+                    words[d][s.other_start : s.other_end] if s.other_start is not None else (),
+                )
+                for s in found
+            ]
             for d, found in spans.items()
         }
         figures["controls"] = _like_controls(kind, spans, controls)
@@ -351,30 +367,6 @@ class _Run:
 
     # ---------------------------------------------------------------- references
 
-    def _references(
-        self,
-    ) -> tuple[list[np.ndarray | None], list[list[str]], list[np.ndarray]]:
-        """Heads of the reference at the predicted tokens, their relations, and which count."""
-        heads: list[np.ndarray | None] = []
-        relations: list[list[str]] = []
-        counted: list[np.ndarray] = []
-        for example in self.examples:
-            size = len(example.predicted)
-            if not size or not example.reference.has_annotation("HEAD"):
-                heads.append(None)
-                relations.append([""] * size)
-                counted.append(np.zeros(size, dtype=bool))
-                continue
-            found, names = example.get_aligned_parse(projectivize=False)
-            known = np.array([head if head is not None else -1 for head in found], dtype="int64")
-            heads.append(known)
-            relations.append([name or "" for name in names])
-            here = known >= 0
-            if self.ignore:
-                here &= [token.text not in self.ignore for token in example.predicted]
-            counted.append(here)
-        return heads, relations, counted
-
     def _reference(
         self,
         kind: str,
@@ -383,8 +375,11 @@ class _Run:
         controls: dict[int, list[dict[str, np.ndarray]]],
         random: Spans | None,
     ) -> dict[str, Any] | None:
-        known = [d for d in spans if self.heads[d] is not None]
-        if kind not in ("heads", "spans") or not known:
+        if kind == "cells":
+            known = [d for d in spans if SURE in self.examples[d].reference._.latent]
+        else:
+            known = [d for d in spans if self.references[d] is not None]
+        if kind not in ("heads", "spans", "cells") or not known:
             return None
         names = list(next((c for d in known for c in controls[d]), {}))
         rows: dict[str, dict[int, Any]] = {key: {d: _whole(kind, spans[d]) for d in known}}
@@ -396,13 +391,19 @@ class _Run:
             rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
         if kind == "spans":
             return self._reference_brackets(known, rows)
-        gold = [self.heads[d] for d in known]
+        if kind == "cells":
+            return self._reference_links(known, rows)
+        references = [tree for d in known if (tree := self.references[d]) is not None]
+        counted = without_words(references, self.ignore)
         found = {
-            name: agreements.attachments(
-                [_doc_heads(heads[d], len(self.examples[d].predicted)) for d in known],
-                gold,  # type: ignore[arg-type]
-                [self.counted[d].tolist() for d in known],
-                [self.relations[d] for d in known],
+            name: attachments(
+                [
+                    tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
+                    for d, tree in zip(known, references)
+                ],
+                [tree.heads for tree in references],
+                counted,
+                [tree.labels for tree in references],
             )
             for name, heads in rows.items()
         }
@@ -430,6 +431,7 @@ class _Run:
         relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
         return {
             "key": "directed",
+            "of": "heads",
             "docs": len(known),
             "tokens": int(found[key].directed[:, 1].sum()),
             "rows": {
@@ -456,10 +458,34 @@ class _Run:
         found = task.intervals(counts, self.seed)
         return {
             "key": "brackets",
+            "of": "heads",
             "docs": len(gold),
             "tokens": sum(len(self.examples[d].predicted) for d in gold),
             "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
         }
+
+    def _reference_links(self, known: list[int], rows: dict[str, dict[int, Any]]) -> dict[str, Any]:
+        gold = {d: set(links_of(self.examples[d].reference, SURE) or ()) for d in known}
+        counts = [
+            np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
+            for own in rows.values()
+        ]
+        found = task.intervals(counts, self.seed, task.f_score)
+        return {
+            "key": "links",
+            "of": "alignments",
+            "docs": len(known),
+            "tokens": sum(len(self.examples[d].predicted) for d in known),
+            "rows": {name: {"links": list(row)} for name, row in zip(rows, found)},
+        }
+
+
+def _predicted_heads(example: Example) -> np.ndarray | None:
+    """Heads of the reference at the predicted tokens, −1 where they are not known."""
+    if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
+        return None
+    found, _ = example.get_aligned_parse(projectivize=False)
+    return np.array([-1 if head is None else head for head in found], dtype="int64")
 
 
 def _with_prediction(example: Example, doc: Doc) -> Example:
@@ -474,18 +500,19 @@ def _spans_of(examples: Sequence[Example], key: str) -> Spans:
 def _whole(
     kind: str, spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None = None
 ) -> Any:
-    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets a
-    set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
+    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets and
+    links a set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
     if kind == "heads":
         heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
         return [(s.start, own + s.start) for s, own in zip(spans, heads)]
     found: set[tuple[int, int]] = set()
     for i, span in enumerate(spans):
-        brackets = span.decoded if others is None else others[i]
+        parts = span.decoded if others is None else others[i]
+        second = span.start if span.other_start is None else span.other_start
         found |= {
-            (int(a) + span.start, int(b) + span.start)
-            for a, b in np.asarray(brackets).reshape(-1, 2)
-            if b > a
+            (int(a) + span.start, int(b) + second)
+            for a, b in np.asarray(parts).reshape(-1, 2)
+            if kind == "cells" or b > a
         }
     return found
 

@@ -10,8 +10,8 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_latent.analysis.calibration import entity_calibration_error, expected_calibration_error
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.calibration import entity_calibration_error, expected_calibration_error
 from spacy_latent.errors import LatentError
 
 
