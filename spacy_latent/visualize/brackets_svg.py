@@ -9,7 +9,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
-from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.picture import Picture, folded
 from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
@@ -76,7 +76,8 @@ def draw_brackets(
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
     description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
-    return Picture("".join(content), title, description, (across, down), caption, weight)
+    picture = Picture("".join(content), title, description, (across, down), caption, weight)
+    return folded(picture, edges[1:], look)
 
 
 def _bracket(

@@ -36,7 +36,8 @@ class Look:
     threshold: draw all parts at least this probable, beside those of the best structure.
     alternatives: draw up to this many of the stored alternative structures, side by side.
     probabilities: write probabilities beside the parts, where there is room.
-    fold: width in pixels after which tags, and highlights in an SVG, go on in a new row.
+    fold: width in pixels after which tags, highlights in an SVG, and trees and brackets over more
+        than 60 words go on in a new row.
     compact: words closer to each other.
     color, bg: of the text and of the ground; those of the reader's light or dark scheme if None.
     font: as in CSS.

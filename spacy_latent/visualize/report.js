@@ -135,12 +135,13 @@
 
   function drawArcs(tokens, span, arcs, below) {
     const own = tokens.slice(span[0], span[1]).map(visible);
-    const middles = [];
+    const middles = [], ends = [];
     let x = 12;
     for (const word of own) {
       const width = Math.max(24, ruler.measureText(word).width + 4);
       middles.push(x + width / 2);
       x += width + 14;
+      ends.push(x);
     }
     const up = levels(arcs), down = levels(below);
     const step = (count) => (count > 12 ? 12 * 15 / count : 15);
@@ -158,7 +159,7 @@
     for (const arc of below) {
       root.append(drawArc({ ...arc, gold: true }, middles, bottom, 1, step(down), height - bottom - 4, own));
     }
-    return root;
+    return folded(root, ends, height);
   }
 
   // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
@@ -202,6 +203,29 @@
     return group;
   }
 
+  // Rows of a long text: what crosses the end of one runs on in the next. As visualize/picture.py.
+  const LONG = 60, FOLD = 900;
+  function folded(drawn, ends, height) {
+    if (ends.length <= LONG) return drawn;
+    const rows = html("div", { class: "rows" });
+    let start = 0, last = 0;
+    const cut = (end) => {
+      const row = drawn.cloneNode(true);
+      row.setAttribute("viewBox", `${start} 0 ${end - start} ${height}`);
+      row.dataset.width = end - start;
+      if (start) row.setAttribute("aria-hidden", "true");
+      scale(row);
+      rows.append(row);
+      start = end;
+    };
+    for (const end of ends) {
+      if (end - start > FOLD && last > start) cut(last);
+      last = end;
+    }
+    cut(Number(drawn.dataset.width));
+    return rows;
+  }
+
   function scale(drawn) {
     drawn.style.width = drawn.dataset.width * state.zoom + "px";
     drawn.style.maxWidth = "none";
@@ -238,7 +262,7 @@
       group.append(svg("path", { class: "arc", d: `M${left},${y + 7}V${y}H${right}V${y + 7}` }));
       root.append(group);
     }
-    return root;
+    return folded(root, edges.slice(1), base + 24);
   }
 
   // ------------------------------------------------------------------ alignments

@@ -10,7 +10,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
-from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.picture import Picture, folded
 from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
@@ -74,7 +74,7 @@ def draw_tree(
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
-    return Picture(
+    picture = Picture(
         "".join(content),
         title,
         _description(words, arcs, below),
@@ -83,6 +83,7 @@ def draw_tree(
         weight,
         top,
     )
+    return folded(picture, columns.ends, look)
 
 
 class _Side:
@@ -200,6 +201,7 @@ class _Columns:
         self.look = look
         self.spacing: list[float] = []
         self.centers: list[float] = []
+        self.ends: list[float] = []
         x = look.offset_x
         for i, word in enumerate(words):
             most = max(len(side.ports.get(i, ())) for side in sides)
@@ -211,6 +213,7 @@ class _Columns:
             self.spacing.append(spacing)
             self.centers.append(x + across / 2)
             x += across
+            self.ends.append(x)
         self.across = x + look.offset_x
         if look.rtl:
             self.centers = [self.across - center for center in self.centers]

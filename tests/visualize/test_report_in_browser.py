@@ -214,6 +214,21 @@ def test_alignments_are_drawn_between_two_texts(driver: Any, opened: Callable[..
     assert driver.get_log("browser") == []
 
 
+def test_long_sentences_are_drawn_in_rows(
+    driver: Any, opened: Callable[..., Any], nlp: Language
+) -> None:
+    words = [f"word{i}" for i in range(90)]
+    opened([Example(Doc(nlp.vocab, words=words), Doc(nlp.vocab, words=words))])
+    boxes = script(
+        driver,
+        "[...document.querySelectorAll('.card .rows svg')].map(n => n.getAttribute('viewBox'))",
+    )
+    pieces = [tuple(map(float, box.split())) for box in boxes]
+    assert len(pieces) > 3 and all(piece[2] <= 900 for piece in pieces)
+    assert all(a[0] + a[2] == pytest.approx(b[0]) for a, b in zip(pieces, pieces[1:]))
+    assert driver.get_log("browser") == []
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_nothing_sticks_out(
     driver: Any, opened: Callable[..., Any], nlp: Language, width: int
