@@ -293,21 +293,33 @@ class CrfEntityRecognizer(StoredComponent):
         """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
         docs."""
         losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
-        examples = [example for example in examples if len(example.predicted)]
         self._add_preset_labels(examples)
+        self._learn(examples, self.get_loss, drop, sgd, losses)
+        return losses
+
+    def _learn(
+        self,
+        examples: Sequence[Example],
+        measure: Callable[[Sequence[Example], Any], tuple[float, Any]],
+        drop: float,
+        sgd: Optimizer | None,
+        losses: dict[str, float],
+    ) -> None:
+        """One step. measure: gives the loss and the gradient of the scores of examples that are not
+        empty."""
+        losses.setdefault(self.name, 0.0)
+        examples = [example for example in examples if len(example.predicted)]
         if not examples or not self.labels:
-            return losses
+            return
         set_dropout_rate(self.model, drop)
         found, backprop = self.model.begin_update([example.predicted for example in examples])
-        loss, gradient = self.get_loss(examples, found)
+        loss, gradient = measure(examples, found)
         backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
-        return losses
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
         """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
@@ -403,23 +415,18 @@ class CrfEntityRecognizer(StoredComponent):
         from spacy_latent.models.tag_losses import rehearsal_gradient
 
         losses = {} if losses is None else losses
-        if self._rehearsal_model is None:
+        before = self._rehearsal_model
+        if before is None:
             return losses
-        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.rehearse")
-        docs = [example.predicted for example in examples if len(example.predicted)]
-        if not docs or not self.labels:
-            return losses
-        set_dropout_rate(self.model, drop)
-        teacher = self._rehearsal_model.predict(docs)
-        found, backprop = self.model.begin_update(docs)
-        sizes = [len(doc) for doc in docs]
-        loss, gradient = rehearsal_gradient(found, teacher, self.tags, sizes)
-        backprop(gradient)
-        if sgd is not None:
-            self.finish_update(sgd)
-        losses[self.name] += loss
+
+        def measure(batch: Sequence[Example], found: Any) -> tuple[float, Any]:
+            docs = [example.predicted for example in batch]
+            sizes = [len(doc) for doc in docs]
+            return rehearsal_gradient(found, before.predict(docs), self.tags, sizes)
+
+        self._learn(examples, measure, drop, sgd, losses)
         return losses
 
 

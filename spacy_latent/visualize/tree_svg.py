@@ -25,6 +25,8 @@ STEP = (4.0, 22.0)
 STEP_WITH_LABELS = 13
 CORNER = 8
 DESCRIBED = 40
+# As displaCy's words over which arcs are.
+TOKEN = "displacy-token displacy-word sl-ink"
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,7 @@ def draw_tree(
         *below_words.draw(columns, look, top + LINE, 1, words),
     ]
     for i, word in enumerate(words):
-        attributes = {
-            "class": "displacy-token displacy-word sl-ink",
-            "fill": look.color or light("ink"),
-            "x": columns.centers[i],
-            "y": top + WORD,
-            "text-anchor": "middle",
-            "direction": look.direction,
-        }
+        attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
@@ -215,8 +210,7 @@ class _Columns:
             x += across
             self.ends.append(x)
         self.across = x + look.offset_x
-        if look.rtl:
-            self.centers = [self.across - center for center in self.centers]
+        self.centers = [look.x(center, self.across) for center in self.centers]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
         found = side.ports[word]
