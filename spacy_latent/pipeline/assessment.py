@@ -39,6 +39,8 @@ Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 # Random structures are drawn so often that about this many texts have one.
 DRAWN = 1000
 MOST_DRAWS = 5
+# Bytes of vectors that are kept from run to run.
+VECTORS = 256e6
 # Of shorter spans nearly all structures look alike.
 LONG_ENOUGH = 4
 
@@ -133,6 +135,8 @@ class _Run:
         batch_size: int | None,
         progress: Progress,
     ) -> None:
+        from spacy_latent.models.inspection import KeptVectors
+
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
@@ -142,10 +146,12 @@ class _Run:
         self.seed = seed
         self.batch_size = batch_size
         self.progress = progress
+        # What the embedders say is the same with other structures above them.
+        self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
         # Runs start from here; a processed doc is none to predict on.
         self.raw = [example.predicted.copy() for example in examples]
         self.examples, self.uncertainties = self._predict(
-            nlp, examples, "Predicting", self.components, uncertainty=True
+            nlp, examples, "Predicting", self.components, uncertainty=True, kept=self.kept
         )
         self.measures = task.find_measures(nlp, self.examples)
         self.counts = {m.name: m.counts(self.examples) for m in self.measures}
@@ -233,6 +239,7 @@ class _Run:
                     f"Random structures in {name}",
                     [name],
                     annotate="map",
+                    kept={name: self.kept[name]},
                 )
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
@@ -248,7 +255,12 @@ class _Run:
         if mixed and self.measures:
             with substitute_structures([pipe.model], "best", self.seed):
                 examples, _ = self._predict(
-                    self.nlp, self.examples, f"Best structures in {name}", [], annotate="none"
+                    self.nlp,
+                    self.examples,
+                    f"Best structures in {name}",
+                    [],
+                    annotate="none",
+                    kept={name: self.kept[name]},
                 )
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:

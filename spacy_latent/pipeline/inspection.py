@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from spacy.language import Language
@@ -16,7 +16,7 @@ from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
-    from spacy_latent.models.inspection import Uncertainty
+    from spacy_latent.models.inspection import KeptVectors, Uncertainty
 
 Uncertainties = dict[str, list["Uncertainty"]]
 
@@ -104,6 +104,7 @@ def inspect_pipe(
     threshold: float = 0.01,
     alternatives: int = 0,
     uncertainty: bool = False,
+    kept: Mapping[str, KeptVectors] | None = None,
 ) -> Iterator[tuple[Doc, Uncertainties]]:
     """As ``nlp.pipe`` over docs that were made but not processed, and ``doc._.latent`` holds the
     structures of every latent layer, whatever the config stores: those of a component's further
@@ -115,26 +116,30 @@ def inspect_pipe(
     components: names, of all latent ones if None.
     annotate, threshold, alternatives: as of ``latent_encoder``.
     uncertainty: whether to give it for each span of each layer; the dictionaries are empty if not.
+    kept: by name of the component, what its embedders gave in other runs over the same docs in the
+        same batches, in which nothing below them was otherwise; that of this run is added.
     """
-    from spacy_latent.models.inspection import embedding_once
+    from spacy_latent.models.inspection import KeptVectors, embedding_once
 
-    latent = latent_components(nlp, annotating=True)
-    if components is not None:
-        latent = {name: found for name, found in latent.items() if name in components}
+    everything = latent_components(nlp, annotating=True)
+    chosen = set(everything) if components is None else set(components)
     stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
     stream = iter(docs)
-    while batch := list(islice(stream, batch_size or nlp.batch_size)):
+    for number in count():
+        batch = list(islice(stream, batch_size or nlp.batch_size))
+        if not batch:
+            return
         sure: list[Uncertainties] = [{} for _ in batch]
         for name, pipe in nlp.pipeline:
-            found = latent.get(name)
+            found = everything.get(name)
             layers = found.layers if found else {}
-            with (
-                embedding_once(layers.values()),
-                _told(pipe, stored if found and found.own_kind is not None else {}),
-            ):
+            told = stored if found and found.own_kind is not None and name in chosen else {}
+            store = (kept or {}).get(name) or KeptVectors()
+            with embedding_once(layers.values(), batch, store, number), _told(pipe, told):
                 read = [
                     (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
                     for key, node in layers.items()
+                    if name in chosen
                 ]
                 batch = list(_apply(pipe, batch))
             for key, structures, nats in read:
