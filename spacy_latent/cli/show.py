@@ -38,6 +38,7 @@ def show_cli(
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
+    from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
@@ -46,6 +47,12 @@ def show_cli(
     lines = sys.stdin if text == STDIN else [text]
     texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
+    if reads_pairs(nlp):
+        msg.fail(
+            "The pipeline reads pairs of texts, and here is one",
+            "Draw the pairs of a file with 'spacy latent render MODEL FILE PAGE'.",
+            exits=1,
+        )
     try:
         kinds = stored_kinds(nlp)
         for doc in annotated(nlp, texts, component, threshold, alternatives):

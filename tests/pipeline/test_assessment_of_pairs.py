@@ -102,6 +102,16 @@ def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "nearest same word" in result.output
 
 
+def test_pairs_are_drawn_and_one_text_is_refused(saved: Path, tmp_path: Path) -> None:
+    model, page = str(saved / "model"), tmp_path / "page.html"
+    command = ["latent", "render", model, str(saved / "dev.jsonl"), str(page)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert page.read_text(encoding="utf8").count("<svg") == len(ROWS)
+    result = CliRunner().invoke(app, ["latent", "show", model, "the dog runs"])
+    assert result.exit_code == 1 and "pairs of texts" in result.output
+
+
 @pytest.mark.parametrize("component", [None, "crf_ner"])
 def test_entities_are_not_latent(component: str | None) -> None:
     nlp = spacy.blank("en")
