@@ -51,11 +51,13 @@ class StoredComponent(TrainablePipe):
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
         """Raises LatentError where the directory is not complete, or the weights are not those of
         such a component."""
-        if not (Path(path) / "model").exists() and "model" not in exclude:
-            raise LatentError(
-                f"{self.name}: {path} has no file 'model', so the pipeline on disk is incomplete. "
-                "Copy or save the whole directory again."
-            )
+        # Without its cfg a component would have no labels, and find nothing.
+        for file in ("model", "cfg"):
+            if not (Path(path) / file).exists() and file not in exclude:
+                raise LatentError(
+                    f"{self.name}: {path} has no file {file!r}, so the pipeline on disk is "
+                    "incomplete. Copy or save the whole directory again."
+                )
         with self._loading(str(path)):
             return super().from_disk(path, exclude=exclude)
 

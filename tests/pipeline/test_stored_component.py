@@ -118,6 +118,8 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(LatentError, match="cut short"):
         spacy.load(tmp_path)
-    weights.unlink()
-    with pytest.raises(LatentError, match="incomplete"):
-        spacy.load(tmp_path)
+    for file in ("model", "cfg"):
+        (tmp_path / name / file).unlink()
+        with pytest.raises(LatentError, match=f"no file '{file}'.*incomplete"):
+            spacy.load(tmp_path)
+        (tmp_path / name / file).touch()
