@@ -127,12 +127,15 @@ def _shown(share: float, low: float, high: float) -> str:
 
 
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
-    """Shares under the name of what counts, intervals under that and ", 95 %"."""
+    """Shares under the name of what counts, intervals under that and ", 95 %"; null where nothing
+    counts."""
+    from spacy_latent.pipeline.assessment import plain
+
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
         found[name] = {way: share for way, (share, _, _) in row.items()}
         found[name] |= {f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()}
-    return found
+    return {name: plain(row) for name, row in found.items()}
 
 
 if __name__ == "__main__":

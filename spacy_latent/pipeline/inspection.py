@@ -75,7 +75,7 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
     learned = [name for name in latent_components(nlp, annotating=True) if name not in latent]
-    if component in learned or (learned and not latent):
+    if component in learned or (component is None and learned and not latent):
         raise LatentError(
             f"The structures of {component or ', '.join(learned)} are not latent: they were "
             "learned from annotated ones. 'spacy evaluate' scores them, 'spacy latent show' and "

@@ -90,3 +90,12 @@ def test_what_is_not_there_is_named(files: Path):
     assert result.exit_code == 1 and "no heads" in result.output
     result = run(files / "other.spacy", files / "both" / "model-best")
     assert result.exit_code == 1 and "other.spacy" in result.output
+
+
+def test_where_nothing_counts_there_is_no_figure(files: Path) -> None:
+    vocab = spacy.blank("en").vocab
+    DocBin(docs=[Doc(vocab, words=["!"], heads=[0], deps=["punct"])]).to_disk(files / "mark.spacy")
+    metrics = files / "mark.json"
+    result = run(files / "mark.spacy", files / "both" / "model-best", "--metrics", metrics)
+    assert result.exit_code == 0, result.output
+    assert shares(srsly.read_json(metrics)["both: latent_encoder"]) == [None, 1.0]

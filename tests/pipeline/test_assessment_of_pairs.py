@@ -118,3 +118,10 @@ def test_entities_are_not_latent(component: str | None) -> None:
     nlp.add_pipe("crf_ner")
     with pytest.raises(LatentError, match=r"crf_ner are not latent.*spacy evaluate"):
         choose_components(nlp, component)
+
+
+def test_a_name_that_is_not_there_is_not_called_learned() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    with pytest.raises(LatentError, match=r"no latent component 'ner'.*are crf_ner"):
+        choose_components(nlp, "ner")
