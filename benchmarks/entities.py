@@ -25,7 +25,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
 from benchmarks.sections import write_section
-from spacy_latent.calibration import entity_calibration_error
+from spacy_latent.analysis.calibration import entity_calibration_error
 
 ROUNDS = 7
 

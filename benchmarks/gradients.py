@@ -31,7 +31,7 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.util import load_config, registry
-from thinc.api import Adam, fix_random_seed
+from thinc.api import Adam, Model, fix_random_seed
 from torch import Tensor
 
 from benchmarks.sections import write_section
@@ -109,15 +109,28 @@ def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]
 def gradients(nlp: Language, batch: list[Example], estimator: Estimator, count: int) -> Tensor:
     """``(count, numbers)``: of the loss, with respect to the scores of all arcs."""
     (name,) = nlp.pipe_names
-    layer = latent_layer(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
+    pipe: Any = nlp.get_pipe(name)
+    layer = latent_layer(pipe.model)
     found = []
     for _ in range(count):
         with replaced(layer, estimator) as seen:
-            nlp.update([Example(e.reference.copy(), e.reference) for e in batch], sgd=None)
+            # False, since None is the optimizer of the config.
+            update = [Example(e.reference.copy(), e.reference) for e in batch]
+            nlp.update(update, sgd=False)  # type: ignore[arg-type]
         found.append(torch.cat([_of(scores) for scores in seen]))
-        for parameter in layer.parameters():
-            parameter.grad = None
+        forget_gradients(pipe.model)
     return torch.stack(found).double().nan_to_num()
+
+
+def forget_gradients(model: Model) -> None:
+    """Those of all weights, so that the next step is as if nothing had been measured."""
+    for node in model.walk():
+        for shim in node.shims:
+            for parameter in shim.module.parameters():
+                parameter.grad = None
+        for name in node.param_names:
+            if node.has_grad(name):
+                node.get_grad(name).fill(0)
 
 
 def _of(scores: Tensor) -> Tensor:

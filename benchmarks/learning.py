@@ -79,7 +79,13 @@ GROUPS = {
     "systems": Group(
         "Learning: systems of the literature",
         ("listops-data", "sentiment-data", "ner-data", "pairs-snli-data", "tree-data"),
-        {**ACCURACY, "spans F1": "brackets", "attachment": "attachment", "entity F1": "ents_f"},
+        {
+            **ACCURACY,
+            "spans F1": "brackets",
+            "attachment": "attachment",
+            "entity F1": "ents_f",
+            "of the parser": "dep_uas",
+        },
         (
             Entry("listops_spinn", "SPINN, given transitions", LISTOPS),
             Entry("listops_reinforce_shift_reduce", "RL-SPINN", LISTOPS),
@@ -135,7 +141,7 @@ GROUPS = {
     "alignments": Group(
         "Learning: paraphrases and their alignments",
         ("pairs-alignment-data",),
-        {"macro F1": "cats_macro_f", "alignment F1": "latent_alignment_f"},
+        {"macro F1": "cats_macro_f", "alignment F1": "latent_align_f"},
         (
             Entry("pairs_alignment_one_to_one"),
             Entry("pairs_alignment_monotone"),

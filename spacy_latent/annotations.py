@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import compress
 from typing import Any
 
 import numpy as np
+from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span, SpanGroup
 
 from spacy_latent.errors import LatentError
@@ -47,6 +49,7 @@ class SpanStructure:
         with a label.
     entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
         float32, or None.
+    given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.
     other_start, other_end: token offsets in the doc of the text that this span is aligned with;
         None but for "cells".
     """
@@ -63,6 +66,7 @@ class SpanStructure:
     entity_probabilities: np.ndarray | None = None
     other_start: int | None = None
     other_end: int | None = None
+    given: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -98,12 +102,14 @@ class Bracket:
 @dataclass(frozen=True)
 class Entity:
     """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
-    label; 1 where none is stored."""
+    label; 1 where none is stored. given: whether it was on the doc before, and the component had no
+    say in it."""
 
     start: int
     end: int
     label: str
     probability: float
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,11 +218,15 @@ class LatentAnnotation:
                     continue
                 tags, weight = span.alternatives[alternative]
                 probabilities = None
+            given = set()
+            if span.given is not None:
+                given = set(compress(entities_of(span.decoded, span.labels), span.given))
             for i, (start, end, label) in enumerate(entities_of(tags, span.labels)):
                 p = 1.0 if alternative is None else weight
                 if probabilities is not None:
                     p = float(probabilities[i])
-                found.append(Entity(span.start + start, span.start + end, label, p))
+                here = (start, end, label) in given
+                found.append(Entity(span.start + start, span.start + end, label, p, here))
         return found
 
     def brackets(
@@ -502,6 +512,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
             record["labels"] = list(span.labels)
         if span.entity_probabilities is not None:
             record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
+        if span.given is not None and span.given.any():
+            record["given"] = np.array(span.given, dtype="bool")
         if span.alternatives:
             record["alternatives"] = [
                 [np.array(decoded, dtype="int32"), float(weight)]
@@ -547,8 +559,10 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:
         return {}
-    starts = {token.idx: token.i for token in doc}
-    ends = {token.idx + len(token): token.i + 1 for token in doc}
+    # Not over the tokens: it would make an object of each.
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
+    starts = {place: i for i, place in enumerate(idx.tolist())}
+    ends = {place: i for i, place in enumerate((idx + length).tolist(), 1)}
     found: dict[str, list[SpanStructure]] = {}
     for key in keys:
         if key[2] == key[3]:
@@ -581,6 +595,7 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     record.get("entity_probabilities"),
                     other_start,
                     other_end,
+                    record.get("given"),
                 )
             )
     return found

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from spacy.util import load_config
 
 from benchmarks import learning
 
@@ -36,6 +37,19 @@ def test_the_model_comes_before_its_controls():
     assert learning.of_listops({"accuracy": 0.8, **trees})["attachment"] == 0.9
     spans = {"brackets": {"model": 0.7, "left": 0.2}}
     assert learning.of_listops({"accuracy": 0.8, **spans})["brackets"] == 0.7
+
+
+@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+def test_every_column_and_every_row_has_figures(group):
+    """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
+    kept = {}
+    for entry in group.entries:
+        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        kept[entry] = set(config["training"]["score_weights"])
+        if entry.listops is not None:
+            kept[entry] = {"cats_micro_f", "brackets", "attachment"}
+        assert kept[entry] & set(group.figures.values()), entry
+    assert set(group.figures.values()) <= set().union(*kept.values())
 
 
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)

@@ -1,14 +1,15 @@
-"""Agreement of structures with reference heads and with those of other models."""
+"""Agreement of structures with controls, with brackets of reference heads, and with those of other
+models."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS
 from spacy_latent.analysis.structures import own_heads
 from spacy_latent.analysis.trees import (
     BINARY_CONTROLS,
@@ -30,62 +31,6 @@ TREE_CONTROLS = {
 }
 NEAREST = "nearest"
 RANDOM = "random"
-
-
-@dataclass
-class Attachments:
-    """Counts for each of D texts.
-
-    directed: ``(D, 2)``, tokens with the head of the reference, tokens. undirected: ``(D, 2)``,
-    arcs of the reference that are there in one direction or the other, arcs.
-    relations: for each relation of the reference the counts over all texts: tokens, directed,
-    arcs, undirected. A root has no arc.
-    """
-
-    directed: np.ndarray
-    undirected: np.ndarray
-    relations: dict[str, tuple[int, int, int, int]]
-
-
-def attachments(
-    predicted: Sequence[Heads],
-    reference: Sequence[Heads],
-    counted: Sequence[Sequence[bool]] | None = None,
-    relations: Sequence[Sequence[str]] | None = None,
-) -> Attachments:
-    """Compare trees with those of the reference, both as heads, a root being its own.
-
-    counted: for each tree which tokens count; all by default. relations: names for each token.
-    """
-    directed, undirected = [], []
-    by_relation: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for d, (own, gold) in enumerate(zip(predicted, reference, strict=True)):
-        if len(own) != len(gold):
-            raise LatentError(
-                f"A tree of {len(own)} tokens is compared with a reference of {len(gold)}."
-            )
-        ours, theirs = np.asarray(own, dtype="int64"), np.asarray(gold, dtype="int64")
-        token = np.arange(len(ours))
-        known = np.ones(len(ours), bool) if counted is None else np.asarray(counted[d], bool)
-        same = (ours == theirs) & known
-        is_arc = (theirs != token) & known
-        # theirs may lie outside where a token does not count.
-        inside = np.where(is_arc, theirs, 0)
-        either = is_arc & ((ours == theirs) | (ours[inside] == token)) if len(ours) else same
-        directed.append((same.sum(), known.sum()))
-        undirected.append((either.sum(), is_arc.sum()))
-        if relations is not None:
-            for i in np.flatnonzero(known).tolist():
-                row = by_relation[relations[d][i]]
-                row[0] += 1
-                row[1] += int(same[i])
-                row[2] += int(is_arc[i])
-                row[3] += int(either[i])
-    return Attachments(
-        np.array(directed, dtype="float64").reshape(-1, 2),
-        np.array(undirected, dtype="float64").reshape(-1, 2),
-        {name: (row[0], row[1], row[2], row[3]) for name, row in by_relation.items()},
-    )
 
 
 def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> frozenset[str]:
@@ -113,10 +58,13 @@ def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int
 
 
 def span_controls(
-    kind: str, words: Sequence[str], heading: frozenset[str]
+    kind: str, words: Sequence[str], heading: frozenset[str], other: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
     """Structures of one span that look at no model: heads as ``own_heads`` for kind "heads", first
-    and last tokens of brackets for "spans"; nothing for others."""
+    and last tokens of brackets for "spans", pairs of words for "cells"; nothing for others.
+
+    other: words of the text that an alignment is with.
+    """
     rng = random.Random(0)
     if kind == "heads":
         made = {name: control(words, rng) for name, control in TREE_CONTROLS.items()}
@@ -129,6 +77,9 @@ def span_controls(
             name: np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
             for name, spans in brackets.items()
         }
+    if kind == "cells":
+        links = {name: control(words, other) for name, control in ALIGNMENT_CONTROLS.items()}
+        return {name: np.array(cells).reshape(-1, 2) for name, cells in links.items()}
     return {}
 
 
@@ -222,9 +173,7 @@ __all__ = [
     "NEAREST",
     "RANDOM",
     "TREE_CONTROLS",
-    "Attachments",
     "agreement",
-    "attachments",
     "common_parts",
     "head_words",
     "nearest_head_word",

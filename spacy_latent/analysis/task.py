@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -188,14 +189,22 @@ def resampled(
 ) -> np.ndarray:
     """``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts, with
     replacement (Efron 1979). counts: ``(D, c)``."""
+    weights = _weights(len(counts), seed)
+    parts = [values(weights[i : i + CHUNK] @ counts) for i in range(0, ROUNDS, CHUNK)]
+    return np.concatenate(parts)
+
+
+# Every interval of a report is of the same texts.
+@lru_cache(maxsize=1)
+def _weights(size: int, seed: int) -> np.ndarray:
+    """How often each text is drawn in each resample, ``(ROUNDS, size)``; on average once."""
     rng = np.random.default_rng(seed)
-    size = len(counts)
-    found = []
+    weights = np.empty((ROUNDS, size), dtype="uint8")
     for start in range(0, ROUNDS, CHUNK):
         rounds = min(CHUNK, ROUNDS - start)
-        weights = rng.multinomial(size, np.full(size, 1 / size), size=rounds)
-        found.append(values(weights @ counts))
-    return np.concatenate(found)
+        drawn = rng.multinomial(size, np.full(size, 1 / size), size=rounds)
+        weights[start : start + rounds] = np.minimum(drawn, 255)
+    return weights
 
 
 def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
@@ -206,8 +215,10 @@ def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, fl
     return float(value(counts.sum(0))), low, high
 
 
-def intervals(counts: Sequence[np.ndarray], seed: int = 0) -> list[tuple[float, float, float]]:
-    """Accuracies with their 95 % intervals, as :func:`interval`, from counts ``(D, 2)`` of the same
+def intervals(
+    counts: Sequence[np.ndarray], seed: int = 0, value: Value = accuracy
+) -> list[tuple[float, float, float]]:
+    """Scores with their 95 % intervals, as :func:`interval`, from counts ``(D, c)`` of the same
     texts; all by the same resamples."""
     both = np.stack(counts, 1)
     if not len(both):
@@ -215,11 +226,23 @@ def intervals(counts: Sequence[np.ndarray], seed: int = 0) -> list[tuple[float, 
     shape = both.shape[1:]
 
     def values(totals: np.ndarray) -> np.ndarray:
-        return accuracy(totals.reshape(len(totals), *shape))
+        return value(totals.reshape(len(totals), *shape))
 
     drawn = resampled(values, both.reshape(len(both), -1), seed)
-    middle = accuracy(both.sum(0))
+    middle = value(both.sum(0))
     return [(float(middle[i]), *_percentiles(drawn[:, i])) for i in range(len(counts))]
+
+
+def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson 1927). successes may be a proportion times trials."""
+    if not trials:
+        return 0.0, 1.0
+    z = 1.959964
+    share = successes / trials
+    middle = share + z * z / (2 * trials)
+    spread = z * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
+    scale = 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 @dataclass(frozen=True)

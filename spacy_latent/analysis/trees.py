@@ -1,4 +1,4 @@
-"""What a tree looks like, and how much of a reference tree it holds.
+"""What a tree looks like, and trees that look at no model, as controls.
 
 Trees are arrays of heads as ``LatentAnnotation.heads`` and ``token.head`` have them: the index of
 each token's head, a root being its own head.
@@ -7,18 +7,12 @@ each token's head, a root being its own head.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spacy_latent.errors import LatentError
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 Heads = Sequence[int] | np.ndarray
 
@@ -58,41 +52,6 @@ def tree_statistics(heads: Heads) -> TreeStatistics:
         root_share=float((~is_arc).mean()),
         arc_length=float(np.abs(arcs - own[is_arc]).mean()) if len(arcs) else 0.0,
     )
-
-
-def attachment(
-    predicted: Iterable[Heads],
-    reference: Iterable[Heads],
-    counted: Iterable[Sequence[bool]] | None = None,
-) -> float:
-    """Unlabelled attachment: share of tokens with the head of the reference, 0 to 1.
-
-    counted: for each tree, which tokens count; all by default. NaN where none does.
-    """
-    right = total = 0
-    masks: Iterable[Any] = repeat(None) if counted is None else counted
-    for own, gold, mask in zip(predicted, reference, masks):
-        if len(own) != len(gold):
-            raise LatentError(
-                f"A tree of {len(own)} tokens is compared with a reference of {len(gold)}."
-            )
-        same = np.asarray(own) == np.asarray(gold)
-        chosen = same if mask is None else same[np.asarray(mask, dtype=bool)]
-        right += int(chosen.sum())
-        total += len(chosen)
-    return right / total if total else float("nan")
-
-
-def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson 1927). successes may be a proportion times trials."""
-    if not trials:
-        return 0.0, 1.0
-    z = 1.959964
-    share = successes / trials
-    middle = share + z * z / (2 * trials)
-    spread = z * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
-    scale = 1 + z * z / trials
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def previous_token(words: Sequence[str], rng: random.Random) -> list[int]:
@@ -174,6 +133,18 @@ CONTROLS: dict[str, Control] = {
 }
 
 
+def control_trees(
+    sentences: Iterable[Sequence[str]], controls: Mapping[str, Control] = CONTROLS, seed: int = 0
+) -> dict[str, list[list[int]]]:
+    """Those of every text by each control, by the name of it."""
+    words = list(sentences)
+    found = {}
+    for name, control in controls.items():
+        rng = random.Random(seed)
+        found[name] = [control(sentence, rng) for sentence in words]
+    return found
+
+
 Brackets = Iterable[tuple[int, int]]
 
 
@@ -225,89 +196,3 @@ BINARY_CONTROLS: dict[str, Callable[[Sequence[str], random.Random], list[tuple[i
     "balanced": halved,
     "random merges": random_merges,
 }
-
-
-def score_attachment(
-    examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: Any
-) -> dict[str, float]:
-    """Attachment of what ``component`` annotated to the heads of the reference.
-
-    ignore: texts of tokens that ``latent_uas_part`` leaves out; it is there if there are any.
-    RETURNS: ``latent_uas`` and ``latent_uas_part``, 0 to 1. Nothing where no example has reference
-        heads and a latent tree.
-    """
-    predicted, reference, counted = [], [], []
-    for example in examples:
-        annotation = example.predicted._.latent.get(component)
-        if annotation is None or not example.reference.has_annotation("HEAD"):
-            continue
-        predicted.append(annotation.heads)
-        reference.append([token.head.i for token in example.reference])
-        counted.append([token.text not in ignore for token in example.reference])
-    if not predicted:
-        return {}
-    scores = {"latent_uas": attachment(predicted, reference)}
-    if ignore:
-        scores["latent_uas_part"] = attachment(predicted, reference, counted)
-    return scores
-
-
-def build_attachment_scorer_v1(
-    component: str = "latent_encoder", ignore: Sequence[str] = ()
-) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_attachment`. The
-    tokens of the reference must be those of the prediction."""
-    return partial(score_attachment, component=component, ignore=tuple(ignore))
-
-
-# What spaCy's scorer of dependencies leaves out.
-PUNCTUATION = ("p", "punct")
-
-
-def attached(example: Example, heads: Heads, ignore_labels: Sequence[str]) -> tuple[int, int]:
-    """How many tokens of the reference have their head, and how many count: those that have one and
-    whose label, in lower case, is not in ``ignore_labels``.
-
-    heads: of the tokens of the prediction; −1 for none. Where its tokens are others than those of
-        the reference, an attachment is right if both of its ends are tokens of both.
-    """
-    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
-    right = total = 0
-    for token in example.reference:
-        if not token.has_head() or token.dep_.lower() in ignore_labels:
-            continue
-        total += 1
-        own = to_own[token.i]
-        head = int(heads[own[0]]) if len(own) == 1 else -1
-        if head >= 0 and to_gold.lengths[own[0]] == 1:
-            right += to_gold[head].tolist() == [token.head.i]
-    return right, total
-
-
-def score_trees(
-    examples: Iterable[Example],
-    component: str,
-    ignore_labels: Sequence[str] = PUNCTUATION,
-    **options: Any,
-) -> dict[str, float]:
-    """Unlabelled attachment of what ``component`` annotated to the heads of the references.
-
-    ignore_labels: tokens of these labels in the reference do not count, as in spaCy's ``dep_uas``.
-    RETURNS: ``latent_uas``, 0 to 1. Nothing where no example has reference heads and a latent tree.
-    """
-    labels = tuple(label.lower() for label in ignore_labels)
-    right = total = 0
-    for example in examples:
-        annotation = example.predicted._.latent.get(component)
-        if annotation is not None and example.reference.has_annotation("HEAD"):
-            found, counted = attached(example, annotation.heads, labels)
-            right, total = right + found, total + counted
-    return {"latent_uas": right / total} if total else {}
-
-
-def build_attachment_scorer_v2(
-    component: str = "latent_encoder", ignore_labels: Sequence[str] = PUNCTUATION
-) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_trees`. The tokens of
-    the reference may be others than those of the prediction."""
-    return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

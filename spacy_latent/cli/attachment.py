@@ -5,7 +5,6 @@ python -m spacy_latent.cli.attachment corpus/ewt/dev.spacy training/tree_ewt_sup
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.training import Example
 
-    from spacy_latent.analysis import Heads
+    from spacy_latent.analysis.attachment import Share
+    from spacy_latent.analysis.trees import Heads
 
 
 def main(
@@ -42,23 +42,24 @@ def main(
         if not path.exists():
             msg.fail(f"{path} does not exist.", exits=1)
     setup_gpu(gpu_id)
-    figures: dict[str, dict[str, float]] = {}
-    examples: list[Example] = []
+    table: dict[str, dict[str, Share]] = {}
     for path in models:
         nlp = spacy.load(path)
         examples = list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
         name = path.parent.name if path.name in ("model-best", "model-last") else path.name
-        for source, trees in predicted_trees(nlp, examples, gold_preproc).items():
-            figures[f"{name}: {source}"] = measure(examples, trees)
-        if not any(row.startswith(f"{name}: ") for row in figures):
+        trees = predicted_trees(nlp, examples, gold_preproc)
+        if not trees:
             msg.fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
             raise SystemExit(1)
-    figures.update(control_figures(examples))
-    rows = [(row, *(f"{100 * value:.1f}" for value in of.values())) for row, of in figures.items()]
-    msg.table(rows, header=("", *COUNTED), aligns=("l", "r", "r"), divider=True)
+        if not any(example.reference.has_annotation("DEP") for example in examples):
+            msg.fail(f"The docs of {corpus} have no heads to compare with.", exits=1)
+        found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
+        # The controls, which are at the end of each, once.
+        table = {**{row: table[row] for row in table if row not in found}, **found}
+    print_table(table)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, figures)
+        srsly.write_json(metrics, for_json(table))
 
 
 # What counts: as in spaCy's dep_uas, and everything.
@@ -67,7 +68,7 @@ COUNTED = ("without punctuation", "all tokens")
 
 def predicted_trees(
     nlp: Language, examples: Sequence[Example], one_sentence: bool = False
-) -> dict[str, list[Heads]]:
+) -> dict[str, Sequence[Heads]]:
     """Heads of every doc, by the component that put them there: those of latent structures, and
     "parse" for ``token.head``.
 
@@ -77,7 +78,7 @@ def predicted_trees(
         for example in examples:
             for token in example.predicted:
                 token.is_sent_start = token.i == 0
-    found: dict[str, list[Heads]] = {}
+    found: dict[str, Sequence[Heads]] = {}
     docs = list(nlp.pipe(example.predicted for example in examples))
     if any(doc.has_annotation("DEP") for doc in docs):
         found["parse"] = [[token.head.i for token in doc] for doc in docs]
@@ -92,27 +93,49 @@ def _has_heads(doc: Doc, component: str) -> bool:
     return annotation is not None and all(span.kind == "heads" for span in annotation.spans)
 
 
-def measure(examples: Sequence[Example], trees: Sequence[Heads]) -> dict[str, float]:
-    """Share of the tokens of the references that have their head, 0 to 1, by what counts."""
-    from spacy_latent.analysis import PUNCTUATION, attached
+def measure(
+    examples: Sequence[Example], trees: dict[str, Sequence[Heads]], seed: int = 0
+) -> dict[str, dict[str, Share]]:
+    """Share of the tokens of the references that have their head, by what counts, beside that of
+    trees that look at no more than the words; the random ones of one seed."""
+    from spacy_latent.analysis import (
+        PUNCTUATION,
+        attachment_table,
+        control_trees,
+        reference_tree,
+        without_labels,
+    )
 
-    shares = {}
-    for name, ignored in zip(COUNTED, (PUNCTUATION, ())):
-        pairs = [attached(example, tree, ignored) for example, tree in zip(examples, trees)]
-        shares[name] = sum(right for right, _ in pairs) / max(1, sum(total for _, total in pairs))
-    return shares
+    known = [(d, tree) for d, e in enumerate(examples) if (tree := reference_tree(e)) is not None]
+    references = [tree for _, tree in known]
+    words = [[token.text for token in examples[d].predicted] for d, _ in known]
+    found = {name: [heads[d] for d, _ in known] for name, heads in trees.items()}
+    ways = dict(zip(COUNTED, (without_labels(references, left) for left in (PUNCTUATION, ()))))
+    return attachment_table(references, {**found, **control_trees(words, seed=seed)}, ways, seed)
 
 
-def control_figures(examples: Sequence[Example]) -> dict[str, dict[str, float]]:
-    """The same of trees that look at no more than the words; the random ones of one seed."""
-    from spacy_latent.analysis import CONTROLS
+def print_table(table: dict[str, dict[str, Share]]) -> None:
+    """In percent, with the 95 % intervals."""
+    ways = list(next(iter(table.values())))
+    rows = [(name, *(_shown(*row[way]) for way in ways)) for name, row in table.items()]
+    header = ("", *(f"{way} (95 %)" for way in ways))
+    msg.table(rows, header=header, aligns=("l", *("r" for _ in ways)), divider=True)
 
-    figures: dict[str, dict[str, Any]] = {}
-    for name, control in CONTROLS.items():
-        rng = random.Random(0)
-        trees = [control([token.text for token in e.predicted], rng) for e in examples]
-        figures[name] = measure(examples, trees)
-    return figures
+
+def _shown(share: float, low: float, high: float) -> str:
+    return f"{100 * share:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
+    """Shares under the name of what counts, intervals under that and ", 95 %"; null where nothing
+    counts."""
+    from spacy_latent.pipeline.assessment import plain
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in table.items():
+        found[name] = {way: share for way, (share, _, _) in row.items()}
+        found[name] |= {f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()}
+    return {name: plain(row) for name, row in found.items()}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ STDIN = "-"
 ACCEPTED = (
     "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
     "spaCy's training format, .txt with a text per line, - for such lines of standard input, or "
-    "what the reader of the config's [corpora.dev] takes"
+    "what the reader of the config's [corpora.dev] takes; for a pipeline of pairs of texts what "
+    "spacy-latent.TextPairs.v1 takes"
 )
 
 
@@ -61,7 +62,9 @@ def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
 def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     from spacy.training import Corpus
 
-    if corpus == STDIN or path.suffix == ".txt":
+    if reads_pairs(nlp):
+        yield from _of_pairs(nlp, corpus, path)
+    elif corpus == STDIN or path.suffix == ".txt":
         lines = sys.stdin if corpus == STDIN else path.read_text(encoding="utf8").splitlines()
         yield from _of_texts(nlp, lines)
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
@@ -70,6 +73,32 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
         yield from _of_json(nlp, path)
     else:
         yield from _by_config(nlp, path)
+
+
+def reads_pairs(nlp: Language) -> bool:
+    """Whether docs have to be of two texts each."""
+    from spacy_latent.models.span_getters import PairSpans
+    from spacy_latent.pipeline.inspection import latent_components
+
+    nodes = [node for found in latent_components(nlp).values() for node in found.layers.values()]
+    return any(isinstance(node.attrs["span_getter"], PairSpans) for node in nodes)
+
+
+def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
+    """By the names of fields that the config's reader has."""
+    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+
+    if corpus == STDIN or path.suffix == ".txt":
+        raise LatentError(
+            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or .tsv "
+            "with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
+        )
+    block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
+    if block.get("@readers") != "spacy-latent.TextPairs.v1":
+        block = {}
+    fields = {key: block[key] for key in ("first", "second", "label") if key in block}
+    for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
+        yield from read_text_pairs_v1(file, **fields)(nlp)
 
 
 def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:

@@ -91,6 +91,7 @@ def report_cli(
     import srsly
     from spacy.cli._util import setup_gpu
 
+    from spacy_latent.cli.attachment import for_json, print_table
     from spacy_latent.corpora.listops import read_listops_v1
     from spacy_latent.visualize import render
 
@@ -112,15 +113,12 @@ def report_cli(
         found = [(name, f"{100 * value:.1f}") for name, value in figures["brackets"].items()]
         msg.table(found, aligns=("l", "r"))
     else:
-        rows = [
-            (name, f"{100 * row['without ]']:.1f}", f"{100 * row['all tokens']:.1f}")
-            for name, row in figures["attachment"].items()
-        ]
         msg.divider("Attachment of the best trees to the gold trees, in percent")
-        header = ("", "without ]", "all tokens")
-        msg.table(rows, header=header, aligns=("l", "r", "r"), divider=True)
+        print_table(figures["attachment"])
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
+        if "attachment" in figures:
+            figures = {**figures, "attachment": for_json(figures["attachment"])}
         srsly.write_json(metrics, figures)
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
@@ -190,26 +188,27 @@ def _brackets(examples: Sequence[Example], component: str) -> dict[str, Any]:
 
 
 def _attachment(examples: Sequence[Example], component: str) -> dict[str, Any]:
-    from spacy_latent.analysis import CONTROLS, attachment, nearest_operator
+    from spacy_latent.analysis import (
+        CONTROLS,
+        attachment_table,
+        control_trees,
+        nearest_operator,
+        reference_tree,
+        without_words,
+    )
     from spacy_latent.corpora.listops import CLOSE
 
-    trees = [example.predicted._.latent[component].heads for example in examples]
-    gold = [[token.head.i for token in example.reference] for example in examples]
-    words = [[token.text for token in example.reference] for example in examples]
-    counted = [[word != CLOSE for word in sentence] for sentence in words]
-    rows: dict[str, list[Any]] = {component: trees}
-    for name, control in {"nearest operator": nearest_operator, **CONTROLS}.items():
-        rng = random.Random(0)
-        rows[name] = [control(sentence, rng) for sentence in words]
-    return {
-        "attachment": {
-            name: {
-                "without ]": attachment(heads, gold, counted),
-                "all tokens": attachment(heads, gold),
-            }
-            for name, heads in rows.items()
-        }
+    references = [tree for example in examples if (tree := reference_tree(example))]
+    controls = {"nearest operator": nearest_operator, **CONTROLS}
+    trees = {
+        component: [example.predicted._.latent[component].heads for example in examples],
+        **control_trees([tree.words for tree in references], controls),
     }
+    ways = {
+        "without ]": without_words(references, [CLOSE]),
+        "all tokens": without_words(references, ()),
+    }
+    return {"attachment": attachment_table(references, trees, ways)}
 
 
 if __name__ == "__main__":

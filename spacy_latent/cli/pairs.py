@@ -24,8 +24,8 @@ def model_row(path: Path, corpus: Path) -> Row:
     have alignments under "sure", the scores of its best alignments, and those."""
     import spacy
 
-    from spacy_latent.alignment_analysis import alignment_scores, links_of
     from spacy_latent.analysis import confidence_interval
+    from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.corpora.text_pairs import read_text_pairs_v1
 
     nlp = spacy.load(path)
@@ -49,7 +49,7 @@ def control_rows(corpus: Path) -> list[Row]:
     """A row for each control, where references have alignments."""
     import spacy
 
-    from spacy_latent.alignment_analysis import ALIGNMENT_CONTROLS, alignment_scores
+    from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, alignment_scores
     from spacy_latent.corpora.text_pairs import FIRST, SECOND, read_docs
 
     docs = [(doc, gold) for doc in read_docs(spacy.blank("xx"), corpus) if (gold := _gold(doc))]
@@ -69,7 +69,7 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
     """Give each row that has alignments the interval of its F1 less that of the row ``beside``."""
     import spacy
 
-    from spacy_latent.alignment_analysis import f1_difference
+    from spacy_latent.analysis.alignments import f1_difference
     from spacy_latent.corpora.text_pairs import read_docs
 
     aligned = {row["name"]: row.pop("links") for row in rows if "links" in row}
@@ -87,10 +87,10 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
 
 def _gold(doc: Doc) -> tuple[Any, Any] | None:
     """Sure and possible links, or None where none are sure."""
-    from spacy_latent.alignment_analysis import links_of
+    from spacy_latent.analysis.alignments import POSSIBLE, SURE, links_of
 
-    sure = links_of(doc, "sure")
-    return (sure, links_of(doc, "possible") or sure) if sure else None
+    sure = links_of(doc, SURE)
+    return (sure, links_of(doc, POSSIBLE) or sure) if sure else None
 
 
 def _best(doc: Doc) -> str:

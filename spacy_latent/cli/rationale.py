@@ -14,7 +14,7 @@ from wasabi import msg
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
-    from spacy_latent.rationales import RationaleReport
+    from spacy_latent.analysis.rationales import RationaleReport
 
 COLUMNS = {
     "rate": "words",
@@ -49,8 +49,8 @@ def main(
     import srsly
     from spacy.tokens import DocBin
 
+    from spacy_latent.analysis.rationales import report
     from spacy_latent.errors import LatentError
-    from spacy_latent.rationales import report
 
     for path in (corpus, *(words or [])):
         if not path.is_file():

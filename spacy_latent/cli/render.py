@@ -53,11 +53,12 @@ def render_cli(
         False, "--gold", "-G", help="Draw the dependency trees of a .spacy file beside"
     ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
-    text_key: str = typer.Option(
-        "text",
+    text_key: Optional[str] = typer.Option(  # noqa: UP045
+        None,
         "--text-key",
         "-tk",
-        help="Key of the text in .jsonl, or two with a comma for pairs of texts",
+        help="Key of the text in .jsonl, or two with a comma for pairs of texts; 'text', or "
+        "'text_a,text_b', if not given",
     ),
     as_format: Optional[str] = typer.Option(  # noqa: UP045
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
@@ -74,11 +75,12 @@ def render_cli(
     Examples:
       spacy latent render training/model-best texts.txt page.html
       spacy latent render training/model-best dev.spacy trees.svg --gold -n 3
-      spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk text_a,text_b
+      spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk first,second
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
     from spacy.cli._util import import_code
 
+    from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize import render, render_svg
 
@@ -100,6 +102,7 @@ def render_cli(
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
+        text_key = text_key or ("text_a,text_b" if reads_pairs(nlp) else "text")
         try:
             docs, references, more = _annotate(
                 nlp, data, text_key, limit, component, threshold, alternatives

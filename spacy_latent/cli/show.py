@@ -38,6 +38,7 @@ def show_cli(
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
+    from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
@@ -46,11 +47,18 @@ def show_cli(
     lines = sys.stdin if text == STDIN else [text]
     texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
+    if reads_pairs(nlp):
+        msg.fail(
+            "The pipeline reads pairs of texts, and here is one",
+            "Draw the pairs of a file with 'spacy latent render MODEL FILE PAGE'.",
+            exits=1,
+        )
     try:
+        kinds = stored_kinds(nlp)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
-                print(srsly.json_dumps(to_json(doc, names)))
+                print(srsly.json_dumps(to_json(doc, names, kinds)))
             else:
                 for name in names:
                     if name in doc._.latent:
@@ -127,7 +135,15 @@ def annotated(
         yield doc
 
 
-def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
+def stored_kinds(nlp: Language) -> dict[str, str]:
+    """Of all structures that the pipeline may write, by the names that they are stored under."""
+    from spacy_latent.pipeline.inspection import latent_components
+
+    found = latent_components(nlp, annotating=True).values()
+    return {key: kind for component in found for key, kind in component.kinds.items()}
+
+
+def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str, Any]:
     """The structures of a doc; indices of tokens are those of the doc.
 
     Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
@@ -136,7 +152,10 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
     of words have cells, [token of the first text, token of the second, probability]; spans have
     brackets, [start, end, probability], and segments their label at the end of these. All have the
     decoded structure and alternatives of each span, as in
-    :class:`spacy_latent.annotations.SpanStructure`.
+    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
+    nothing in their lists.
+
+    kinds: of :func:`stored_kinds`.
     """
     from spacy_latent.annotations import names_entities
 
@@ -145,27 +164,28 @@ def to_json(doc: Doc, components: list[str]) -> dict[str, Any]:
         if name not in doc._.latent:
             continue
         annotation = doc._.latent[name]
-        kinds = {span.kind for span in annotation.spans} or {"heads"}
+        here = {span.kind for span in annotation.spans} or {kinds.get(name, "parts")}
         entry: dict[str, Any] = {}
-        if kinds == {"heads"}:
+        if here == {"heads"}:
             entry["heads"] = annotation.heads.tolist()
-        if kinds <= {"heads", "arcs"}:
+        if here <= {"heads", "arcs"}:
             arcs = annotation.arcs()
             entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
-        if kinds == {"tags"}:
+        if here <= {"tags", "entities"}:
             entry["tags"] = annotation.tags.tolist()
-            if annotation.spans and all(names_entities(span.labels) for span in annotation.spans):
+            named = [names_entities(span.labels) for span in annotation.spans]
+            if all(named or [here == {"entities"}]):
                 entry["entities"] = [
                     [e.start, e.end, e.label, round(e.probability, 4)]
                     for e in annotation.entities()
                 ]
-        if kinds == {"cells"}:
+        if here == {"cells"}:
             cells = annotation.cells()
             entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
-        if kinds == {"items"}:
+        if here == {"items"}:
             items = annotation.items()
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if kinds <= {"spans", "segments"}:
+        if here <= {"spans", "segments"}:
             entry["brackets"] = [
                 [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
                 for b in annotation.brackets()

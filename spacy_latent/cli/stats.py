@@ -101,7 +101,7 @@ def print_statistics(part: dict[str, Any]) -> None:
     reference = part.get("reference")
     if reference:
         found = {name: row[reference["key"]][0] for name, row in reference["rows"].items()}
-        print_bars("Agreement with reference heads", found, unicode)
+        print_bars(f"Agreement with reference {reference['of']}", found, unicode)
 
 
 def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:

@@ -13,6 +13,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.models.latent_text_classifier import build_text_classifier
 from spacy_latent.models.span_getters import PairSpans, SpanGetter
+from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 
 NAME = "aligned_pair_textcat"
@@ -67,11 +68,8 @@ def build_aligned_pair_textcat_v1(
         NAME,
         tok2vec,
         exclusive_classes,
-        structure or OneToOneAlignment(),
-        scorer or build_cell_scorer_v1(),
-        estimator or SparseMAP(),
-        composer or build_aligned_comparison_v1(),
         span_getter or PairSpans(),
+        nO,
         pooling={
             "first": use_reduce_first,
             "last": use_reduce_last,
@@ -79,10 +77,13 @@ def build_aligned_pair_textcat_v1(
             "mean": use_reduce_mean,
         },
         texts=2,
+        structure=structure or OneToOneAlignment(),
+        scorer=scorer or build_cell_scorer_v1(),
+        estimator=estimator or SparseMAP(),
+        composer=composer or build_aligned_comparison_v1(),
         scorer_learn_rate=scorer_learn_rate,
         entropy_weight=entropy_weight,
-        temperature=temperature,
+        temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
-        nO=nO,
     )

@@ -1,7 +1,9 @@
 """The latent layers inside a model of any component, their structures and how sure they are."""
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.models.latent_shim import LatentShim
@@ -45,6 +48,67 @@ def latent_module(model: Model) -> Any:
     """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
     the layer."""
     return _shims(model)[0].module
+
+
+class KeptVectors:
+    """What embedders gave, for further runs over the same docs. What there is no room for is not
+    kept. room: in bytes."""
+
+    def __init__(self, room: float = 256e6) -> None:
+        self.room = room
+        self._kept: dict[tuple[int, int], list[Any]] = {}
+
+    def get(self, key: tuple[int, int]) -> list[Any] | None:
+        """key: number of the batch, place of the model in its component."""
+        return self._kept.get(key)
+
+    def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
+        size = sum(rows.nbytes for rows in vectors)
+        if size <= self.room:
+            self.room -= size
+            self._kept[key] = vectors
+
+
+@contextmanager
+def embedding_once(
+    models: Iterable[Model], docs: Sequence[Doc], kept: KeptVectors, batch: int
+) -> Iterator[None]:
+    """While it lasts, the embedder of each of these :func:`latent_models` reads the docs once,
+    however often it is asked, and not at all if its vectors are kept for a batch of this number.
+    The docs must not be changed meanwhile."""
+    embedders = [model.layers[0] for model in models]
+    own = [embedder._func for embedder in embedders]
+    for i, (embedder, function) in enumerate(zip(embedders, own)):
+        # Below a latent layer others may be put in for its structures, from run to run.
+        store = KeptVectors() if latent_models(embedder) else kept
+        embedder._func = _remembering(function, list(docs), store, (batch, i))
+    try:
+        yield
+    finally:
+        for embedder, function in zip(embedders, own):
+            embedder._func = function
+
+
+def _remembering(
+    function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
+) -> Callable[..., Any]:
+    made = kept.get(key)
+
+    def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+        nonlocal made
+        same = len(docs) == len(known) and all(map(operator.is_, docs, known))
+        if is_train or not same:
+            return function(model, docs, is_train)
+        if made is None:
+            made, _ = function(model, docs, is_train)
+            kept.put(key, made)
+        return made, _no_backprop
+
+    return forward
+
+
+def _no_backprop(gradient: Any) -> Any:
+    raise LatentError("Vectors that were computed once, for prediction, have no gradient.")
 
 
 def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:

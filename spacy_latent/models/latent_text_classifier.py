@@ -91,11 +91,8 @@ def build_latent_text_classifier_v1(
         NAME,
         tok2vec,
         exclusive_classes,
-        structure or SpanningTree(),
-        scorer or build_biaffine_scorer_v1(),
-        estimator or ScoreFunction(control_variate=SelfCritical()),
-        composer or build_graph_convolution_v1(),
         span_getter or DocSpans(max_length=512),
+        nO,
         pooling={
             "first": use_reduce_first,
             "last": use_reduce_last,
@@ -103,12 +100,15 @@ def build_latent_text_classifier_v1(
             "mean": use_reduce_mean,
         },
         texts=1,
+        structure=structure or SpanningTree(),
+        scorer=scorer or build_biaffine_scorer_v1(),
+        estimator=estimator or ScoreFunction(control_variate=SelfCritical()),
+        composer=composer or build_graph_convolution_v1(),
         scorer_learn_rate=scorer_learn_rate,
         entropy_weight=entropy_weight,
-        temperature=temperature,
+        temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
-        nO=nO,
     )
 
 
@@ -116,48 +116,29 @@ def build_text_classifier(
     name: str,
     tok2vec: Model[list[Doc], list[Floats2d]],
     exclusive_classes: bool,
-    structure: Structure,
-    scorer: ScorerBuilder,
-    estimator: Estimator,
-    composer: ComposerBuilder,
     span_getter: SpanGetter,
+    nO: int | None,
     *,
     pooling: dict[str, bool],
-    texts: int,
-    scorer_learn_rate: float,
-    entropy_weight: float,
-    temperature: float | Iterable[float],
-    dropout: float | None,
-    mixed_precision: bool,
-    nO: int | None,
+    **layer: Any,
 ) -> Model[list[Doc], Floats2d]:
     """The model of a classifier, whatever its structures are of.
 
     pooling: which of the poolings of text_layer_model are used.
-    texts: how many texts of a doc are pooled apart.
+    layer: the other arguments of ``build_text_layer_model``.
     """
+    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    used = used_poolings(name, pooling)
+    latent = build_text_layer_model(input_width=known, pooling=used, **layer)
+    return classifier(name, tok2vec, latent, init, exclusive_classes, span_getter, nO)
+
+
+def used_poolings(name: str, pooling: dict[str, bool]) -> tuple[str, ...]:
     used = tuple(kind for kind, on in pooling.items() if on)
     if not used:
-        raise LatentError(
-            f"{name}: no reduction is used. Set at least one of use_reduce_first, use_reduce_last, "
-            "use_reduce_max and use_reduce_mean to true."
-        )
-    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
-    latent = build_text_layer_model(
-        input_width=known,
-        pooling=used,
-        texts=texts,
-        structure=structure,
-        estimator=estimator,
-        scorer=scorer,
-        composer=composer,
-        scorer_learn_rate=scorer_learn_rate,
-        entropy_weight=entropy_weight,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
-    )
-    return classifier(name, tok2vec, latent, init, exclusive_classes, span_getter, nO)
+        settings = " or ".join(f"use_reduce_{kind}" for kind in pooling)
+        raise LatentError(f"{name}: no reduction is used. Set {settings} to true.")
+    return used
 
 
 def classifier(

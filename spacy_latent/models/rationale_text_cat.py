@@ -25,7 +25,12 @@ from spacy_latent.layers.rationale_layer import RationaleLayer
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
 from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
-from spacy_latent.models.latent_text_classifier import classifier, init_output, latent_layer
+from spacy_latent.models.latent_text_classifier import (
+    classifier,
+    init_output,
+    latent_layer,
+    used_poolings,
+)
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import TextModule, text_layer_model
@@ -95,12 +100,7 @@ def build_rationale_text_cat_v1(
     structure = structure or KOfN()
     estimator = estimator or StraightThrough()
     scorer = scorer or build_item_scorer_v1()
-    used = {"max": use_reduce_max, "mean": use_reduce_mean}
-    pooling = tuple(kind for kind, on in used.items() if on)
-    if not pooling:
-        raise LatentError(
-            f"{NAME}: no reduction is used. Set use_reduce_max or use_reduce_mean to true."
-        )
+    pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
     check_structure(structure, transition_cost)
     check_estimator(structure, estimator, transition_cost)
     check_rates(structure, rate, transitions, multiplier_rate, damping)

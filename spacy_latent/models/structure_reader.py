@@ -64,9 +64,7 @@ def _read_group(
             # Of the tags, whatever the previous ones.
             soft = soft.sum(2)
         probable = soft > max(threshold, 0.0)
-    kind = structure.annotation
-    if kind == "parts" and structure.parts:
-        kind = structure.parts
+    kind = structure.kind
     others = weights = None
     if alternatives:
         z, w = alternatives_of(output, layer, group.lengths, alternatives)

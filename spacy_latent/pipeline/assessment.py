@@ -16,7 +16,14 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis import agreement as agreements
-from spacy_latent.analysis import structures, task
+from spacy_latent.analysis import (
+    attachments,
+    reference_tree,
+    structures,
+    task,
+    without_words,
+)
+from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
@@ -25,7 +32,6 @@ from spacy_latent.pipeline.inspection import (
     choose_components,
     inspect_pipe,
     latent_components,
-    layer_names,
 )
 
 # Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
@@ -33,6 +39,8 @@ Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 # Random structures are drawn so often that about this many texts have one.
 DRAWN = 1000
 MOST_DRAWS = 5
+# Bytes of vectors that are kept from run to run.
+VECTORS = 256e6
 # Of shorter spans nearly all structures look alike.
 LONG_ENOUGH = 4
 
@@ -98,7 +106,7 @@ def assess(
     for name, (_, predicted) in compared.items():
         figures["others"][name] = run.differences(predicted)
     for name in run.components:
-        for layer_name, node in layer_names(name, run.latent[name]):
+        for layer_name, node in run.latent[name].layers.items():
             part = run.layer(name, layer_name, node, substituted[name], compared)
             figures["components"][layer_name] = part
             found[layer_name] = verdicts(part)
@@ -127,6 +135,8 @@ class _Run:
         batch_size: int | None,
         progress: Progress,
     ) -> None:
+        from spacy_latent.models.inspection import KeptVectors
+
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
@@ -136,14 +146,17 @@ class _Run:
         self.seed = seed
         self.batch_size = batch_size
         self.progress = progress
+        # What the embedders say is the same with other structures above them.
+        self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
         # Runs start from here; a processed doc is none to predict on.
         self.raw = [example.predicted.copy() for example in examples]
         self.examples, self.uncertainties = self._predict(
-            nlp, examples, "Predicting", self.components, uncertainty=True
+            nlp, examples, "Predicting", self.components, uncertainty=True, kept=self.kept
         )
         self.measures = task.find_measures(nlp, self.examples)
         self.counts = {m.name: m.counts(self.examples) for m in self.measures}
-        self.heads, self.relations, self.counted = self._references()
+        self.references = [reference_tree(example) for example in self.examples]
+        self.heads = [_predicted_heads(example) for example in self.examples]
 
     def _predict(
         self,
@@ -215,7 +228,7 @@ class _Run:
         if not random:
             return result
         pipe: Any = self.nlp.get_pipe(name)
-        keys = [key for key, _ in layer_names(name, self.latent[name])]
+        keys = list(self.latent[name].layers)
         draws = min(MOST_DRAWS, max(1, DRAWN // len(self.examples)))
         totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
         for draw in range(draws):
@@ -226,6 +239,7 @@ class _Run:
                     f"Random structures in {name}",
                     [name],
                     annotate="map",
+                    kept={name: self.kept[name]},
                 )
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
@@ -241,7 +255,12 @@ class _Run:
         if mixed and self.measures:
             with substitute_structures([pipe.model], "best", self.seed):
                 examples, _ = self._predict(
-                    self.nlp, self.examples, f"Best structures in {name}", [], annotate="none"
+                    self.nlp,
+                    self.examples,
+                    f"Best structures in {name}",
+                    [],
+                    annotate="none",
+                    kept={name: self.kept[name]},
                 )
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:
@@ -281,8 +300,7 @@ class _Run:
         layer = latent_module(node).latent
         spans = _spans_of(self.examples, key)
         flat = [span for found in spans.values() for span in found]
-        kinds = Counter(span.kind for span in flat)
-        kind = kinds.most_common(1)[0][0] if kinds else "parts"
+        kind = layer.structure.kind
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
         figures: dict[str, Any] = {
             "component": key,
@@ -304,7 +322,15 @@ class _Run:
             heading = agreements.head_words([part for part, _ in pairs], trees)
             figures["flat_share"] = _flat_share(long)
         controls = {
-            d: [agreements.span_controls(kind, words[d][s.start : s.end], heading) for s in found]
+            d: [
+                agreements.span_controls(
+                    kind,
+                    words[d][s.start : s.end],
+                    heading,
+                    words[d][s.other_start : s.other_end] if s.other_start is not None else (),
+                )
+                for s in found
+            ]
             for d, found in spans.items()
         }
         figures["controls"] = _like_controls(kind, spans, controls)
@@ -353,28 +379,6 @@ class _Run:
 
     # ---------------------------------------------------------------- references
 
-    def _references(
-        self,
-    ) -> tuple[list[np.ndarray | None], list[list[str]], list[np.ndarray]]:
-        """Heads of the reference at the predicted tokens, their relations, and which count."""
-        heads: list[np.ndarray | None] = []
-        relations: list[list[str]] = []
-        counted: list[np.ndarray] = []
-        for example in self.examples:
-            size = len(example.predicted)
-            if not size or not example.reference.has_annotation("HEAD"):
-                heads.append(None)
-                relations.append([""] * size)
-                counted.append(np.zeros(size, dtype=bool))
-                continue
-            found, names = example.get_aligned_parse(projectivize=False)
-            known = np.array([head if head is not None else -1 for head in found], dtype="int64")
-            heads.append(known)
-            relations.append([name or "" for name in names])
-            seen = [token.text not in self.ignore for token in example.predicted]
-            counted.append((known >= 0) & np.array(seen))
-        return heads, relations, counted
-
     def _reference(
         self,
         kind: str,
@@ -383,8 +387,11 @@ class _Run:
         controls: dict[int, list[dict[str, np.ndarray]]],
         random: Spans | None,
     ) -> dict[str, Any] | None:
-        known = [d for d in spans if self.heads[d] is not None]
-        if kind not in ("heads", "spans") or not known:
+        if kind == "cells":
+            known = [d for d in spans if SURE in self.examples[d].reference._.latent]
+        else:
+            known = [d for d in spans if self.references[d] is not None]
+        if kind not in ("heads", "spans", "cells") or not known:
             return None
         names = list(next((c for d in known for c in controls[d]), {}))
         rows: dict[str, dict[int, Any]] = {key: {d: _whole(kind, spans[d]) for d in known}}
@@ -396,13 +403,19 @@ class _Run:
             rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
         if kind == "spans":
             return self._reference_brackets(known, rows)
-        gold = [self.heads[d] for d in known]
+        if kind == "cells":
+            return self._reference_links(known, rows)
+        references = [tree for d in known if (tree := self.references[d]) is not None]
+        counted = without_words(references, self.ignore)
         found = {
-            name: agreements.attachments(
-                [_doc_heads(heads[d], len(self.examples[d].predicted)) for d in known],
-                gold,  # type: ignore[arg-type]
-                [self.counted[d].tolist() for d in known],
-                [self.relations[d] for d in known],
+            name: attachments(
+                [
+                    tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
+                    for d, tree in zip(known, references)
+                ],
+                [tree.heads for tree in references],
+                counted,
+                [tree.labels for tree in references],
             )
             for name, heads in rows.items()
         }
@@ -430,6 +443,7 @@ class _Run:
         relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
         return {
             "key": "directed",
+            "of": "heads",
             "docs": len(known),
             "tokens": int(found[key].directed[:, 1].sum()),
             "rows": {
@@ -456,10 +470,34 @@ class _Run:
         found = task.intervals(counts, self.seed)
         return {
             "key": "brackets",
+            "of": "heads",
             "docs": len(gold),
             "tokens": sum(len(self.examples[d].predicted) for d in gold),
             "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
         }
+
+    def _reference_links(self, known: list[int], rows: dict[str, dict[int, Any]]) -> dict[str, Any]:
+        gold = {d: set(links_of(self.examples[d].reference, SURE) or ()) for d in known}
+        counts = [
+            np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
+            for own in rows.values()
+        ]
+        found = task.intervals(counts, self.seed, task.f_score)
+        return {
+            "key": "links",
+            "of": "alignments",
+            "docs": len(known),
+            "tokens": sum(len(self.examples[d].predicted) for d in known),
+            "rows": {name: {"links": list(row)} for name, row in zip(rows, found)},
+        }
+
+
+def _predicted_heads(example: Example) -> np.ndarray | None:
+    """Heads of the reference at the predicted tokens, −1 where they are not known."""
+    if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
+        return None
+    found, _ = example.get_aligned_parse(projectivize=False)
+    return np.array([-1 if head is None else head for head in found], dtype="int64")
 
 
 def _with_prediction(example: Example, doc: Doc) -> Example:
@@ -467,28 +505,26 @@ def _with_prediction(example: Example, doc: Doc) -> Example:
 
 
 def _spans_of(examples: Sequence[Example], key: str) -> Spans:
-    return {
-        d: list(example.predicted._.latent[key].spans)
-        for d, example in enumerate(examples)
-        if key in example.predicted._.latent
-    }
+    read = ((d, example.predicted._.latent.get(key)) for d, example in enumerate(examples))
+    return {d: annotation.spans for d, annotation in read if annotation is not None}
 
 
 def _whole(
     kind: str, spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None = None
 ) -> Any:
-    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets a
-    set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
+    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets and
+    links a set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
     if kind == "heads":
         heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
         return [(s.start, own + s.start) for s, own in zip(spans, heads)]
     found: set[tuple[int, int]] = set()
     for i, span in enumerate(spans):
-        brackets = span.decoded if others is None else others[i]
+        parts = span.decoded if others is None else others[i]
+        second = span.start if span.other_start is None else span.other_start
         found |= {
-            (int(a) + span.start, int(b) + span.start)
-            for a, b in np.asarray(brackets).reshape(-1, 2)
-            if b > a
+            (int(a) + span.start, int(b) + second)
+            for a, b in np.asarray(parts).reshape(-1, 2)
+            if kind == "cells" or b > a
         }
     return found
 
@@ -567,7 +603,7 @@ def _between(
     """Agreement of every two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
-        keys = [k for c, nodes in latent_components(nlp).items() for k, _ in layer_names(c, nodes)]
+        keys = [key for found in latent_components(nlp).values() for key in found.layers]
         all_spans[name] = _spans_of(examples, key if key in keys else keys[0])
     names = list(all_spans)
     matrix = [

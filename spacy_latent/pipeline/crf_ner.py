@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from spacy.errors import Errors
 from spacy.language import Language
-from spacy.pipeline.trainable_pipe import TrainablePipe
 from spacy.tokens import Doc, Span
 from spacy.training import Example, remove_bilu_prefix, validate_examples, validate_get_examples
 from spacy.util import check_lexeme_norms
@@ -21,6 +20,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.batches import annotate_stream
+from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -78,7 +78,7 @@ def make_crf_ner(
     )
 
 
-class CrfEntityRecognizer(TrainablePipe):
+class CrfEntityRecognizer(StoredComponent):
     """Finds entities as spaCy's ``ner`` does, by the best of all valid sequences of BILUO tags.
 
     Entities that are on a doc already stay, and those of the component go around them; blocked
@@ -94,8 +94,8 @@ class CrfEntityRecognizer(TrainablePipe):
     scorer: as of ``ner``.
     """
 
-    # Beside those of latent layers inside its model; see pipeline.inspection.
-    writes_own_structures = True
+    # Beside those of latent layers inside its model; see pipeline.inspection.LatentComponent.
+    own_structures = "entities"
 
     def __init__(
         self,
@@ -212,9 +212,7 @@ class CrfEntityRecognizer(TrainablePipe):
                 best = chain.best_tags(scores, lengths)
                 path = best.cpu().numpy()
                 for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
-                    found[d] = annotations.SpanStructure(
-                        0, n, chain.name, "tags", path[b, :n].copy(), labels=tags
-                    )
+                    found[d] = _structure(docs[d], chain.name, path[b, :n].copy(), tags)
                 if level == "probabilities":
                     likely = tag_losses.probabilities(kind, chain, best, scores, lengths)
                     for b, d in enumerate(group.docs):
@@ -295,21 +293,33 @@ class CrfEntityRecognizer(TrainablePipe):
         """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
         docs."""
         losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
-        examples = [example for example in examples if len(example.predicted)]
         self._add_preset_labels(examples)
+        self._learn(examples, self.get_loss, drop, sgd, losses)
+        return losses
+
+    def _learn(
+        self,
+        examples: Sequence[Example],
+        measure: Callable[[Sequence[Example], Any], tuple[float, Any]],
+        drop: float,
+        sgd: Optimizer | None,
+        losses: dict[str, float],
+    ) -> None:
+        """One step. measure: gives the loss and the gradient of the scores of examples that are not
+        empty."""
+        losses.setdefault(self.name, 0.0)
+        examples = [example for example in examples if len(example.predicted)]
         if not examples or not self.labels:
-            return losses
+            return
         set_dropout_rate(self.model, drop)
         found, backprop = self.model.begin_update([example.predicted for example in examples])
-        loss, gradient = self.get_loss(examples, found)
+        loss, gradient = measure(examples, found)
         backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
-        return losses
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
         """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
@@ -405,24 +415,30 @@ class CrfEntityRecognizer(TrainablePipe):
         from spacy_latent.models.tag_losses import rehearsal_gradient
 
         losses = {} if losses is None else losses
-        if self._rehearsal_model is None:
+        before = self._rehearsal_model
+        if before is None:
             return losses
-        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.rehearse")
-        docs = [example.predicted for example in examples if len(example.predicted)]
-        if not docs or not self.labels:
-            return losses
-        set_dropout_rate(self.model, drop)
-        teacher = self._rehearsal_model.predict(docs)
-        found, backprop = self.model.begin_update(docs)
-        sizes = [len(doc) for doc in docs]
-        loss, gradient = rehearsal_gradient(found, teacher, self.tags, sizes)
-        backprop(gradient)
-        if sgd is not None:
-            self.finish_update(sgd)
-        losses[self.name] += loss
+
+        def measure(batch: Sequence[Example], found: Any) -> tuple[float, Any]:
+            docs = [example.predicted for example in batch]
+            sizes = [len(doc) for doc in docs]
+            return rehearsal_gradient(found, before.predict(docs), self.tags, sizes)
+
+        self._learn(examples, measure, drop, sgd, losses)
         return losses
+
+
+def _structure(
+    doc: Doc, chain: str, path: np.ndarray, tags: tuple[str, ...]
+) -> annotations.SpanStructure:
+    found = annotations.SpanStructure(0, len(path), chain, "tags", path, labels=tags)
+    before = {(span.start, span.end) for span in doc.ents}
+    if before:
+        entities = annotations.entities_of(path, tags)
+        found.given = np.array([(start, end) in before for start, end, _ in entities], dtype=bool)
+    return found
 
 
 def _outside(doc: Doc) -> annotations.SpanStructure:

@@ -15,7 +15,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.models.listener import LatentListener
-from spacy_latent.pipeline.inspection import latent_components, layer_names
+from spacy_latent.pipeline.inspection import latent_components
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
 # Components that set the boundaries that SentenceSpans looks for.
@@ -40,20 +40,19 @@ def describe(nlp: Language) -> dict[str, dict[str, Any]]:
 
     found = {}
     rate = _learn_rate(nlp)
-    for component, nodes in latent_components(nlp).items():
-        pipe: Any = nlp.get_pipe(component)
-        named = layer_names(component, nodes)
-        for key, node in named:
+    for component in latent_components(nlp).values():
+        pipe = component.pipe
+        for key, node in component.layers.items():
             layer = latent_module(node).latent
             shim = _shim(node)
             listening = list(getattr(pipe, "listening_components", ()))
-            parameters = _parameters(pipe.model, [node for _, node in named], node)
+            parameters = _parameters(pipe.model, list(component.layers.values()), node)
             for name in listening:
                 listener: Any = nlp.get_pipe(name)
                 parameters["head"] += sum(_size(inner) for inner in listener.model.walk())
             scale = shim.learn_rates.get("latent.scorer.", 1.0)
             found[key] = {
-                "component": component,
+                "component": component.name,
                 "structure": repr(layer.structure),
                 "estimator": _options(layer.estimator),
                 "scorer": type(layer.scorer).__name__,
@@ -176,7 +175,7 @@ def gradient_norms(
             recorder = _Recorder(inner)
             pipe.finish_update(recorder)  # type: ignore[attr-defined]
             if isinstance(getattr(pipe, "model", None), Model):
-                nodes = [node for _, node in layer_names(name, latent.get(name, ()))]
+                nodes = list(latent[name].layers.values()) if name in latent else []
                 found[name] = _by_part(pipe, nodes, recorder.squares)
     return found
 
@@ -264,18 +263,16 @@ def find_traps(nlp: Language) -> list[Finding]:
     training = training_settings(nlp)
     frozen = set(training.get("frozen_components") or ())
     annotating = set(training.get("annotating_components") or ())
-    for component, nodes in latent_components(nlp).items():
-        pipe: Any = nlp.get_pipe(component)
-        if hasattr(pipe, "listener_map"):
-            found += _of_listeners(nlp, component, pipe, frozen, annotating)
+    for component, latent in latent_components(nlp).items():
+        if hasattr(latent.pipe, "listener_map"):
+            found += _of_listeners(nlp, component, latent.pipe, frozen, annotating)
         elif component in frozen:
             found.append(
                 Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
             )
-        named = layer_names(component, nodes)
-        for key, node in named:
+        for key, node in latent.layers.items():
             found += _of_layer(key, node)
-        found += _of_sentences(nlp, component, [node for _, node in named], annotating)
+        found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     found += _of_wildcards(nlp)
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.level))

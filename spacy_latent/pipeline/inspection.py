@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from spacy.language import Language
@@ -15,41 +16,71 @@ from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
-    from spacy_latent.models.inspection import Uncertainty
+    from spacy_latent.models.inspection import KeptVectors, Uncertainty
 
 Uncertainties = dict[str, list["Uncertainty"]]
 
 
-def latent_components(nlp: Language) -> dict[str, list[Model | None]]:
-    """The latent models in each component that has any, in the order of the pipeline."""
+@dataclass(frozen=True)
+class LatentComponent:
+    """A component that writes structures, or whose model has latent layers.
+
+    layers: the models with one, by the names that their structures are stored under.
+    own_kind: of the structures that the component itself writes under its name, as ``crf_ner``
+        does: as :class:`spacy_latent.annotations.SpanStructure` has it, or "entities" for tags that
+        make some; None where it writes none.
+    """
+
+    name: str
+    pipe: Any
+    layers: dict[str, Model]
+    own_kind: str | None
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Of all its structures, by the names that they are stored under."""
+        from spacy_latent.models.inspection import latent_module
+
+        own = {} if self.own_kind is None else {self.name: self.own_kind}
+        layers = {key: latent_module(node).latent for key, node in self.layers.items()}
+        return own | {key: layer.structure.kind for key, layer in layers.items()}
+
+
+def latent_component(name: str, pipe: Any) -> LatentComponent:
+    """The first layer is stored under the component's name, unless that is taken by structures of
+    its own; others get ``#2`` and so on."""
     from spacy_latent.models.inspection import latent_models
 
-    found: dict[str, list[Model | None]] = {}
-    for name, pipe in nlp.pipeline:
-        model = getattr(pipe, "model", None)
-        nodes = latent_models(model) if isinstance(model, Model) else []
-        if nodes:
-            # The component's name is that of its own structures, where it has such.
-            found[name] = [*([None] if _writes_own(pipe) else []), *nodes]
-    return found
+    model = getattr(pipe, "model", None)
+    own = getattr(pipe, "own_structures", None)
+    nodes = latent_models(model) if isinstance(model, Model) else []
+    counted = enumerate(nodes, 1 if own is None else 2)
+    layers = {name if count == 1 else f"{name}#{count}": node for count, node in counted}
+    return LatentComponent(name, pipe, layers, own)
 
 
-def _writes_own(pipe: Any) -> bool:
-    return bool(getattr(pipe, "writes_own_structures", False))
-
-
-def annotating_components(nlp: Language) -> list[str]:
-    """Components that write structures of their own, which are of no latent layer, such as
-    ``crf_ner``."""
-    return [name for name, pipe in nlp.pipeline if _writes_own(pipe)]
+def latent_components(nlp: Language, annotating: bool = False) -> dict[str, LatentComponent]:
+    """Those with a latent layer, in the order of the pipeline; with ``annotating`` also those that
+    write structures without one."""
+    found = [latent_component(name, pipe) for name, pipe in nlp.pipeline]
+    return {
+        component.name: component
+        for component in found
+        if component.layers or (annotating and component.own_kind is not None)
+    }
 
 
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
-    """That component alone, or all that have a latent layer; with ``annotating`` also those that
-    write structures without one. Raises LatentError for none."""
-    known = {*latent_components(nlp), *(annotating_components(nlp) if annotating else ())}
-    latent = [name for name in nlp.pipe_names if name in known]
+    """That one of :func:`latent_components` alone, or all. Raises LatentError for none."""
+    latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
+    learned = [name for name in latent_components(nlp, annotating=True) if name not in latent]
+    if component in learned or (component is None and learned and not latent):
+        raise LatentError(
+            f"The structures of {component or ', '.join(learned)} are not latent: they were "
+            "learned from annotated ones. 'spacy evaluate' scores them, 'spacy latent show' and "
+            "'spacy latent render' draw them."
+        )
     if component is not None and component not in latent:
         raise LatentError(
             f"The pipeline has no latent component {component!r}. Its components are {there}; "
@@ -58,8 +89,7 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     if not latent:
         raise LatentError(
             f"The pipeline has no latent structure. Its components are {there}. Train one with a "
-            "latent_encoder, a latent_textcat, a crf_ner, or spacy-latent.LatentTok2Vec.v1 inside "
-            "a component."
+            "latent_encoder, a latent_textcat, or spacy-latent.LatentTok2Vec.v1 inside a component."
         )
     return [component] if component else latent
 
@@ -74,32 +104,43 @@ def inspect_pipe(
     threshold: float = 0.01,
     alternatives: int = 0,
     uncertainty: bool = False,
+    kept: Mapping[str, KeptVectors] | None = None,
 ) -> Iterator[tuple[Doc, Uncertainties]]:
     """As ``nlp.pipe`` over docs that were made but not processed, and ``doc._.latent`` holds the
     structures of every latent layer, whatever the config stores: those of a component's further
     layers under its name with ``#2`` and so on.
 
     Each layer is read just before its component runs, so that it sees the sentences that the
-    component sees. The embedder therefore runs twice.
+    component sees.
 
     components: names, of all latent ones if None.
     annotate, threshold, alternatives: as of ``latent_encoder``.
     uncertainty: whether to give it for each span of each layer; the dictionaries are empty if not.
+    kept: by name of the component, what its embedders gave in other runs over the same docs in the
+        same batches, in which nothing below them was otherwise; that of this run is added.
     """
-    latent, annotating = latent_components(nlp), annotating_components(nlp)
-    if components is not None:
-        latent = {name: nodes for name, nodes in latent.items() if name in components}
-        annotating = [name for name in annotating if name in components]
+    from spacy_latent.models.inspection import KeptVectors, embedding_once
+
+    everything = latent_components(nlp, annotating=True)
+    chosen = set(everything) if components is None else set(components)
     stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
     stream = iter(docs)
-    while batch := list(islice(stream, batch_size or nlp.batch_size)):
+    for number in count():
+        batch = list(islice(stream, batch_size or nlp.batch_size))
+        if not batch:
+            return
         sure: list[Uncertainties] = [{} for _ in batch]
         for name, pipe in nlp.pipeline:
-            read = [
-                (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
-                for key, node in layer_names(name, latent.get(name, ()))
-            ]
-            with _told(pipe, stored if name in annotating else {}):
+            found = everything.get(name)
+            layers = found.layers if found else {}
+            told = stored if found and found.own_kind is not None and name in chosen else {}
+            store = (kept or {}).get(name) or KeptVectors()
+            with embedding_once(layers.values(), batch, store, number), _told(pipe, told):
+                read = [
+                    (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
+                    for key, node in layers.items()
+                    if name in chosen
+                ]
                 batch = list(_apply(pipe, batch))
             for key, structures, nats in read:
                 for doc, known, spans, values in zip(batch, sure, structures, nats, strict=True):
@@ -107,15 +148,6 @@ def inspect_pipe(
                     if uncertainty:
                         known[key] = values
         yield from zip(batch, sure)
-
-
-def layer_names(component: str, nodes: Iterable[Model | None]) -> list[tuple[str, Model]]:
-    """The latent layers of a component, by the names that their structures are stored under."""
-    return [
-        (component if count == 1 else f"{component}#{count}", node)
-        for count, node in enumerate(nodes, 1)
-        if node is not None
-    ]
 
 
 def _read(
@@ -169,15 +201,10 @@ def inspect_docs(
         ``#2`` and so on for further latent layers of one component.
     RETURNS: the docs.
     """
-    from spacy_latent.models.inspection import latent_models
-
     named = pipeline.pipeline if isinstance(pipeline, Language) else [(pipeline.name, pipeline)]
     docs = list(docs)
     for name, pipe in named:
-        model = getattr(pipe, "model", None)
-        nodes: list[Model | None] = [None] if _writes_own(pipe) else []
-        nodes += latent_models(model) if isinstance(model, Model) else []
-        for key, node in layer_names(name, nodes):
+        for key, node in latent_component(name, pipe).layers.items():
             found, _ = _read(node, docs, annotate, threshold, alternatives, uncertainty=False)
             for doc, spans in zip(docs, found):
                 write(doc, key, spans)

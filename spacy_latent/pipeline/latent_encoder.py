@@ -14,7 +14,6 @@ from typing import Any
 from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
-from spacy.pipeline.trainable_pipe import TrainablePipe
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
 from spacy.vocab import Vocab
@@ -26,6 +25,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
+from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
 [latent_encoder]
@@ -158,7 +158,7 @@ class TrainingBatch:
         return {**lost, "losses": {}, "name": self.name}
 
 
-class LatentEncoder(TrainablePipe):
+class LatentEncoder(StoredComponent):
     """Puts a latent structure on each sentence and vectors composed with it on each token.
 
     Components that listen to it (``spacy-latent.LatentListener.v1``, or spaCy's own listener where
@@ -472,24 +472,13 @@ class LatentEncoder(TrainablePipe):
 
     # ---------------------------------------------------------------- serialization
 
-    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = tuple()) -> "LatentEncoder":
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
         self._forget_batch()
         return super().from_bytes(bytes_data, exclude=exclude)
 
-    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = tuple()) -> "LatentEncoder":
-        if not (Path(path) / "model").exists() and "model" not in exclude:
-            raise LatentError(
-                f"{self.name}: {path} has no file 'model', so the pipeline on disk is incomplete. "
-                "Copy or save the whole directory again."
-            )
+    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
         self._forget_batch()
-        try:
-            return super().from_disk(path, exclude=exclude)
-        except (ValueError, KeyError, TypeError) as error:
-            raise LatentError(
-                f"{self.name}: the weights in {path} cannot be read ({error}). The file was cut "
-                "short, or was saved with another config. Copy or save the whole directory again."
-            ) from error
+        return super().from_disk(path, exclude=exclude)
 
 
 __all__ = ["LatentEncoder", "inspect_docs", "make_latent_encoder"]

@@ -20,6 +20,7 @@ from thinc.types import Floats2d
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import annotate_stream
+from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
 [latent_textcat]
@@ -161,7 +162,7 @@ def make_latent_textcat_multilabel(
     )
 
 
-class LatentTextCategorizer(TextCategorizer):
+class LatentTextCategorizer(StoredComponent, TextCategorizer):
     """spaCy's ``textcat``, one label per doc, over latent structures: same labels, ``doc.cats``,
     threshold and scores. The loss of each structure trains it, so that every estimator works.
 

@@ -120,6 +120,11 @@ class Structure(ABC):
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def kind(self) -> str:
+        """That of its annotations, see :class:`spacy_latent.annotations.SpanStructure`."""
+        return self.parts if self.annotation == "parts" and self.parts else self.annotation
+
     def lacks(self, operations: frozenset[str]) -> list[str]:
         """Those of ``operations``, which may name "map", that are not tractable, sorted."""
         return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))

@@ -197,8 +197,7 @@ class StructureObserver:
     def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
         """(layer, statistic) of each column that the console shows; refuses unknown statistics."""
         from spacy_latent.analysis.structures import MEANINGS
-        from spacy_latent.models.inspection import latent_module
-        from spacy_latent.pipeline.inspection import latent_components, layer_names
+        from spacy_latent.pipeline.inspection import latent_components
 
         known = {*MEANINGS, CHANGED}
         if names is not None and not known.issuperset(names):
@@ -209,11 +208,9 @@ class StructureObserver:
         found = []
         latent = latent_components(self.nlp)
         for component in self.components:
-            for layer, node in layer_names(component, latent[component]):
-                structure = latent_module(node).latent.structure
-                kind = structure.annotation
-                if kind == "parts" and structure.parts:
-                    kind = structure.parts
+            kinds = latent[component].kinds
+            for layer in latent[component].layers:
+                kind = kinds[layer]
                 own = (*COLUMNS.get(kind, ("parts",)), CHANGED) if names is None else names
                 found += [(layer, name) for name in own]
         return found

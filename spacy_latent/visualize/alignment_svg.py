@@ -9,7 +9,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture
-from spacy_latent.visualize.text_size import text_width
+from spacy_latent.visualize.text_size import widest
 
 WORD = 15
 ROW = 24
@@ -44,18 +44,12 @@ def draw_alignment(
 
     Columns, not rows: lines stay short when the texts are long. known: probabilities are stored.
     """
-    first, second = (
-        max([text_width(shortened(word), WORD) for word in words], default=0.0)
-        for words in (source, target)
-    )
+    first, second = (widest(map(shortened, words), WORD) for words in (source, target))
     rows = max(len(source), len(target), 1)
     start = look.offset_x + first + 8
     end = start + min(BETWEEN[1], max(BETWEEN[0], rows * ROW / 2))
     across = end + 8 + second + look.offset_x
     down = rows * ROW + 16
-
-    def x(value: float) -> float:
-        return across - value if look.rtl else value
 
     # A shorter text is spread over the height of the longer one, so that lines run level.
     def y(i: int, words: Sequence[str]) -> float:
@@ -63,7 +57,8 @@ def draw_alignment(
 
     content = []
     for cell in sorted(cells, key=lambda cell: cell.probability):
-        ends = [x(start), y(cell.source, source), x(end), y(cell.target, target)]
+        left, right = look.x(start, across), look.x(end, across)
+        ends = [left, y(cell.source, source), right, y(cell.target, target)]
         a, b, c, d = map(number, ends)
         middle = number((ends[0] + ends[2]) / 2)
         line = {
@@ -81,15 +76,8 @@ def draw_alignment(
     # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
     for words, place, anchor in ((source, start - 8, "end"), (target, end + 8, "start")):
         for i, word in enumerate(words):
-            attributes = {
-                "class": "displacy-word sl-ink",
-                "fill": look.color or light("ink"),
-                "x": x(place),
-                "y": y(i, words) + WORD / 3,
-                "text-anchor": anchor,
-                "direction": look.direction,
-            }
-            content.append(element("text", attributes, text(shortened(word))))
+            where = {"x": look.x(place, across), "y": y(i, words) + WORD / 3}
+            content.append(element("text", {**look.word(anchor), **where}, text(shortened(word))))
     return Picture(
         "".join(content),
         title,

@@ -9,8 +9,9 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
-from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.picture import Picture, folded
 from spacy_latent.visualize.text_size import text_width
+from spacy_latent.visualize.tree_svg import TOKEN
 
 WORD = 15
 LABEL = 10
@@ -52,14 +53,7 @@ def draw_brackets(
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
-        attributes = {
-            "class": "displacy-token displacy-word sl-ink",
-            "fill": look.color or light("ink"),
-            "x": across - center if look.rtl else center,
-            "y": 12 + WORD,
-            "text-anchor": "middle",
-            "direction": look.direction,
-        }
+        attributes = {**look.word(), "class": TOKEN, "x": look.x(center, across), "y": 12 + WORD}
         content.append(element("text", attributes, text(shortened(word))))
     for bracket, level in zip(brackets, depth):
         left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
@@ -76,7 +70,8 @@ def draw_brackets(
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
     description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
-    return Picture("".join(content), title, description, (across, down), caption, weight)
+    picture = Picture("".join(content), title, description, (across, down), caption, weight)
+    return folded(picture, edges[1:], look)
 
 
 def _bracket(

@@ -9,7 +9,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, shortened, text
 from spacy_latent.visualize.palette import light, shade
 from spacy_latent.visualize.picture import Picture
-from spacy_latent.visualize.text_size import text_width
+from spacy_latent.visualize.text_size import widest
 
 CELL = 26
 SMALL_CELL = 16
@@ -34,31 +34,31 @@ def draw_heat_map(
     from right to left where writing does.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL
-    left = look.offset_x + max([text_width(shortened(w), WORD) for w in rows], default=0.0) + 10
-    top = 14 + max([text_width(shortened(w), WORD) for w in columns], default=0.0)
+    left = look.offset_x + widest(map(shortened, rows), WORD) + 10
+    top = 14 + widest(map(shortened, columns), WORD)
     across = left + len(columns) * side + look.offset_x
     down = top + len(rows) * side + 12
-
-    def x(value: float) -> float:
-        return across - value if look.rtl else value
 
     grid = {
         "class": "sl-line-stroke",
         "fill": "none",
         "stroke": light("line"),
-        "d": _grid(len(rows), len(columns), x(left), top, -side if look.rtl else side, side),
+        "d": _grid(
+            len(rows), len(columns), look.x(left, across), top, -side if look.rtl else side, side
+        ),
     }
     content = [element("path", grid)]
     for i, word in enumerate(rows):
-        attributes = _word(look, "end")
-        place = {"x": x(left - 8), "y": top + (i + 0.5) * side + WORD / 3}
-        content.append(element("text", {**attributes, **place}, text(shortened(word))))
+        place = {"x": look.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
+        attributes = {**look.word("end"), **place, "font-size": WORD}
+        content.append(element("text", attributes, text(shortened(word))))
     for j, word in enumerate(columns):
-        turned = f"translate({x(left + (j + 0.5) * side) + WORD / 3:.1f},{top - 8:.1f}) rotate(-90)"
-        attributes = _word(look, "end" if look.rtl else "start")
+        middle = look.x(left + (j + 0.5) * side, across) + WORD / 3
+        turned = f"translate({middle:.1f},{top - 8:.1f}) rotate(-90)"
+        attributes = {**look.word("end" if look.rtl else "start"), "font-size": WORD}
         content.append(element("text", {**attributes, "transform": turned}, text(shortened(word))))
     for cell in cells:
-        corner = x(left + cell.target * side + (side if look.rtl else 0))
+        corner = look.x(left + cell.target * side + (side if look.rtl else 0), across)
         square = {"x": corner, "y": top + cell.source * side, "width": side, "height": side}
         fill = {"class": "sl-accent", "fill": look.color or light("accent")}
         inside = [
@@ -80,16 +80,6 @@ def draw_heat_map(
         caption,
         weight,
     )
-
-
-def _word(look: Look, anchor: str) -> dict[str, object]:
-    return {
-        "class": "displacy-word sl-ink",
-        "fill": look.color or light("ink"),
-        "font-size": WORD,
-        "text-anchor": anchor,
-        "direction": look.direction,
-    }
 
 
 def _grid(rows: int, columns: int, left: float, top: float, right: float, down: float) -> str:

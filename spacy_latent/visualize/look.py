@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from spacy_latent.errors import LatentError
+from spacy_latent.visualize.palette import light
 
 # What displaCy knows and these drawings have no use for; a config may hold them for both.
 DISPLACY_OPTIONS = (
@@ -36,7 +37,8 @@ class Look:
     threshold: draw all parts at least this probable, beside those of the best structure.
     alternatives: draw up to this many of the stored alternative structures, side by side.
     probabilities: write probabilities beside the parts, where there is room.
-    fold: width in pixels after which tags, and highlights in an SVG, go on in a new row.
+    fold: width in pixels after which tags, highlights in an SVG, and trees and brackets over more
+        than 60 words go on in a new row.
     compact: words closer to each other.
     color, bg: of the text and of the ground; those of the reader's light or dark scheme if None.
     font: as in CSS.
@@ -91,6 +93,19 @@ class Look:
     @property
     def rtl(self) -> bool:
         return self.direction == "rtl"
+
+    def x(self, value: float, across: float) -> float:
+        """Where a place lies that is counted from where writing begins, in a drawing so wide."""
+        return across - value if self.rtl else value
+
+    def word(self, anchor: str = "middle") -> dict[str, object]:
+        """Attributes of the text of a word, but for its place."""
+        return {
+            "class": "displacy-word sl-ink",
+            "fill": self.color or light("ink"),
+            "text-anchor": anchor,
+            "direction": self.direction,
+        }
 
     def _check(self) -> None:
         colors = {"color": self.color, "bg": self.bg, **self.colors}

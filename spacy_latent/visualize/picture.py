@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from html import escape
+from itertools import pairwise
 
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text
@@ -17,6 +18,8 @@ CAPTION = 30
 MARGIN = 16
 GAP = 24
 ROW_WIDTH = 1400
+# Words of a text that one would lose the way in, if it were all in one row.
+LONG = 60
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,41 @@ class Figure:
     def drop(self, picture: Picture) -> float:
         """How far down to move a picture, for its words to be level with those of the others."""
         return max(other.baseline for other in self.pictures) - picture.baseline
+
+
+def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
+    """A drawing over one row of words in rows of at most the option ``fold``, for texts of more
+    than :data:`LONG` words. What crosses the end of a row runs on at the same height in the next.
+
+    ends: of each word, from the left, or from the right where writing begins there.
+    """
+    assert picture.size is not None
+    across, down = picture.size
+    if len(ends) <= LONG:
+        return picture
+    cuts, last = [0.0], 0.0
+    for end in ends:
+        if end - cuts[-1] > look.fold and last > cuts[-1]:
+            cuts.append(last)
+        last = end
+    cuts.append(across)
+    widest = max(b - a for a, b in pairwise(cuts))
+    name = f"sl-{sha1(picture.content.encode()).hexdigest()[:12]}-row"
+    rows = []
+    for i, (start, end) in enumerate(pairwise(cuts)):
+        left = across - end if look.rtl else start
+        window = {
+            "x": widest - (end - start) if look.rtl else 0.0,
+            "y": i * down,
+            "width": end - start,
+            "height": down,
+            "viewBox": f"{left:.1f} 0 {end - start:.1f} {down:.1f}",
+        }
+        inside = element("use", {"href": f"#{name}"})
+        if not i:
+            inside = element("g", {"id": name}, picture.content)
+        rows.append(element("svg", window, inside))
+    return replace(picture, content="".join(rows), size=(widest, down * len(rows)))
 
 
 def stylesheet() -> str:

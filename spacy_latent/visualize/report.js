@@ -24,7 +24,8 @@
   }
 
   // A doc: [words, gold label, predicted label, its probability, score, reference heads, layers].
-  // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents].
+  // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents],
+  // and of an alignment the start and the end of the other text.
   const words = (doc) => (typeof doc[0] === "string" ? (doc[0] ? doc[0].split(" ") : []) : doc[0]);
   const texts = new Map();
   function text(i) {
@@ -134,12 +135,13 @@
 
   function drawArcs(tokens, span, arcs, below) {
     const own = tokens.slice(span[0], span[1]).map(visible);
-    const middles = [];
+    const middles = [], ends = [];
     let x = 12;
     for (const word of own) {
       const width = Math.max(24, ruler.measureText(word).width + 4);
       middles.push(x + width / 2);
       x += width + 14;
+      ends.push(x);
     }
     const up = levels(arcs), down = levels(below);
     const step = (count) => (count > 12 ? 12 * 15 / count : 15);
@@ -157,7 +159,7 @@
     for (const arc of below) {
       root.append(drawArc({ ...arc, gold: true }, middles, bottom, 1, step(down), height - bottom - 4, own));
     }
-    return root;
+    return folded(root, ends, height);
   }
 
   // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
@@ -201,6 +203,29 @@
     return group;
   }
 
+  // Rows of a long text: what crosses the end of one runs on in the next. As visualize/picture.py.
+  const LONG = 60, FOLD = 900;
+  function folded(drawn, ends, height) {
+    if (ends.length <= LONG) return drawn;
+    const rows = html("div", { class: "rows" });
+    let start = 0, last = 0;
+    const cut = (end) => {
+      const row = drawn.cloneNode(true);
+      row.setAttribute("viewBox", `${start} 0 ${end - start} ${height}`);
+      row.dataset.width = end - start;
+      if (start) row.setAttribute("aria-hidden", "true");
+      scale(row);
+      rows.append(row);
+      start = end;
+    };
+    for (const end of ends) {
+      if (end - start > FOLD && last > start) cut(last);
+      last = end;
+    }
+    cut(Number(drawn.dataset.width));
+    return rows;
+  }
+
   function scale(drawn) {
     drawn.style.width = drawn.dataset.width * state.zoom + "px";
     drawn.style.maxWidth = "none";
@@ -237,6 +262,34 @@
       group.append(svg("path", { class: "arc", d: `M${left},${y + 7}V${y}H${right}V${y + 7}` }));
       root.append(group);
     }
+    return folded(root, edges.slice(1), base + 24);
+  }
+
+  // ------------------------------------------------------------------ alignments
+
+  // Columns, not rows: lines stay short when the texts are long. As visualize/alignment_svg.py.
+  function drawAlignment(tokens, span) {
+    const own = tokens.slice(span[0], span[1]).map(visible), other = tokens.slice(span[4], span[5]).map(visible);
+    const widest = (texts) => Math.max(...texts.map((word) => ruler.measureText(word).width));
+    const row = 22, rows = Math.max(own.length, other.length);
+    const start = 12 + widest(own) + 8, end = start + Math.min(460, Math.max(150, rows * row / 2));
+    const width = end + 8 + widest(other) + 12, height = rows * row + 8;
+    const y = (i, texts) => 4 + (i + 0.5) * rows * row / texts.length;
+    const told = span[2].map(([i, j]) => own[i] + " ~ " + other[j]);
+    const root = svg("svg", { role: "img", "aria-label": told.join(", "), viewBox: `0 0 ${width} ${height}` });
+    root.dataset.width = width;
+    scale(root);
+    span[2].forEach(([i, j], k) => {
+      const group = svg("g", { class: "cell" }, svg("title", {}, told[k] + (span[3] ? ", " + span[3][k] + " %" : "")));
+      const from = y(i, own), to = y(j, other), middle = (start + end) / 2;
+      const line = svg("path", { class: "arc", d: `M${start},${from}C${middle},${from} ${middle},${to} ${end},${to}` });
+      // As probable as the pair, and never out of sight.
+      if (span[3]) line.style.opacity = 0.25 + 0.75 * span[3][k] / 100;
+      group.append(line);
+      root.append(group);
+    });
+    own.forEach((word, i) => root.append(svg("text", { x: start - 8, y: y(i, own) + 5, "text-anchor": "end" }, word)));
+    other.forEach((word, j) => root.append(svg("text", { x: end + 8, y: y(j, other) + 5 }, word)));
     return root;
   }
 
@@ -284,7 +337,7 @@
   }
 
   const DRAW = { heads: drawHeads, arcs: drawGraph, spans: drawBrackets, items: drawItems, tags: drawTags,
-    segments: drawSegments };
+    segments: drawSegments, cells: drawAlignment };
 
   // ------------------------------------------------------------------ controls
 

@@ -261,6 +261,7 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         "directed": "same head",
         "undirected": "same arc, whichever way it points",
         "brackets": "brackets of the reference's subtrees that are found",
+        "links": "F1 of the sure links",
     }
     kinds = list(next(iter(reference["rows"].values())))
     tables = []
@@ -280,7 +281,7 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         ]
         tables.append(_table([names[kind], ("share", "number"), "with 95 % interval"], rows))
     return join(
-        tag("h3", "Agreement with the heads of the references"),
+        tag("h3", f"Agreement with the {reference['of']} of the references"),
         tag(
             "p",
             f"{reference['tokens']:,} tokens in {reference['docs']:,} docs. Controls look at no "
@@ -555,10 +556,12 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
 
 
 def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list[Any]:
-    if name not in doc._.latent:
+    annotation = doc._.latent.get(name)
+    if annotation is None:
         return [[], None, None, None]
-    annotation = doc._.latent[name]
-    drawn = [[s.start, s.end, s.decoded.tolist(), _percents(s)] for s in annotation.spans]
+    drawn = [
+        [s.start, s.end, s.decoded.tolist(), _percents(s), *_other(s)] for s in annotation.spans
+    ]
     sure = assessment.uncertainties[d].get(name) or ()
     nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
     rows = [structures.structure_statistics(span) for span in annotation.spans]
@@ -575,6 +578,13 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
         None if depth is None else int(depth),
         agreement,
     ]
+
+
+def _other(span: SpanStructure) -> list[int]:
+    """Bounds of the text that this one is aligned with."""
+    if span.other_start is None or span.other_end is None:
+        return []
+    return [span.other_start, span.other_end]
 
 
 def _percents(span: SpanStructure) -> list[int] | None:
@@ -608,7 +618,9 @@ def _foot() -> Markup:
             "the distribution over structures that the scores give. Controls: “left-branching”, "
             "every token on the next; “right-branching”, every token on the one before; “flat”, "
             "all on the first; “balanced”, the middle one over the middles of the halves; "
-            "“nearest”, every token on the nearest before it whose word mostly is a head. Docs "
+            "“nearest”, every token on the nearest before it whose word mostly is a head. Of "
+            "alignments: “same word”, every two copies of a word; “nearest same word”, each copy "
+            "in one link at most; “diagonal”, words that are as far along their texts. Docs "
             "are sorted and drawn in this page; nothing leaves it.",
         ),
         tag("p", f"spacy-latent {__version__}", class_="soft"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 # Parts of the font size; measured on common sans-serif fonts, rounded up.
 WIDE = 1.05
@@ -16,6 +17,11 @@ ARABIC = 0.68
 def text_width(text: str, size: float) -> float:
     """Width of the text in pixels in a sans-serif font of this size in pixels."""
     return size * sum(_width(character) for character in text)
+
+
+def widest(texts: Iterable[str], size: float) -> float:
+    """Width of the widest of them; 0 for none."""
+    return max((text_width(text, size) for text in texts), default=0.0)
 
 
 def _width(character: str) -> float:

@@ -10,7 +10,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
-from spacy_latent.visualize.picture import Picture
+from spacy_latent.visualize.picture import Picture, folded
 from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
@@ -25,6 +25,8 @@ STEP = (4.0, 22.0)
 STEP_WITH_LABELS = 13
 CORNER = 8
 DESCRIBED = 40
+# As displaCy's words over which arcs are.
+TOKEN = "displacy-token displacy-word sl-ink"
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,11 @@ def draw_tree(
         *below_words.draw(columns, look, top + LINE, 1, words),
     ]
     for i, word in enumerate(words):
-        attributes = {
-            "class": "displacy-token displacy-word sl-ink",
-            "fill": look.color or light("ink"),
-            "x": columns.centers[i],
-            "y": top + WORD,
-            "text-anchor": "middle",
-            "direction": look.direction,
-        }
+        attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
-    return Picture(
+    picture = Picture(
         "".join(content),
         title,
         _description(words, arcs, below),
@@ -83,6 +78,7 @@ def draw_tree(
         weight,
         top,
     )
+    return folded(picture, columns.ends, look)
 
 
 class _Side:
@@ -200,6 +196,7 @@ class _Columns:
         self.look = look
         self.spacing: list[float] = []
         self.centers: list[float] = []
+        self.ends: list[float] = []
         x = look.offset_x
         for i, word in enumerate(words):
             most = max(len(side.ports.get(i, ())) for side in sides)
@@ -211,9 +208,9 @@ class _Columns:
             self.spacing.append(spacing)
             self.centers.append(x + across / 2)
             x += across
+            self.ends.append(x)
         self.across = x + look.offset_x
-        if look.rtl:
-            self.centers = [self.across - center for center in self.centers]
+        self.centers = [look.x(center, self.across) for center in self.centers]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
         found = side.ports[word]

@@ -1,4 +1,4 @@
-"""Agreement with references and of structures with each other, against counts by hand."""
+"""Agreement of structures with controls and with each other, against counts by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from spacy_latent.analysis.agreement import (
     agreement,
-    attachments,
     common_parts,
     head_words,
     nearest_head_word,
@@ -19,25 +18,6 @@ from spacy_latent.analysis.agreement import (
 )
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
-
-
-def test_directed_undirected_and_by_relation() -> None:
-    predicted, gold = [[1, 1, 1, 3]], [[0, 0, 1, 2]]
-    found = attachments(predicted, gold, relations=[["ROOT", "x", "y", "y"]])
-    # Only the third token has its head; the arc of the second points the other way.
-    assert found.directed.tolist() == [[1, 4]]
-    assert found.undirected.tolist() == [[2, 3]]
-    assert found.relations == {"ROOT": (1, 0, 0, 0), "x": (1, 0, 1, 1), "y": (2, 1, 2, 1)}
-    masked = attachments(predicted, gold, counted=[[False, True, True, False]])
-    assert masked.directed.tolist() == [[1, 2]] and masked.undirected.tolist() == [[2, 2]]
-    assert attachments([[]], [[]]).directed.tolist() == [[0, 0]]
-    with pytest.raises(LatentError, match="3 tokens"):
-        attachments([[0, 0, 0]], [[0, 0]])
-
-
-def test_a_head_that_is_not_known_is_not_counted() -> None:
-    found = attachments([[0, 0]], [[-1, 0]], counted=[[False, True]])
-    assert found.directed.tolist() == [[1, 1]] and found.undirected.tolist() == [[1, 1]]
 
 
 def test_the_nearest_head_word_is_that_of_words_that_mostly_have_modifiers() -> None:

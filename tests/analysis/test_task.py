@@ -13,6 +13,7 @@ from spacy.training import Example
 from spacy_latent.analysis.task import (
     accuracy,
     best_category,
+    confidence_interval,
     f_score,
     find_measures,
     interval,
@@ -112,3 +113,10 @@ def test_pairs_make_a_drop_narrower() -> None:
     assert found.high - found.low < 0.05 < 4 * 1.96 * (0.7 * 0.3 / 400) ** 0.5
     same = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([before, ones], 1))
     assert (same.drop, same.low, same.high) == (0, 0, 0)
+
+
+def test_interval_holds_the_share_and_narrows() -> None:
+    low, high = confidence_interval(80, 100)
+    assert 0.7 < low < 0.8 < high < 0.9
+    assert confidence_interval(8000, 10000)[0] > low
+    assert confidence_interval(0, 0) == (0.0, 1.0)

@@ -6,10 +6,12 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import Doc, DocBin
+from spacy.training import Corpus
 from typer.testing import CliRunner
 
 from spacy_latent.analysis import CONTROLS
 from spacy_latent.cli.app import latent_cli
+from spacy_latent.pipeline.assessment import assess
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
 
 HEADS = [1, 1, 1, 1, 5, 5]
@@ -35,6 +37,10 @@ def run(*arguments):
     return CliRunner().invoke(latent_cli, ["attachment", *map(str, arguments)])
 
 
+def shares(row):
+    return [row["without punctuation"], row["all tokens"]]
+
+
 @pytest.mark.parametrize("options", [[], ["--gold-preproc"]])
 def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     metrics = files / "metrics" / "trees.json"
@@ -43,15 +49,11 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     assert result.exit_code == 0, result.output
     figures = srsly.read_json(metrics)
     assert set(figures) == {"both: parse", "both: latent_encoder", *CONTROLS}
-    assert figures["previous token"] == {
-        "without punctuation": pytest.approx(1 / 5),
-        "all tokens": pytest.approx(1 / 6),
-    }
+    assert shares(figures["previous token"]) == pytest.approx([1 / 5, 1 / 6])
     # The last token is its own head, as in the gold tree.
-    assert figures["next token"] == {
-        "without punctuation": pytest.approx(3 / 5),
-        "all tokens": pytest.approx(3 / 6),
-    }
+    assert shares(figures["next token"]) == pytest.approx([3 / 5, 3 / 6])
+    low, high = figures["next token"]["all tokens, 95 %"]
+    assert low <= 3 / 6 <= high
     nlp = spacy.load(model)
     texts = ["I like London .", "You hate"] if options else ["I like London . You hate"]
     found: dict[str, list[int]] = {"parse": [], "latent_encoder": []}
@@ -68,8 +70,32 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     assert f"{100 * figures['both: parse']['all tokens']:.1f}" in result.output
 
 
+def test_the_report_says_the_same(files: Path):
+    nlp = spacy.load(files / "both" / "model-best")
+    found = list(Corpus(files / "dev.spacy")(nlp))
+    figures = assess(nlp, found, random=False).figures["components"]["latent_encoder"]
+    run(files / "dev.spacy", files / "both" / "model-best", "--metrics", files / "m.json")
+    own = srsly.read_json(files / "m.json")["both: latent_encoder"]
+    share, low, high = figures["reference"]["rows"]["latent_encoder"]["directed"]
+    expected = [own["all tokens"], *own["all tokens, 95 %"]]
+    assert [share, low, high] == pytest.approx(expected)
+
+
 def test_what_is_not_there_is_named(files: Path):
     result = run(files / "dev.spacy", files / "none")
     assert result.exit_code == 1 and "neither a parse nor latent heads" in result.output
+    bare = DocBin(docs=[Doc(spacy.blank("en").vocab, words=["a"])])
+    bare.to_disk(files / "bare.spacy")
+    result = run(files / "bare.spacy", files / "both" / "model-best")
+    assert result.exit_code == 1 and "no heads" in result.output
     result = run(files / "other.spacy", files / "both" / "model-best")
     assert result.exit_code == 1 and "other.spacy" in result.output
+
+
+def test_where_nothing_counts_there_is_no_figure(files: Path) -> None:
+    vocab = spacy.blank("en").vocab
+    DocBin(docs=[Doc(vocab, words=["!"], heads=[0], deps=["punct"])]).to_disk(files / "mark.spacy")
+    metrics = files / "mark.json"
+    result = run(files / "mark.spacy", files / "both" / "model-best", "--metrics", metrics)
+    assert result.exit_code == 0, result.output
+    assert shares(srsly.read_json(metrics)["both: latent_encoder"]) == [None, 1.0]

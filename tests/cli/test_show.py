@@ -41,8 +41,8 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, path, nlp(TEXT)._.latent["latent_encoder"]
 
 
-def show(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, ["latent", "show", *map(str, arguments)])
+def show(*arguments: Any, lines: str | None = None) -> str:
+    result = CliRunner().invoke(app, ["latent", "show", *map(str, arguments)], input=lines)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -65,6 +65,15 @@ def test_json_is_the_annotation(saved: Any) -> None:
         assert len(brackets) == 5
     else:
         assert [token for token, _ in entry["items"]] == [item.token for item in latent.items()]
+
+
+def test_an_empty_line_has_the_keys_of_others(saved: Any) -> None:
+    _, path, _ = saved
+    shown = show(path, "--json", lines=f"{TEXT}\n\n")
+    other, empty = (srsly.json_loads(line)["latent"] for line in shown.splitlines())
+    entry = empty["latent_encoder"]
+    assert entry.keys() == other["latent_encoder"].keys()
+    assert all(value == [] for value in entry.values())
 
 
 def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
@@ -91,5 +100,8 @@ def test_components_that_write_themselves(tmp_path: Any) -> None:
     for name in ("crf_ner", "latent_textcat"):
         assert len(entry[name]["spans"][0]["alternatives"]) == 2
     assert all(len(entity) == 4 for entity in entry["crf_ner"]["entities"])
+    empty = srsly.json_loads(show(tmp_path, "", "--json"))["latent"]
+    assert empty["crf_ner"] == {"tags": [], "entities": [], "spans": []}
+    assert empty["latent_textcat"] == {"heads": [], "arcs": [], "spans": []}
     html = (tmp_path / "page.html").read_text(encoding="utf8")
     assert "crf_ner · TagSequence" in html and "displacy-arc" in html

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spacy_latent.analysis.rationales import rationale_words
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.layers.rationale_reader import READABLE
-from spacy_latent.rationales import rationale_words
 from tests.matrix import registered
 from tests.pipeline.rationale_pipelines import rationale_examples, rationale_pipeline
 

@@ -15,6 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.errors import LatentError
 from spacy_latent.models.inspection import latent_models, latent_module
+from spacy_latent.pipeline import assessment as module_of_assess
 from spacy_latent.pipeline.assessment import Assessment, assess, plain
 from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
@@ -187,3 +188,26 @@ def test_inspection_gives_what_the_component_gives(tree: Language) -> None:
         assert ours.spans[0].probabilities is not None and theirs.spans[0].probabilities is None
         assert len(sure["latent_encoder"]) == 1
         assert 0 <= sure["latent_encoder"][0].nats <= sure["latent_encoder"][0].log_count + 1e-4
+
+
+@pytest.mark.parametrize("room", [256e6, 0.0])
+def test_docs_are_embedded_once_where_there_is_room(
+    tree: Language, room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = keyword_examples(tree, 20)
+    expected = plain(assess(tree, corpus).figures)
+    encoder: Any = tree.get_pipe("latent_encoder")
+    embedder = encoder.model.layers[0]
+    read: list[Doc] = []
+    own = embedder._func
+
+    def counting(model: Any, docs: Any, is_train: bool) -> Any:
+        read.extend(docs)
+        return own(model, docs, is_train)
+
+    monkeypatch.setattr(embedder, "_func", counting)
+    monkeypatch.setattr(module_of_assess, "VECTORS", room)
+    assert plain(assess(tree, corpus).figures) == expected
+    # Without room, once more for each of five draws and for the best structures.
+    assert len(read) == len(corpus) * (1 if room else 7)
+    assert embedder._func is counting

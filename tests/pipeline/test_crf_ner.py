@@ -159,6 +159,21 @@ def test_entities_that_are_there_stay_and_blocked_tokens_stay_outside(nlp: Langu
     assert not certain
 
 
+def test_it_says_which_entities_were_given(nlp: Language) -> None:
+    doc = nlp.make_doc("I like London a lot")
+    doc.ents = [Span(doc, 0, 2, label="GPE"), Span(doc, 3, 5, label="OTHER")]
+    (copy,) = DocBin(docs=[nlp(doc)], store_user_data=True).get_docs(spacy.blank("en").vocab)
+    for one in (doc, copy):
+        latent = one._.latent["crf_ner"]
+        assert [(e.start, e.end, e.given) for e in latent.entities()] == [
+            (0, 2, True),
+            (2, 3, False),
+        ]
+        # All alternatives keep what is given.
+        assert latent.entities(alternative=1)[0].given
+    assert not any(e.given for e in nlp("I like London")._.latent["crf_ner"].entities())
+
+
 def test_entities_do_not_cross_sentences_or_begin_with_white_space(nlp: Language) -> None:
     sequences = nlp.get_pipe("crf_ner")
     doc = Doc(nlp.vocab, words=["New", "\n", "York", "London"], sent_starts=[1, 0, 0, 1])

@@ -136,17 +136,6 @@ def test_empty_batches(nlp):
     assert len(doc._.latent["latent_encoder"].heads) == 0
 
 
-def test_an_incomplete_directory_says_so(nlp, tmp_path):
-    nlp.to_disk(tmp_path)
-    weights = tmp_path / "latent_encoder" / "model"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(LatentError, match="cut short"):
-        spacy.load(tmp_path)
-    weights.unlink()
-    with pytest.raises(LatentError, match="incomplete"):
-        spacy.load(tmp_path)
-
-
 def test_a_listener_of_the_wrong_width_is_refused():
     other = spacy.blank("en")
     other.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})

@@ -13,9 +13,9 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
+from spacy_latent.analysis.rationales import rationale_words
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.models.latent_text_classifier import latent_layer
-from spacy_latent.rationales import rationale_words
 from tests.pipeline.rationale_pipelines import (
     BITS,
     CHAIN,

@@ -19,7 +19,7 @@ CHROMIUM = shutil.which("chromium")
 # Before the page: what would run is noted. After it: what is there is measured.
 BEFORE = "<script>var ran=0;window.alert=function(){ran+=1}</script>"
 AFTER = """<script>
-var overlaps = [], svgs = document.querySelectorAll("svg");
+var overlaps = [], svgs = document.querySelectorAll("svg.displacy");
 svgs.forEach(function (svg) {
   var words = svg.querySelectorAll(".displacy-token"), boxes = [];
   words.forEach(function (word) { boxes.push(word.getBoundingClientRect()); });
@@ -52,11 +52,11 @@ def test_nothing_runs_and_words_do_not_overlap(tmp_path):
         heads = list(range(len(sentence)))
         docs.append(annotated("heads", heads, words=sentence, lang=lang if lang != "th" else "xx"))
         docs.append(annotated("spans", [[0, len(sentence) - 1]], words=sentence))
-    docs.append(annotated("heads", [0, *[1] * 79], words=["word"] * 80))
+    docs += [annotated("heads", [0, *[1] * (n - 1)], words=["word"] * n) for n in (60, 80)]
     found = opened(render(docs, page=True, jupyter=False), tmp_path)
     assert found["ran"] == 0 and found["overlaps"] == []
-    assert found["pictures"] == 5 + 2 * len(SENTENCES) + 1
-    # Long sentences scroll in their boxes, not the page.
+    assert found["pictures"] == 5 + 2 * len(SENTENCES) + 2
+    # Long sentences scroll in their boxes, and longer ones go on below; the page does not scroll.
     assert found["across"] <= 1200
     assert found["background"] == "rgb(255, 255, 255)"
 

@@ -14,6 +14,7 @@ from spacy.training import Example
 
 from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize.report import render_report
+from tests.models import test_aligned_pair_textcat as aligned_pairs
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
 from tests.visualize.browser import chromium, requests
 from tests.visualize.test_report import LOG, NASTY
@@ -195,6 +196,37 @@ def test_other_kinds_are_drawn(driver: Any, opened: Callable[..., Any]) -> None:
         where = ".card svg .arc" if kind == "spans" else ".card .block"
         assert script(driver, f"document.querySelectorAll('{where}').length") > 1, kind
         assert driver.get_log("browser") == []
+
+
+def test_alignments_are_drawn_between_two_texts(driver: Any, opened: Callable[..., Any]) -> None:
+    pairs = aligned_pairs.trained(aligned_pairs.pipeline(), steps=2)
+    examples = aligned_pairs.examples(pairs)
+    opened(examples, pairs)
+    (first,) = pairs(examples[0].predicted)._.latent[aligned_pairs.NAME].spans
+    assert script(
+        driver, "document.querySelector('.card svg').querySelectorAll('.cell').length"
+    ) == len(first.decoded)
+    texts = script(
+        driver,
+        "[...document.querySelector('.card svg').querySelectorAll('text')].map(n => n.textContent)",
+    )
+    assert texts == [token.text for token in examples[0].reference]
+    assert driver.get_log("browser") == []
+
+
+def test_long_sentences_are_drawn_in_rows(
+    driver: Any, opened: Callable[..., Any], nlp: Language
+) -> None:
+    words = [f"word{i}" for i in range(90)]
+    opened([Example(Doc(nlp.vocab, words=words), Doc(nlp.vocab, words=words))])
+    boxes = script(
+        driver,
+        "[...document.querySelectorAll('.card .rows svg')].map(n => n.getAttribute('viewBox'))",
+    )
+    pieces = [tuple(map(float, box.split())) for box in boxes]
+    assert len(pieces) > 3 and all(piece[2] <= 900 for piece in pieces)
+    assert all(a[0] + a[2] == pytest.approx(b[0]) for a, b in zip(pieces, pieces[1:]))
+    assert driver.get_log("browser") == []
 
 
 @pytest.mark.parametrize("width", [360, 1200])

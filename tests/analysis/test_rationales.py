@@ -11,9 +11,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from spacy_latent.annotations import runs
-from spacy_latent.errors import LatentError
-from spacy_latent.rationales import (
+from spacy_latent.analysis.rationales import (
     CONTROLS,
     agreement,
     erasure,
@@ -21,6 +19,8 @@ from spacy_latent.rationales import (
     rationale_words,
     report,
 )
+from spacy_latent.annotations import runs
+from spacy_latent.errors import LatentError
 
 
 def mask(text: str) -> np.ndarray:
@@ -160,7 +160,7 @@ def test_the_scorer_adds_to_the_scores_of_labels(nlp) -> None:
 
 
 def test_the_scorer_aligns_other_tokens(nlp) -> None:
-    from spacy_latent.rationales import score_rationales
+    from spacy_latent.analysis.rationales import score_rationales
 
     reference = Doc(nlp.vocab, words=["a", "b", "ad", "film"], spaces=[True, False, True, False])
     reference.spans["rationale"] = [reference[1:3]]

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.training import Example
 
+# Names that reference alignments are annotated under.
+SURE, POSSIBLE = "sure", "possible"
+
 # (word of the first text, word of the second) of each link.
 Links = Iterable[tuple[int, int]]
 
@@ -136,8 +139,8 @@ def links_of(doc: Doc, component: str) -> list[tuple[int, int]] | None:
 def score_alignment(
     examples: Iterable[Example],
     component: str,
-    sure: str = "sure",
-    possible: str = "possible",
+    sure: str = SURE,
+    possible: str = POSSIBLE,
     **options: Any,
 ) -> dict[str, float]:
     """What ``component`` aligned beside the annotations ``sure`` and ``possible`` of references.
@@ -164,8 +167,8 @@ def score_alignment(
 
 def build_alignment_scorer_v1(
     component: str = "latent_textcat",
-    sure: str = "sure",
-    possible: str = "possible",
+    sure: str = SURE,
+    possible: str = POSSIBLE,
     multi_label: bool = False,
 ) -> Callable[..., dict[str, Any]]:
     """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``

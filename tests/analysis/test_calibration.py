@@ -10,8 +10,8 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_latent.analysis.calibration import entity_calibration_error, expected_calibration_error
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.calibration import entity_calibration_error, expected_calibration_error
 from spacy_latent.errors import LatentError
 
 
@@ -51,6 +51,15 @@ def test_error_of_entities() -> None:
     assert entity_calibration_error([example(None, True)]) is None
     assert entity_calibration_error(examples, component="other") is None
     assert entity_calibration_error([]) is None
+
+
+def test_entities_that_were_there_before_do_not_count() -> None:
+    given = example(1.0, True)
+    (found,) = given.predicted._.latent["crf_ner"].spans
+    found.given = np.array([True])
+    write(given.predicted, "crf_ner", [found])
+    assert entity_calibration_error([given]) is None
+    assert entity_calibration_error([given, example(0.75, False)]) == pytest.approx(0.75)
 
 
 def test_the_scorer_adds_it_to_those_of_spacy() -> None:

@@ -36,7 +36,8 @@ def entity_calibration_error(
     examples: Iterable[Example], component: str = "crf_ner", bins: int = 10
 ) -> float | None:
     """That of the entities that ``component`` found; None where it stored no probabilities or found
-    none. Entities on tokens whose annotation is missing do not count."""
+    none. Neither entities that were on the doc before count, which have no probability of the
+    component's, nor those on tokens whose annotation is missing."""
     probabilities: list[float] = []
     correct: list[bool] = []
     for example in examples:
@@ -50,7 +51,7 @@ def entity_calibration_error(
         reference, place = example.reference, example.alignment.x2y
         for entity in annotation.entities():
             tokens = [i for token in range(entity.start, entity.end) for i in place[token].tolist()]
-            if not all(reference[i].ent_iob for i in tokens):
+            if entity.given or not all(reference[i].ent_iob for i in tokens):
                 continue
             probabilities.append(entity.probability)
             correct.append((entity.start, entity.end, entity.label) in gold)

@@ -9,7 +9,7 @@ from spacy import registry
 from spacy.training import Example
 
 from spacy_latent import annotations
-from spacy_latent.alignment_analysis import (
+from spacy_latent.analysis.alignments import (
     alignment_scores,
     diagonal,
     f1_difference,

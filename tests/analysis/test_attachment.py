@@ -1,6 +1,6 @@
-"""Statistics of trees and their agreement with references."""
+"""Attachment to reference heads, against counts by hand."""
 
-import random
+from __future__ import annotations
 
 import numpy as np
 import pytest
@@ -11,33 +11,15 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_latent.analysis import (
-    BINARY_CONTROLS,
-    CONTROLS,
     attachment,
-    bracketing_f1,
-    confidence_interval,
-    nearest_operator,
-    tree_statistics,
+    attachment_table,
+    attachments,
+    reference_tree,
+    without_labels,
+    without_words,
 )
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
-from tests.enumeration import is_tree
-
-
-def test_statistics_of_known_trees():
-    chain = tree_statistics([0, 0, 1, 2])
-    assert (chain.depth, chain.left_branching, chain.root_share) == (3, 0.0, 0.25)
-    assert chain.arc_length == 1.0
-    flat = tree_statistics([3, 3, 3, 3])
-    assert (flat.depth, flat.left_branching, flat.arc_length) == (1, 1.0, 2.0)
-    assert tree_statistics([0]).depth == 0
-    assert tree_statistics([0, 1]).root_share == 1.0
-    assert tree_statistics([]).depth == 0
-
-
-def test_a_cycle_is_an_error():
-    with pytest.raises(LatentError, match="cycle"):
-        tree_statistics([1, 0])
 
 
 def test_attachment_counts_only_what_is_asked_for():
@@ -48,24 +30,64 @@ def test_attachment_counts_only_what_is_asked_for():
         attachment([[0, 0, 1]], [[0, 0]])
 
 
-@pytest.mark.parametrize("name", CONTROLS)
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_controls_are_trees(name, n):
-    heads = CONTROLS[name](["x"] * n, random.Random(0))
-    assert sum(head == i for i, head in enumerate(heads)) == 1
-    assert is_tree(tuple(0 if head == i else head + 1 for i, head in enumerate(heads)))
+def test_directed_undirected_and_by_relation() -> None:
+    predicted, gold = [[1, 1, 1, 3]], [[0, 0, 1, 2]]
+    found = attachments(predicted, gold, relations=[["ROOT", "x", "y", "y"]])
+    # Only the third token has its head; the arc of the second points the other way.
+    assert found.directed.tolist() == [[1, 4]]
+    assert found.undirected.tolist() == [[2, 3]]
+    assert found.relations == {"ROOT": (1, 0, 0, 0), "x": (1, 0, 1, 1), "y": (2, 1, 2, 1)}
+    masked = attachments(predicted, gold, counted=[[False, True, True, False]])
+    assert masked.directed.tolist() == [[1, 2]] and masked.undirected.tolist() == [[2, 2]]
+    assert attachments([[]], [[]]).directed.tolist() == [[0, 0]]
+    with pytest.raises(LatentError, match="3 tokens"):
+        attachments([[0, 0, 0]], [[0, 0]])
 
 
-def test_nearest_operator_stays_inside_the_inner_list():
-    words = "[MAX 2 [MIN 4 7 ] 3 ]".split()
-    assert nearest_operator(words, random.Random(0)) == [0, 0, 0, 2, 2, 2, 2, 2]
+def test_a_head_that_is_not_known_is_not_counted() -> None:
+    found = attachments([[0, 0]], [[-1, 0]], counted=[[False, True]])
+    assert found.directed.tolist() == [[1, 1]] and found.undirected.tolist() == [[1, 1]]
 
 
-def test_interval_holds_the_share_and_narrows():
-    low, high = confidence_interval(80, 100)
-    assert 0.7 < low < 0.8 < high < 0.9
-    assert confidence_interval(8000, 10000)[0] > low
-    assert confidence_interval(0, 0) == (0.0, 1.0)
+def split_example() -> Example:
+    """ "don't" is one token of the prediction and two of the reference."""
+    vocab = spacy.blank("en").vocab
+    words, heads, deps = ["We", "do", "n't", "like"], [3, 3, 1, 3], ["nsubj", "aux", "neg", "ROOT"]
+    reference = Doc(vocab, words=words, heads=heads, deps=deps, spaces=[1, 0, 1, 0])
+    return Example(Doc(vocab, words=["We", "don't", "like"], spaces=[1, 1, 0]), reference)
+
+
+def test_heads_are_moved_to_the_tokens_of_the_reference() -> None:
+    tree = reference_tree(split_example())
+    assert tree is not None and tree.heads.tolist() == [3, 3, 1, 3]
+    assert tree.moved([2, 2, 2]).tolist() == [3, -1, -1, 3]
+    # A head that is no single token of the reference, and one that is not known.
+    assert tree.moved([1, 2, -1]).tolist() == [-1, -1, -1, -1]
+
+
+def test_a_table_with_intervals() -> None:
+    examples = [split_example() for _ in range(30)]
+    references = [tree for example in examples if (tree := reference_tree(example))]
+    trees = {"right": [[2, 2, 2]] * 30, "mixed": [[2, 2, 2]] * 15 + [[0, 2, 0]] * 15}
+    ways = {
+        "all": without_words(references, ()),
+        "some": without_words(references, ["do", "n't"]),
+        "labels": without_labels(references, ["AUX", "neg", "root"]),
+    }
+    table = attachment_table(references, trees, ways)
+    assert table["right"] == {"all": (0.5,) * 3, "some": (1.0,) * 3, "labels": (1.0,) * 3}
+    share, low, high = table["mixed"]["some"]
+    assert share == 0.5 and 0.2 < low < 0.5 < high < 0.8
+    assert table == attachment_table(references, trees, ways)
+    nothing = attachment_table([], {"a": []}, {"all": []})
+    assert np.isnan(nothing["a"]["all"]).all()
+
+
+def test_no_heads_no_tree() -> None:
+    bare = Doc(spacy.blank("en").vocab, words=["a"])
+    assert reference_tree(Example(bare.copy(), bare)) is None
+    empty = Doc(bare.vocab)
+    assert reference_tree(Example(empty.copy(), empty)) is None
 
 
 def test_the_scorer_reads_trees_and_leaves_out_what_it_is_told():
@@ -127,23 +149,3 @@ def test_the_second_scorer_reads_what_references_have():
     assert scorer([Example(predicted, reference)]) == {"latent_uas": pytest.approx(2 / 5)}
     bare = Example(predicted, Doc(predicted.vocab, words=split, spaces=[1, 0, 1, 1, 0]))
     assert scorer([bare]) == {}
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 8])
-@pytest.mark.parametrize("name", BINARY_CONTROLS)
-def test_binary_controls_are_binary_trees(name, n):
-    spans = BINARY_CONTROLS[name](["w"] * n, random.Random(1))
-    assert len(spans) == len(set(spans)) == max(0, n - 1)
-    known = {(i, i + 1) for i in range(n)} | set(spans)
-    for start, end in spans:
-        assert any((start, k) in known and (k, end) in known for k in range(start + 1, end))
-
-
-def test_brackets_are_counted_over_all_sentences():
-    gold = [[(0, 3), (0, 2), (0, 1)], [(0, 2)], []]
-    assert bracketing_f1(gold, gold) == 1.0
-    # Two of three spans are right, on both sides; single words do not count.
-    assert bracketing_f1([[(0, 3), (1, 3), (0, 1)], [(0, 2)], []], gold) == pytest.approx(2 / 3)
-    assert bracketing_f1([[], [], []], gold) == bracketing_f1([], []) == 0.0
-    with pytest.raises(ValueError):
-        bracketing_f1([], gold)

@@ -1,0 +1,88 @@
+"""What is saved of a component, and what stands in the config when it is loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import srsly
+from spacy import util
+from spacy.pipeline.trainable_pipe import TrainablePipe
+
+from spacy_latent.errors import LatentError
+
+# What training finds out. All else in a component's cfg is a setting of its config.
+LEARNT = ("labels", "positive_label")
+
+
+class StoredComponent(TrainablePipe):
+    """A component whose settings are those of the config that it is made from, also where weights
+    are loaded that were saved with other settings: who edits ``config.cfg`` of a trained pipeline,
+    or gives ``spacy.load`` a ``config``, gets what stands there. spaCy's own components take back
+    what was saved."""
+
+    cfg: dict[str, Any]
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        self._validate_serialization_attrs()
+        serialize = {
+            "cfg": lambda: srsly.json_dumps(self._learnt()),
+            "vocab": lambda: self.vocab.to_bytes(exclude=exclude),
+            "model": self.model.to_bytes,
+        }
+        return util.to_bytes(serialize, exclude)
+
+    def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
+        self._validate_serialization_attrs()
+        serialize = {
+            "cfg": lambda p: srsly.write_json(p, self._learnt()),
+            "vocab": lambda p: self.vocab.to_disk(p, exclude=exclude),
+            "model": self.model.to_disk,
+        }
+        util.to_disk(path, serialize, exclude)
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
+        """Raises LatentError where the weights are not those of such a component."""
+        with self._loading("these bytes"):
+            return super().from_bytes(bytes_data, exclude=exclude)
+
+    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
+        """Raises LatentError where the directory is not complete, or the weights are not those of
+        such a component."""
+        # Without its cfg a component would have no labels, and find nothing.
+        for file in ("model", "cfg"):
+            if not (Path(path) / file).exists() and file not in exclude:
+                raise LatentError(
+                    f"{self.name}: {path} has no file {file!r}, so the pipeline on disk is "
+                    "incomplete. Copy or save the whole directory again."
+                )
+        with self._loading(str(path)):
+            return super().from_disk(path, exclude=exclude)
+
+    def _learnt(self) -> dict[str, Any]:
+        return {key: self.cfg[key] for key in LEARNT if key in self.cfg}
+
+    @contextmanager
+    def _loading(self, source: str) -> Iterator[None]:
+        before = dict(self.cfg)
+        try:
+            yield
+        except (ValueError, KeyError, TypeError) as error:
+            own, saved = before.get("labels", []), self.cfg.get("labels", [])
+            self.cfg = before
+            if own and len(own) != len(saved):
+                raise LatentError(
+                    f"{self.name}: what {source} holds was learnt for the labels "
+                    f"{', '.join(saved)}, and this component has {', '.join(own)}. Load it into "
+                    "one that was made from the config and not initialized yet."
+                ) from error
+            raise LatentError(
+                f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
+                "short, or saved with another config. Copy or save the whole directory again."
+            ) from error
+        self.cfg = {**before, **self._learnt()}
+
+
+__all__ = ["LEARNT", "StoredComponent"]

@@ -1,0 +1,125 @@
+"""What stands in the config after training counts; what was learnt comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+import srsly
+from spacy.language import Language
+from spacy.tokens import Span
+from spacy.training import Example
+from thinc.api import Config
+
+from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+
+MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
+# Of each component, settings to change after training.
+CHANGED: dict[str, dict[str, Any]] = {
+    "crf_ner": {"annotate": "probabilities", "threshold": 0.2, "loss": "quadratic"},
+    "latent_encoder": {"annotate": "none", "threshold": 0.3, "supervision": 1.5},
+    "latent_textcat": {"annotate": "probabilities", "threshold": 0.6, "alternatives": 2},
+    "latent_textcat_multilabel": {"annotate": "none", "score_range": [-1.0, 2.0]},
+}
+LABELLED = [name for name in CHANGED if name != "latent_encoder"]
+
+
+def with_more_labels(nlp: Language) -> list[Example]:
+    made = examples(nlp)
+    for example in made:
+        example.reference.cats["third"] = 0.0
+        example.reference.set_ents([Span(example.reference, 0, 1, "OTHER")], default="unmodified")
+    return made
+
+
+def pipeline(name: str, more: bool = False) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": MODEL})
+    initialized(nlp, sample=with_more_labels(nlp) if more else None)
+    return nlp
+
+
+def settings(nlp: Language, name: str) -> dict[str, Any]:
+    return nlp.get_pipe(name).cfg  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_edited_config_counts(name: str, tmp_path: Path) -> None:
+    nlp = pipeline(name)
+    nlp.to_disk(tmp_path)
+    config = Config().from_disk(tmp_path / "config.cfg", interpolate=False)
+    config["components"][name].update(CHANGED[name])
+    config.to_disk(tmp_path / "config.cfg")
+    again = spacy.load(tmp_path)
+    assert settings(again, name) == {**settings(nlp, name), **CHANGED[name]}
+    from_bytes = spacy.blank("en").from_config(config).from_bytes(nlp.to_bytes())
+    assert settings(from_bytes, name) == settings(again, name)
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_load_takes_settings(name: str, tmp_path: Path) -> None:
+    nlp = pipeline(name)
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path, config={"components": {name: CHANGED[name]}})
+    assert settings(again, name) == {**settings(nlp, name), **CHANGED[name]}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels_are_saved_and_settings_are_not(name: str, tmp_path: Path) -> None:
+    nlp = pipeline(name)
+    nlp.to_disk(tmp_path)
+    saved = srsly.read_json(tmp_path / name / "cfg")
+    assert saved["labels"] == list(nlp.get_pipe(name).labels)  # type: ignore[union-attr]
+    assert set(saved) <= {"labels", "positive_label"}
+
+
+def test_the_positive_label_comes_back(tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_textcat", config={"model": MODEL})
+    nlp.config["initialize"]["components"]["latent_textcat"] = {"positive_label": "good"}
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    assert settings(spacy.load(tmp_path), "latent_textcat")["positive_label"] == "good"
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_a_directory_with_settings_in_it_is_read(name: str, tmp_path: Path) -> None:
+    nlp = pipeline(name)
+    nlp.to_disk(tmp_path)
+    srsly.write_json(tmp_path / name / "cfg", {**settings(nlp, name), "annotate": "none"})
+    assert settings(spacy.load(tmp_path), name) == settings(nlp, name)
+
+
+@pytest.mark.parametrize("name", LABELLED)
+@pytest.mark.parametrize("more", [False, True])
+def test_other_labels_are_named(name: str, more: bool, tmp_path: Path) -> None:
+    saved, nlp = pipeline(name, more=not more), pipeline(name, more=more)
+    saved.to_disk(tmp_path)
+    component: Any = nlp.get_pipe(name)
+    before = component.labels
+    new = "OTHER" if name == "crf_ner" else "third"
+    for load in (
+        lambda: component.from_bytes(saved.get_pipe(name).to_bytes()),  # type: ignore[union-attr]
+        lambda: component.from_disk(tmp_path / name),
+    ):
+        with pytest.raises(LatentError, match=f"{new}.*not initialized") as raised:
+            load()
+        assert all(label in str(raised.value) for label in before)
+        assert component.labels == before
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
+    pipeline(name).to_disk(tmp_path)
+    weights = tmp_path / name / "model"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(LatentError, match="cut short"):
+        spacy.load(tmp_path)
+    for file in ("model", "cfg"):
+        (tmp_path / name / file).unlink()
+        with pytest.raises(LatentError, match=f"no file '{file}'.*incomplete"):
+            spacy.load(tmp_path)
+        (tmp_path / name / file).touch()
