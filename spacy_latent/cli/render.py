@@ -102,7 +102,14 @@ def render_cli(
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        text_key = text_key or ("text_a,text_b" if reads_pairs(nlp) else "text")
+        pairs = reads_pairs(nlp)
+        if pairs and Path(data).suffix not in (".spacy", ".jsonl", ".tsv"):
+            msg.fail(
+                "The pipeline reads pairs of texts, and lines of text are none",
+                "Give a .jsonl or .tsv file with a field for each text, or a .spacy file.",
+                exits=1,
+            )
+        text_key = text_key or ("text_a,text_b" if pairs else "text")
         try:
             docs, references, more = _annotate(
                 nlp, data, text_key, limit, component, threshold, alternatives
@@ -159,7 +166,7 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
     import srsly
     from spacy.tokens import Doc, DocBin
 
-    from spacy_latent.corpora.text_pairs import make_pair_doc
+    from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 
     path = Path(data)
     if path.suffix == ".spacy":
@@ -182,6 +189,9 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
                     exits=1,
                 )
             yield texts[0] if len(texts) == 1 else make_pair_doc(nlp, *texts), None
+    elif path.suffix == ".tsv" and text_key.count(",") == 1:
+        for doc in read_docs(nlp, path, *text_key.split(",")):
+            yield doc, None
     else:
         with nullcontext(sys.stdin) if data == STDIN else path.open(encoding="utf8") as lines:
             for line in lines:

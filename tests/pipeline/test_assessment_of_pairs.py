@@ -125,3 +125,15 @@ def test_a_name_that_is_not_there_is_not_called_learned() -> None:
     nlp.add_pipe("crf_ner")
     with pytest.raises(LatentError, match=r"no latent component 'ner'.*are crf_ner"):
         choose_components(nlp, "ner")
+
+
+def test_pairs_of_a_table_are_drawn_and_lines_are_refused(saved: Path) -> None:
+    table, lines, page = saved / "dev.tsv", saved / "dev.txt", saved / "table.html"
+    table.write_text("text_a\ttext_b\tlabel\nthe dog\tthe dog\tsame\n", encoding="utf8")
+    lines.write_text("the dog runs\n", encoding="utf8")
+    command = ["latent", "render", str(saved / "model")]
+    result = CliRunner().invoke(app, [*command, str(table), str(page)])
+    assert result.exit_code == 0, result.output
+    assert page.read_text(encoding="utf8").count("<svg") == 1
+    result = CliRunner().invoke(app, [*command, str(lines), str(page)])
+    assert result.exit_code == 1 and "lines of text are none" in result.output
