@@ -129,6 +129,7 @@ class CrfEntityRecognizer(StoredComponent):
             "threshold": threshold,
             "alternatives": alternatives,
         }
+        self.keep_settings()
 
     # ---------------------------------------------------------------- labels
 

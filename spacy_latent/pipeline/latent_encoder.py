@@ -228,6 +228,7 @@ class LatentEncoder(StoredComponent):
             "supervision_margin": supervision_margin,
             "teacher_forcing": teacher_forcing,
         }
+        self.keep_settings()
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
         self._batch = TrainingBatch()
 

@@ -211,6 +211,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         self.cfg["probability_threshold"] = probability_threshold
         self.cfg["alternatives"] = alternatives
         self.cfg["spans_key"] = spans_key
+        self.keep_settings()
         self._further: list[Callable[[], None]] = []
 
     # ---------------------------------------------------------------- prediction
@@ -407,6 +408,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             scorer=scorer,
         )
         self.cfg["score_range"] = score_range
+        self.keep_settings()
 
     @property
     def support_missing_values(self) -> bool:

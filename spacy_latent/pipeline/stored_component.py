@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,23 @@ from spacy_latent.errors import LatentError
 
 # What training finds out. All else in a component's cfg is a setting of its config.
 LEARNT = ("labels", "positive_label")
+# Where the saved cfg has settings that were changed in Python.
+CHANGED = "changed"
 
 
 class StoredComponent(TrainablePipe):
     """A component whose settings are those of the config that it is made from, also where weights
     are loaded that were saved with other settings: who edits ``config.cfg`` of a trained pipeline,
     or gives ``spacy.load`` a ``config``, gets what stands there. spaCy's own components take back
-    what was saved."""
+    what was saved. What was changed in ``cfg`` in Python is saved beside the labels, and counts."""
 
     cfg: dict[str, Any]
+    _configured: dict[str, Any]
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         self._validate_serialization_attrs()
         serialize = {
-            "cfg": lambda: srsly.json_dumps(self._learnt()),
+            "cfg": lambda: srsly.json_dumps(self._saved()),
             "vocab": lambda: self.vocab.to_bytes(exclude=exclude),
             "model": self.model.to_bytes,
         }
@@ -37,7 +41,7 @@ class StoredComponent(TrainablePipe):
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
         self._validate_serialization_attrs()
         serialize = {
-            "cfg": lambda p: srsly.write_json(p, self._learnt()),
+            "cfg": lambda p: srsly.write_json(p, self._saved()),
             "vocab": lambda p: self.vocab.to_disk(p, exclude=exclude),
             "model": self.model.to_disk,
         }
@@ -61,8 +65,17 @@ class StoredComponent(TrainablePipe):
         with self._loading(str(path)):
             return super().from_disk(path, exclude=exclude)
 
+    def keep_settings(self) -> None:
+        """Remember what the config says; called at the end of a constructor."""
+        self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
+
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}
+
+    def _saved(self) -> dict[str, Any]:
+        given = self._configured
+        changed = {key: self.cfg[key] for key in given if self.cfg[key] != given[key]}
+        return {**self._learnt(), **({CHANGED: changed} if changed else {})}
 
     @contextmanager
     def _loading(self, source: str) -> Iterator[None]:
@@ -82,7 +95,8 @@ class StoredComponent(TrainablePipe):
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
-        self.cfg = {**before, **self._learnt()}
+        changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
+        self.cfg = {**before, **changed, **self._learnt()}
 
 
 __all__ = ["LEARNT", "StoredComponent"]
