@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import constituency, inside_outside, operators, pool
@@ -162,7 +162,7 @@ def test_the_operators_know_what_groups_keep() -> None:
     scores = torch.randn(3, 5, 5, dtype=torch.float64, requires_grad=True)
     arguments = (scores, torch.tensor([4, 3, 4]), ProjectiveTree.family, [0, -1, 0])
     # What is kept has room that nothing writes: not compared.
-    torch.library.opcheck(operators._marginals, (*arguments, True), test_utils="test_faketensor")
+    library.opcheck(operators._marginals, (*arguments, True), test_utils="test_faketensor")
 
 
 @njit(fastmath=False)
