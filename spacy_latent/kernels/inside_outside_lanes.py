@@ -21,6 +21,7 @@ from spacy_latent.kernels.lanes import (
     add,
     add_product,
     aligned,
+    begin_group,
     divide,
     dots_from_before,
     dots_from_before_tangent,
@@ -542,18 +543,11 @@ def sum_side_by_side(
     room = aligned_empty(tangents_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     for group in range(start, stop):
-        items, longest = groups[group], 0
-        for lane in range(LANES):
-            b = items[lane]
-            sizes[lane], partitions[lane] = 0, 0.0
-            if b >= 0:
-                sizes[lane] = lengths[b]
-                longest = max(longest, sizes[lane])
-            if b >= 0 and what > 0:
-                result[b] = 0.0
-            if b >= 0 and sizes[lane] == 0:
-                log_partition[b], status[b] = 0.0, FEASIBLE
-        if longest_beside(items, lengths) == 0:
+        items = groups[group]
+        longest = begin_group(
+            items, lengths, what, sizes, partitions, log_partition, result, status
+        )
+        if longest == 0:
             continue
         own = spare
         if kept.shape[1] > 0:

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from spacy_latent.kernels.exponential import exponential_of
+from spacy_latent.kernels.status import FEASIBLE
 from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger
 
 if TYPE_CHECKING:
@@ -303,6 +304,22 @@ def longest_beside(items, lengths):
             work += n * n * (n + 10.0)
     pays = work >= COST * longest * longest * (longest + 10.0)
     return longest if pays and len(items) == LANES else 0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def begin_group(items, lengths, what, sizes, partitions, log_partition, result, status):
+    """Write the lengths of a group's items to ``sizes``, and the results of those without tokens.
+    RETURNS: as :func:`longest_beside`."""
+    for lane in range(LANES):
+        b = items[lane]
+        sizes[lane], partitions[lane] = 0, 0.0
+        if b >= 0:
+            sizes[lane] = lengths[b]
+        if b >= 0 and what > 0:
+            result[b] = 0.0
+        if b >= 0 and sizes[lane] == 0:
+            log_partition[b], status[b] = 0.0, FEASIBLE
+    return longest_beside(items, lengths)
 
 
 def group_size(shape: torch.Size) -> int:
