@@ -70,13 +70,25 @@ def shared_parts(atoms, count, indicator, column):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def add_at_parts(atom, change, result):
+    """Add to ``result`` at the parts of an atom."""
+    size = len(atom)
+    if size > 0 and atom[size - 1] >= 0:
+        # A loop whose end is known takes less than half the time.
+        for k in range(size):
+            result[atom[k]] += change
+        return
+    for part in atom:
+        if part < 0:
+            break
+        result[part] += change
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def scatter(atoms, count, values, result):
     """Add to ``result``, at the parts of each atom, its value."""
     for i in range(count):
-        for part in atoms[i]:
-            if part < 0:
-                break
-            result[part] += values[i]
+        add_at_parts(atoms[i], values[i], result)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -130,10 +142,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
         for i in range(count):
             change = step * direction[i]
             weights[i] = max(weights[i] + change, 0.0)
-            for part in atoms[i]:
-                if part < 0:
-                    break
-                gradient[part] -= change
+            add_at_parts(atoms[i], -change, gradient)
         if blocking < 0:
             return count
         gap *= 1.0 - step
@@ -177,10 +186,7 @@ def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual)
     ``gradient`` ends as s − μ for the new weights."""
     gradient[:] = scores
     for i in range(count):
-        for part in atoms[i]:
-            if part < 0:
-                break
-            gradient[part] -= weights[i]
+        add_at_parts(atoms[i], -weights[i], gradient)
     average = 0.0
     for i in range(count):
         residual[i] = 0.0
@@ -203,10 +209,7 @@ def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual)
     gradient[:] = scores
     for i in range(count):
         weights[i] /= kept
-        for part in atoms[i]:
-            if part < 0:
-                break
-            gradient[part] -= weights[i]
+        add_at_parts(atoms[i], -weights[i], gradient)
 
 
 @njit(cache=True, nogil=True, fastmath=False)

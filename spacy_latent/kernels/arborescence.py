@@ -10,7 +10,13 @@ import numpy as np
 from numba import njit
 
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
-from spacy_latent.kernels.vector import LANES, column_maxima, fused_loop, index_of_maximum
+from spacy_latent.kernels.vector import (
+    LANES,
+    column_maxima,
+    fused_loop,
+    index_of_maximum,
+    merge_column,
+)
 
 # Over heads: the better of the arcs into two members of a cycle, and the token that it enters.
 _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
@@ -65,17 +71,6 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
     for modifier in range(1, n + 1):
         roots += heads[modifier] == 0
     return roots == 1
-
-
-@njit(cache=True, nogil=True, fastmath=False)
-def _write(scores, size, token, row, labels):
-    """The arcs into a token alone."""
-    for h in range(size):
-        row[h] = scores[h, token]
-    for h in range(size, row.shape[0]):
-        row[h] = -np.inf
-    row[token] = -np.inf
-    labels[:] = token
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -158,20 +153,22 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             first = depth
             while path[first] != below:
                 first -= 1
-            for i in range(first, depth + 1):
-                member = path[i]
-                if not written[member]:
-                    _write(scores, size, member, incoming[member], modifiers[member])
-                    written[member] = 1
             into, labels = incoming[below], modifiers[below]
-            cost = paid[below]
-            for h in range(width):
-                into[h] -= cost
+            if written[below]:
+                cost = paid[below]
+                for h in range(width):
+                    into[h] -= cost
+            else:
+                into[:] = -np.inf
+                merge_column(scores, below, size, -paid[below], below, size, into, labels)
+                written[below] = 1
             for i in range(first + 1, depth + 1):
                 member = path[i]
-                _merge(
-                    (into, incoming[member], labels, modifiers[member]), (-paid[member],), 0, size
-                )
+                cost = -paid[member]
+                if written[member]:
+                    _merge((into, incoming[member], labels, modifiers[member]), (cost,), 0, size)
+                else:
+                    merge_column(scores, member, size, cost, member, size, into, labels)
                 following[last[below]] = member
                 last[below] = last[member]
             token = below

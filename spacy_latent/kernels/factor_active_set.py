@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.active_set import enter, leave, row_room, sum_rows
+from spacy_latent.kernels.active_set import add_at_parts, enter, leave, row_room, sum_rows
 
 # Larger differences than this, relative to the points, between atoms of a support that is solved
 # come from an inverse that has seen too many updates.
@@ -118,10 +118,7 @@ def _settle(
         for i in range(count):
             change = step * direction[i]
             weights[i] = max(weights[i] + change, 0.0)
-            for part in atoms[i]:
-                if part < 0:
-                    break
-                gradient[part] -= change
+            add_at_parts(atoms[i], -change, gradient)
         if blocking >= 0:
             leave(blocking, count, atoms, inverse, row_sums, weights, direction, residual)
             count -= 1

@@ -21,9 +21,21 @@ from spacy_latent.kernels.eisner import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.eisner_lanes import (
+    SCORE,
+    best_trees_beside,
+    charts_of_trees,
+    set_scores,
+)
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
-from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
+from spacy_latent.kernels.lanes import (
+    FLOOR,
+    LOG_SMALLEST,
+    LONGEST,
+    group_size,
+    longest_beside,
+)
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
@@ -839,18 +851,42 @@ def best_projective_trees(
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b])
-    flat = np.empty((room + 1) ** 2)
+    flat = np.empty((LANES, (room + 1) ** 2))
     integers = np.empty(integer_workspace_size(room), np.int32)
     floats = aligned_empty(float_workspace_size(room))
-    for b in range(start, stop):
-        n = lengths[b]
-        heads[b] = -1
-        s = flat[: (n + 1) ** 2].reshape((n + 1, n + 1))
-        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
-        if status[b] == FEASIBLE and not best_projective_tree(
-            s, n, single_root, heads[b, : n + 1], integers, floats
-        ):
-            status[b] = INFEASIBLE
+    charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
+    own = np.empty((LANES, room + 1), np.int32)
+    items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    found = np.zeros(LANES, np.bool_)
+    for first in range(start, stop, LANES):
+        items[:], sizes[:] = -1, -1
+        for lane in range(min(LANES, stop - first)):
+            b = first + lane
+            n = lengths[b]
+            heads[b] = -1
+            s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
+            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+            if status[b] == FEASIBLE:
+                items[lane], sizes[lane] = b, n
+        longest = longest_beside(items, lengths) if room <= LONGEST else 0
+        if longest > 0:
+            charts[SCORE] = -np.inf
+            for lane in range(LANES):
+                n = sizes[lane]
+                if n >= 0:
+                    set_scores(charts, lane, flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1)))
+            best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
+        for lane in range(LANES):
+            b, n = items[lane], sizes[lane]
+            if b < 0:
+                continue
+            if longest == 0:
+                s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
+                found[lane] = best_projective_tree(s, n, single_root, own[lane], integers, floats)
+            if found[lane]:
+                heads[b, 1 : n + 1] = own[lane, 1 : n + 1]
+            else:
+                status[b] = INFEASIBLE
 
 
 FAMILY = Family(

@@ -115,6 +115,10 @@ def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:
     return builder.fadd(total, builder.fmul(a, b, flags=FLAGS), flags=FLAGS)
 
 
+def _larger_sum(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    return larger(builder, builder.fadd(a, b), total)
+
+
 def _where_positive(builder: Any, a: Any, b: Any) -> Any:
     zero = ir.Constant(VECTOR, [0.0] * LANES)
     return builder.select(builder.fcmp_ordered(">", a, zero), b, zero)
@@ -132,6 +136,8 @@ multiply = _operation(2, lambda builder, a, b: builder.fmul(a, b, flags=FLAGS))
 divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
 # total + a · b
 add_product = _operation(3, _add_product)
+# max(total, a + b)
+larger_sum = _operation(3, _larger_sum)
 maximum = _operation(2, larger)
 # The smaller of both, the first where the second is −inf.
 smaller_above = _operation(2, _smaller_above)
@@ -142,7 +148,11 @@ exponential_lanes = _operation(1, exponential_of)
 
 
 def dots_of_rows(
-    dots: Sequence[Sequence[tuple[int, int]]], step: int, down: bool = False, apart: bool = False
+    dots: Sequence[Sequence[tuple[int, int]]],
+    step: int,
+    down: bool = False,
+    apart: bool = False,
+    tropical: bool = False,
 ) -> Any:
     """A compiled function of (charts, cells, begin, end): for each of ``dots``, which are lists of
     pairs (x, y) of places in ``charts``, for two rows r and two others c
@@ -154,7 +164,10 @@ def dots_of_rows(
 
     down: from the last k to the first: what was written last is best read last.
     apart: a loop for each dot, with a sum for each of its pairs.
+    tropical: maxima of sums in the place of sums of products.
     """
+    more = _larger_sum if tropical else _add_product
+    nothing = ir.Constant(VECTOR, [float("-inf") if tropical else 0.0] * LANES)
 
     def build(typingctx: Any, charts: Any, cells: Any, begin: Any, end: Any) -> Any:
         result = types.UniTuple(_lanes, 4 * len(dots))
@@ -185,7 +198,7 @@ def dots_of_rows(
                 others = {y: rows_of(y, (0, step)) for part in parts for _, y in part}
                 sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in parts]
                 for place in chain(*sums):
-                    builder.store(ir.Constant(VECTOR, [0.0] * LANES), place)
+                    builder.store(nothing, place)
                 with cgutils.for_range_slice(builder, begin, end, number(1), number) as (k, _):
                     if down:
                         k = builder.sub(builder.add(begin, builder.sub(end, number(1))), k)
@@ -200,15 +213,15 @@ def dots_of_rows(
                         for place, (r, c) in zip(four, ((0, 0), (0, 1), (1, 0), (1, 1))):
                             value = builder.load(place)
                             for x, y in part:
-                                value = _add_product(builder, value, left[x][r], right[y][c])
+                                value = more(builder, value, left[x][r], right[y][c])
                             builder.store(value, place)
                 return [[builder.load(place) for place in four] for four in sums]
 
             if apart:
                 results = []
                 for dot in dots:
-                    first, *more = loop([[pair] for pair in dot])
-                    for other in more:
+                    first, *others = loop([[pair] for pair in dot])
+                    for other in others:
                         first = [builder.fadd(a, b, flags=FLAGS) for a, b in zip(first, other)]
                     results += first
             else:

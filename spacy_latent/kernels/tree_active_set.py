@@ -12,12 +12,67 @@ from spacy_latent.kernels import arborescence, eisner
 from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish, row_room
 from spacy_latent.kernels.arborescence import best_arborescence
 from spacy_latent.kernels.eisner import best_projective_tree
-from spacy_latent.kernels.vector import aligned_empty
+from spacy_latent.kernels.eisner_lanes import (
+    best_trees_beside,
+    charts_of_trees,
+    no_sentence,
+    set_scores,
+)
+from spacy_latent.kernels.lanes import LONGEST
+from spacy_latent.kernels.vector import LANES, aligned_empty
 
 arborescence_integers = arborescence.integer_workspace_size
 arborescence_floats = arborescence.float_workspace_size
 projective_integers = eisner.integer_workspace_size
 projective_floats = eisner.float_workspace_size
+
+
+# Of LANES places, so many with an open sentence make it worth while to do all side by side.
+BESIDE = 3
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _enter_tree(
+    n, heads, last, tolerance, atoms, count, weights, inverse, row_sums, gradient, gap, workspace
+):
+    """Let a best tree for the gradient s − μ into a support of ``count`` trees. heads: head · (n+1)
+    + modifier of each arc is what an atom has. last: whether there is no more room. gap: ``(1,)``,
+    written. RETURNS: the new number of trees, 0 where the support is final."""
+    size = n + 1
+    candidate = atoms[count]
+    for m in range(n):
+        candidate[m] = heads[m + 1] * size + m + 1
+    if count == 0:
+        weights[0] = 1.0
+        inverse[0, 0] = row_sums[0] = 1.0 / (n + 1.0)
+        for m in range(n):
+            gradient[candidate[m]] -= 1.0
+        return 1
+    difference = 0.0
+    for m in range(n):
+        difference += gradient[candidate[m]] - gradient[atoms[0, m]]
+    gap[0] = max(difference, 0.0)
+    if difference <= tolerance or last:
+        return 0
+    column = workspace[2]
+    for i in range(count):
+        shared = 0
+        for m in range(n):
+            shared += atoms[i, m] == candidate[m]
+        column[i] = shared
+    return enter(
+        atoms,
+        count,
+        n,
+        difference,
+        column,
+        inverse,
+        row_sums,
+        weights,
+        gradient,
+        workspace[0],
+        workspace[1],
+    )
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -48,101 +103,118 @@ def solve_trees(
     inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b is
         the count² numbers from ``offsets[b]``. Packed, so that the unused rest is never touched.
     counts, gaps: ``(B,)``; size of the support, 0 where there is no tree; duality gap.
+
+    Up to LANES sentences are open at a time, so that their best projective trees can be found side
+    by side; a sentence that is done makes place for the next.
     """
     room = atoms.shape[1]
     used = start * room * room
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
+    beside = projective and stop - start >= BESIDE and 0 < longest <= LONGEST
+    places = LANES if beside else 1
     integers = max(arborescence_integers(longest), projective_integers(longest))
     floats = max(arborescence_floats(longest), projective_floats(longest))
     integer_workspace = np.empty(integers, dtype=np.int32)
     float_workspace = aligned_empty(floats)
-    heads = np.empty(longest + 1, dtype=np.int32)
-    matrix = np.zeros(arborescence.matrix_size(longest))
-    original = np.empty((longest + 1) * (longest + 1))
+    charts = charts_of_trees(longest if beside else 0)
+    charts[:] = -np.inf
+    heads = np.empty((places, longest + 2), dtype=np.int32)
+    matrices = np.zeros((places, arborescence.matrix_size(longest)))
     wide = row_room(room)
-    inverse = np.empty((room, wide))
-    row_sums, direction, solved = np.empty(room), np.empty(wide), np.empty(wide)
-    column = np.empty(room)
-    for b in range(start, stop):
-        n = lengths[b]
-        size = n + 1
-        gradient = matrix[: size * size]
-        square = gradient.reshape((size, size))
-        square[:] = scores[b, :size, :size]
-        original[: size * size] = gradient
-        own_atoms, own_weights = atoms[b, :, :n], weights[b]
-        count = 0
-        gaps[b] = np.inf
-        for call in range(max_iter + 1):
-            if projective:
-                found = best_projective_tree(
-                    square, n, single_root, heads, integer_workspace, float_workspace
-                )
-            else:
-                found = best_arborescence(
-                    square, n, single_root, heads, integer_workspace, float_workspace
-                )
-            if not found:
-                break
-            for m in range(n):
-                own_atoms[count, m] = heads[m + 1] * size + m + 1
-            if count == 0:
-                own_weights[0] = 1.0
-                inverse[0, 0] = row_sums[0] = 1.0 / (n + 1.0)
-                for m in range(n):
-                    gradient[own_atoms[0, m]] -= 1.0
-                count = 1
+    supports = np.empty((places, room, wide))
+    all_row_sums = np.empty((places, room))
+    workspace = np.empty((3, wide))
+    original = np.empty((longest + 1) * (longest + 1))
+    items, sizes = np.full(places, -1), np.full(places, -1)
+    calls, found = np.zeros(places, dtype=np.int64), np.zeros(places, dtype=np.bool_)
+    coming = start
+    while True:
+        open_items, widest = 0, 0
+        for place in range(places):
+            if items[place] < 0 and coming < stop:
+                n = lengths[coming]
+                items[place], sizes[place], calls[place] = coming, n, 0
+                counts[coming], gaps[coming] = 0, np.inf
+                square = matrices[place, : (n + 1) * (n + 1)].reshape((n + 1, n + 1))
+                square[:] = scores[coming, : n + 1, : n + 1]
+                coming += 1
+            if items[place] >= 0:
+                open_items += 1
+                widest = max(widest, sizes[place])
+        if open_items == 0:
+            break
+        together = beside and open_items >= BESIDE and widest > 0
+        if together:
+            for place in range(places):
+                n = sizes[place]
+                if n >= 0:
+                    square = matrices[place, : (n + 1) * (n + 1)].reshape((n + 1, n + 1))
+                    set_scores(charts, place, square)
+            best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, found)
+        for place in range(places):
+            b, n = items[place], sizes[place]
+            if b < 0:
                 continue
-            gap = 0.0
-            for m in range(n):
-                gap += gradient[own_atoms[count, m]] - gradient[own_atoms[0, m]]
-            gaps[b] = max(gap, 0.0)
-            if gap <= tolerance or call == max_iter or count == room - 1:
-                break
-            for i in range(count):
-                shared = 0
-                for m in range(n):
-                    shared += own_atoms[i, m] == own_atoms[count, m]
-                column[i] = shared
-            after = enter(
+            gradient = matrices[place, : (n + 1) * (n + 1)]
+            if not together:
+                square = gradient.reshape((n + 1, n + 1))
+                if projective:
+                    found[place] = best_projective_tree(
+                        square, n, single_root, heads[place], integer_workspace, float_workspace
+                    )
+                else:
+                    found[place] = best_arborescence(
+                        square, n, single_root, heads[place], integer_workspace, float_workspace
+                    )
+            own_atoms, own_weights = atoms[b, :, :n], weights[b]
+            inverse, row_sums = supports[place], all_row_sums[place]
+            count, after = counts[b], 0
+            if found[place]:
+                after = _enter_tree(
+                    n,
+                    heads[place],
+                    calls[place] == max_iter or count == room - 1,
+                    tolerance,
+                    own_atoms,
+                    count,
+                    own_weights,
+                    inverse,
+                    row_sums,
+                    gradient,
+                    gaps[b : b + 1],
+                    workspace,
+                )
+            if after > 0:
+                counts[b] = after
+                calls[place] += 1
+                continue
+            items[place] = sizes[place] = -1
+            if beside:
+                no_sentence(charts, place)
+            if count == 0:
+                continue
+            gradient_of_scores = original[: (n + 1) * (n + 1)]
+            gradient_of_scores.reshape((n + 1, n + 1))[:] = scores[b, : n + 1, : n + 1]
+            polish(
                 own_atoms,
                 count,
-                n,
-                gap,
-                column,
+                gradient_of_scores,
+                gradient,
                 inverse,
                 row_sums,
                 own_weights,
-                gradient,
-                direction,
-                solved,
+                workspace[1],
             )
-            if after == 0:
-                break
-            count = after
-        counts[b] = count
-        if count == 0:
-            continue
-        polish(
-            own_atoms,
-            count,
-            original[: size * size],
-            gradient,
-            inverse,
-            row_sums,
-            own_weights,
-            solved,
-        )
-        offsets[b] = used
-        for i in range(count):
-            for j in range(count):
-                inverses[used] = inverse[i, j]
-                used += 1
-            for m in range(n):
-                part = own_atoms[i, m]
-                means[b, part // size, part % size] += own_weights[i]
+            offsets[b] = used
+            for i in range(count):
+                for j in range(count):
+                    inverses[used] = inverse[i, j]
+                    used += 1
+                for m in range(n):
+                    part = own_atoms[i, m]
+                    means[b, part // (n + 1), part % (n + 1)] += own_weights[i]
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -198,6 +198,61 @@ def column_maxima(
 
 
 @intrinsic
+def merge_column(
+    typingctx: Any,
+    matrix: Any,
+    column: Any,
+    stride: Any,
+    shift: Any,
+    label: Any,
+    size: Any,
+    row: Any,
+    labels: Any,
+) -> Any:
+    """Where matrix.flat[i · stride + column] + shift > row[i], for i < size, that takes its place,
+    and ``label`` that of labels[i]; of contiguous float64.
+
+    Whole vectors of ``row`` and ``labels`` are worked on; what is past ``size`` stays as it is.
+    """
+    number = types.int64
+    signature = types.none(
+        *(matrix, number, number, types.float64, types.float64, number, row, labels)
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target, places = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 6, 7)
+        )
+        column, stride, shift, label, size = arguments[1:6]
+        kind = size.type
+        low = ir.DoubleType()(float("-inf"))
+        shift, label = broadcast(builder, shift), broadcast(builder, label)
+        last = builder.sub(size, kind(1))
+        with cgutils.for_range_slice(builder, kind(0), size, kind(LANES), kind) as (i, _):
+            # Put together in a register: a vector that was just written number by number is slow to
+            # read.
+            values = ir.Constant(VECTOR, ir.Undefined)
+            for lane in range(LANES):
+                at = builder.add(i, kind(lane))
+                inside = builder.icmp_signed("<=", at, last)
+                at = builder.mul(builder.select(inside, at, last), stride)
+                value = builder.load(builder.gep(source, [builder.add(at, column)]))
+                value = builder.select(inside, value, low)
+                values = builder.insert_element(values, value, ir.IntType(32)(lane))
+            values = builder.fadd(values, shift)
+            for new, pointer in ((values, target), (label, places)):
+                place = builder.bitcast(builder.gep(pointer, [i]), VECTOR.as_pointer())
+                known = builder.load(place, align=8)
+                if pointer is target:
+                    better = builder.fcmp_ordered(">", values, known)
+                builder.store(builder.select(better, new, known), place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
 def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
     """result[j] = max over i of previous[i] + block[i, j], of a contiguous ``block`` of float32 or
     float64 with as many rows as columns, without NaN; and the sum of what was read, which is NaN or

@@ -8,6 +8,13 @@ from spacy_latent.kernels.eisner import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.eisner_lanes import (
+    best_trees_beside,
+    charts_of_trees,
+    no_sentence,
+    set_scores,
+)
+from spacy_latent.kernels.vector import LANES
 from tests.enumeration import dependency_trees, is_projective, is_tree
 
 
@@ -54,3 +61,39 @@ def test_long_sentences_across_whole_vectors(n: int, single_root: bool) -> None:
 def test_ties_are_broken_the_same_way() -> None:
     first = solve(np.zeros((13, 13)), False)
     assert all(solve(np.zeros((13, 13)), False) == first for _ in range(3))
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: bool) -> None:
+    generator = np.random.default_rng(5)
+    longest = 21
+    charts = charts_of_trees(longest)
+    charts[:] = -np.inf
+    heads = np.zeros((LANES, longest + 2), dtype=np.int32)
+    found = np.zeros(LANES, dtype=np.bool_)
+    # Longer and shorter ones after each other in the same lanes, some empty, some without a tree.
+    for lengths in (
+        [21, 0, 1, 2, 20, -1, 9, 5],
+        [6, 5, 4, 3, 6, 6, -1, 1],
+        [20, 3, 7, 0, 1, 8, 9, 20],
+    ):
+        items = []
+        for lane, n in enumerate(lengths):
+            no_sentence(charts, lane)
+            scores = generator.normal(size=(n + 1, n + 1)).round(lane % 3)
+            scores[generator.random(scores.shape) < 0.15 * lane] = -np.inf
+            scores[:, :1] = -np.inf
+            np.fill_diagonal(scores, -np.inf)
+            items.append(scores)
+            if n >= 0:
+                set_scores(charts, lane, scores)
+        stack = np.full(6 * (longest + 2), 10**6, dtype=np.int32)
+        best_trees_beside(np.array(lengths), max(lengths), single_root, charts, heads, stack, found)
+        for lane, (n, scores) in enumerate(zip(lengths, items)):
+            if n < 0:
+                assert not found[lane]
+                continue
+            feasible, expected = solve(scores, single_root)
+            assert found[lane] == feasible
+            if feasible:
+                assert tuple(heads[lane, 1 : n + 1].tolist()) == expected

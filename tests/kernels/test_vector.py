@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import LANES, add_product, best_of_rows, scan, widen
+from spacy_latent.kernels.vector import LANES, add_product, best_of_rows, merge_column, scan, widen
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -91,3 +91,24 @@ def test_the_best_over_rows_and_what_is_wrong_with_them(size: int, dtype: type) 
             kept, block[place] = block[place], value
             assert not _best(previous, block, result) < np.inf
             block[place] = kept
+
+
+@njit(fastmath=False)
+def _merge(matrix, column, stride, shift, label, size, row, labels):
+    merge_column(matrix, column, stride, shift, label, size, row, labels)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
+def test_a_column_takes_the_places_where_it_is_better(size: int) -> None:
+    random = np.random.default_rng(4)
+    matrix, row = random.normal(size=(size, size)), random.normal(size=size + LANES)
+    matrix[random.random(matrix.shape) < 0.2] = -np.inf
+    labels = np.zeros(size + LANES)
+    before = row.copy()
+    for column in range(size):
+        _merge(matrix, column, size, 0.25, float(column + 1), size, row, labels)
+    candidates = np.vstack([before[:size], matrix.T + 0.25])
+    np.testing.assert_array_equal(row[:size], candidates.max(0))
+    np.testing.assert_array_equal(labels[:size], candidates.argmax(0))
+    np.testing.assert_array_equal(row[size:], before[size:])
+    assert not labels[size:].any()

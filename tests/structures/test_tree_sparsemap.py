@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spacy_latent.errors import InfeasibleError
+from spacy_latent.kernels import pool
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -94,3 +95,33 @@ def test_limits_and_infeasible_items(projective: bool) -> None:
     scores[1, :, 2] = -torch.inf
     with pytest.raises(InfeasibleError, match=r"item\(s\) 1 "):
         compiled(scores, torch.tensor([2, 2, 2]), projective, False)
+
+
+@pytest.mark.parametrize("projective, single_root", KINDS)
+def test_a_batch_gives_what_each_item_gives(
+    projective: bool, single_root: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More sentences than are open at a time, of which some end early; one, and several threads."""
+    torch.manual_seed(4)
+    lengths = torch.tensor([9, 12, 0, 1, 13, 2, 12, 11, 20, 18, 5, 13, 3, 12, 10, 12, 14, 5, 7])
+    scores = torch.randn(19, 21, 21, dtype=torch.float64)
+    scores[3:6] *= 100.0
+    scores[7, 1:, 3] = -torch.inf
+    for b, n in enumerate(lengths.tolist()):
+        scores[b, n + 1 :], scores[b, :, n + 1 :] = torch.nan, torch.nan
+    alone = [
+        compiled(scores[b : b + 1], lengths[b : b + 1], projective, single_root)
+        for b in range(len(lengths))
+    ]
+    monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 0)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            together = compiled(scores, lengths, projective, single_root)
+            for b, own in enumerate(alone):
+                assert torch.equal(together.mean[b], own.mean[0])
+                assert torch.equal(together.weights[: len(own.weights), b], own.weights[:, 0])
+                assert torch.equal(together.gap[b], own.gap[0])
+    finally:
+        torch.set_num_threads(threads)
