@@ -72,6 +72,7 @@ GROUPS = {
                 "_score_function",
                 "_sparsemap_marginalization",
                 "_perturb_and_map",
+                "_straight_through",
                 "_implicit_mle",
             )
         ),

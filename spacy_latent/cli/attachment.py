@@ -43,10 +43,14 @@ def main(
             msg.fail(f"{path} does not exist.", exits=1)
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
-    for path in models:
+    names = [
+        path.parent.name if path.name in ("model-best", "model-last") else path.name
+        for path in models
+    ]
+    for path, short in zip(models, names):
         nlp = spacy.load(path)
         examples = list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
-        name = path.parent.name if path.name in ("model-best", "model-last") else path.name
+        name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc)
         if not trees:
             msg.fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")

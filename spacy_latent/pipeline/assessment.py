@@ -171,8 +171,14 @@ class _Run:
             nlp, docs, components=components, batch_size=self.batch_size, **options
         )
         found, sure = [], []
-        shown = self.progress(stream, stage, len(examples))
-        for example, (doc, known) in zip(examples, shown, strict=True):
+        shown = list(self.progress(stream, stage, len(examples)))
+        if len(shown) < len(examples):
+            raise LatentError(
+                f"An error handler of the pipeline let go {len(examples) - len(shown)} of "
+                f"{len(examples)} docs, so that no figure would be right. Assess it without one, "
+                "to see the error, or leave these docs out."
+            )
+        for example, (doc, known) in zip(examples, shown):
             found.append(_with_prediction(example, doc))
             sure.append(known)
         return found, sure

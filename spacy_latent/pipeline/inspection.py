@@ -141,12 +141,14 @@ def inspect_pipe(
                     for key, node in layers.items()
                     if name in chosen
                 ]
-                batch = list(_apply(pipe, batch))
+                given, batch = batch, list(_apply(pipe, batch))
+            places = _places(given, batch)
+            sure = [sure[place] for place in places]
             for key, structures, nats in read:
-                for doc, known, spans, values in zip(batch, sure, structures, nats, strict=True):
-                    write(doc, key, spans)
+                for doc, known, place in zip(batch, sure, places):
+                    write(doc, key, structures[place])
                     if uncertainty:
-                        known[key] = values
+                        known[key] = nats[place]
         yield from zip(batch, sure)
 
 
@@ -178,6 +180,14 @@ def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         pipe.cfg.update(before)
+
+
+def _places(given: list[Doc], left: list[Doc]) -> list[int]:
+    """Where in ``given`` each doc stood: an error handler may have let some go."""
+    if len(left) == len(given):
+        return list(range(len(given)))
+    place = {id(doc): i for i, doc in enumerate(given)}
+    return [place[id(doc)] for doc in left]
 
 
 def _apply(pipe: Any, docs: list[Doc]) -> Iterable[Doc]:

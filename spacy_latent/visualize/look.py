@@ -121,3 +121,5 @@ class Look:
             raise LatentError(f"threshold is {self.threshold}; expected a number in [0, 1].")
         if self.alternatives < 0:
             raise LatentError(f"alternatives is {self.alternatives}; expected a number >= 0.")
+        if not isinstance(self.fold, (int, float)) or not self.fold > 0:
+            raise LatentError(f"fold is {self.fold!r}; expected a width in pixels above 0.")

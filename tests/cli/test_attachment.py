@@ -99,3 +99,14 @@ def test_where_nothing_counts_there_is_no_figure(files: Path) -> None:
     result = run(files / "mark.spacy", files / "both" / "model-best", "--metrics", metrics)
     assert result.exit_code == 0, result.output
     assert shares(srsly.read_json(metrics)["both: latent_encoder"]) == [None, 1.0]
+
+
+def test_models_whose_folders_have_one_name(files: Path, tmp_path: Path):
+    (tmp_path / "both").mkdir()
+    other = tmp_path / "both" / "model-best"
+    spacy.load(files / "both" / "model-best").to_disk(other)
+    metrics = tmp_path / "trees.json"
+    models = [files / "both" / "model-best", other]
+    assert run(files / "dev.spacy", *models, "--metrics", metrics).exit_code == 0
+    rows = set(srsly.read_json(metrics)) - set(CONTROLS)
+    assert rows == {f"{path}: {row}" for path in models for row in ("parse", "latent_encoder")}

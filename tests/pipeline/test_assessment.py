@@ -190,6 +190,35 @@ def test_inspection_gives_what_the_component_gives(tree: Language) -> None:
         assert 0 <= sure["latent_encoder"][0].nats <= sure["latent_encoder"][0].log_count + 1e-4
 
 
+def test_docs_that_an_error_handler_lets_go(tree: Language) -> None:
+    """The structures of the others are theirs, and figures of a part are refused."""
+
+    class Picky:
+        def __call__(self, doc: Doc) -> Doc:
+            return doc
+
+        def pipe(self, docs: Any, batch_size: int) -> Any:
+            return (doc for doc in docs if doc.text != "b c")
+
+    nlp = tree
+    texts = ["a", "b c", "a b c d", "b", "b c"]
+    expected = [doc for doc in nlp.pipe(texts) if doc.text != "b c"]
+    name = "latent_encoder"
+    picky = Picky()
+    nlp._components.insert(nlp.component_names.index(name) + 1, ("picky", picky))
+    try:
+        docs = [nlp.make_doc(text) for text in texts]
+        found = list(inspect_pipe(nlp, docs, batch_size=3, uncertainty=True))
+        assert [doc.text for doc, _ in found] == ["a", "a b c d", "b"]
+        for (doc, sure), plainly in zip(found, expected):
+            assert np.array_equal(doc._.latent[name].heads, plainly._.latent[name].heads)
+            assert doc.cats == plainly.cats and name in sure
+        with pytest.raises(LatentError, match="let go 2 of 5 docs"):
+            assess(nlp, [Example.from_dict(nlp.make_doc(t), {"cats": {}}) for t in texts])
+    finally:
+        nlp._components.remove(("picky", picky))
+
+
 @pytest.mark.parametrize("room", [256e6, 0.0])
 def test_docs_are_embedded_once_where_there_is_room(
     tree: Language, room: float, monkeypatch: pytest.MonkeyPatch

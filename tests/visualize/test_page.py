@@ -125,6 +125,8 @@ def test_the_caption_says_what_the_text_was_classified_as():
     [
         ({"treshold": 0.1}, "treshold"),
         ({"threshold": 2}, "threshold is 2"),
+        ({"fold": 0}, "fold is 0"),
+        ({"fold": "wide"}, "fold is 'wide'"),
         ({"alternatives": -1}, "alternatives is -1"),
         ({"color": "red;}</style><script>"}, "colour of 'color'"),
         ({"bg": "url(x)"}, "colour of 'bg'"),
