@@ -109,6 +109,8 @@ def test_spigot_exact_against_its_definition(step_size: float, max_norm: float |
         expected = z[window].flatten() - nearest
         torch.testing.assert_close(gradient[window].flatten(), expected, atol=1e-6, rtol=0)
     assert gradient[0, 1, 2] == 0
+    # From a corner of the polytope scores of chosen arcs can only fall, others only rise.
+    assert (gradient[z == 1] >= -1e-9).all() and (gradient[z == 0] <= 1e-9).all()
 
 
 def test_spigot_relaxed_projects_each_column_on_a_simplex() -> None:
