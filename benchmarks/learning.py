@@ -142,7 +142,7 @@ GROUPS = {
     "alignments": Group(
         "Learning: paraphrases and their alignments",
         ("pairs-alignment-data",),
-        {"macro F1": "cats_macro_f", "alignment F1": "latent_align_f"},
+        {**ACCURACY, "alignment F1": "latent_align_f"},
         (
             Entry("pairs_alignment_one_to_one"),
             Entry("pairs_alignment_monotone"),
