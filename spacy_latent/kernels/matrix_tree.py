@@ -534,6 +534,75 @@ def kept_size(n):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def sum_by_inverse(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    change,
+    what,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """As :func:`sum_over_trees` with any number of roots, for what > 0, by the inverse of the
+    Laplacian; leaves UNSOLVED what that cannot be trusted with, and what was not found by it."""
+    longest = 0
+    for b in items[start:stop]:
+        longest = max(longest, lengths[b])
+    rows_of_longest, widest = _shape(longest)
+    area = rows_of_longest * widest
+    rows = np.zeros((2, widest))
+    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    squares_room = np.empty((4 if what == 2 else 1) * area)
+    columns = np.empty((2 * HEADS + 1, widest + LANES))
+    for b in items[start:stop]:
+        n = lengths[b]
+        shape = _shape(n)
+        own = kept[b] if kept.shape[1] > 0 else spare
+        known = own[0] if n > 0 and what == 2 and kept.shape[1] > 0 else NOTHING
+        if known == ELIMINATION:
+            continue
+        log_partition[b] = 0.0
+        result[b] = 0.0
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        weights, inverse, _, _, _, _ = _squares(own, n)
+        if known == NOTHING:
+            own[0] = NOTHING
+            matrix = squares_room[: (n + 1) * shape[1]].reshape((n + 1, shape[1]))
+            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+            if status[b] != FEASIBLE:
+                continue
+            if not _weights(matrix, n, weights, rows[0]):
+                status[b] = INFEASIBLE
+                continue
+            offset = 0.0
+            for m in range(1, n + 1):
+                offset += rows[0, m]
+            value = _invert(weights, n, inverse, columns)
+            trusted = not math.isnan(value)
+            if trusted:
+                turned = squares_room[: shape[0] * shape[1]].reshape(shape)
+                _turn(inverse, n, turned, rows[0])
+                trusted = _marginals_of_inverse(weights, n, turned, rows[0], result[b])
+            if not trusted:
+                status[b] = UNSOLVED
+                continue
+            log_partition[b] = value + offset
+            own[0] = INVERSE
+        if what == 2:
+            squares = squares_room[: 4 * shape[0] * shape[1]].reshape((4, *shape))
+            _product_of_inverse(weights, inverse, n, change[b], squares, rows, result[b])
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_over_trees(
     start,
     stop,
@@ -561,8 +630,7 @@ def sum_over_trees(
     heads = np.empty(longest + 1, dtype=np.int32)
     rows = np.zeros((5, widest))
     spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = np.empty((4 if what > 0 else 0) * area)
-    columns = np.empty((2 * HEADS + 1, widest + LANES))
+    tangents = np.empty((3 if what == 2 else 0) * area)
     square = np.zeros(matrix_size(longest))
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
@@ -599,20 +667,6 @@ def sum_over_trees(
                 offset += rows[0, m]
             if child != 1:
                 _swap(weights, 1, child, n)
-            if not single_root and what != 0:
-                value = _invert(weights, n, w, columns)
-                if not math.isnan(value):
-                    turned = tangents[: shape[0] * shape[1]].reshape(shape)
-                    _turn(w, n, turned, rows[0])
-                    if _marginals_of_inverse(weights, n, turned, rows[0], result[b]):
-                        log_partition[b] = value + offset
-                        own[0] = known = INVERSE
-        if known == INVERSE:
-            if what == 2:
-                squares = tangents[: 4 * shape[0] * shape[1]].reshape((4, *shape))
-                _product_of_inverse(weights, w, n, change[b], squares, rows, result[b])
-            continue
-        if known == NOTHING:
             _copy(weights, w, *shape)
             value = _eliminate(w, n, first, shares, pivots, rows[0])
             if math.isnan(value):
@@ -852,5 +906,7 @@ FAMILY = Family(
     total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
     wide=sum_by_logarithms,
+    first=sum_by_inverse,
+    first_for=lambda what, options: what > 0 and not options[2],
     same_dtype=True,
 )

@@ -57,6 +57,8 @@ class Family:
     wide: as total, for what total leaves UNSOLVED. Where it is given, both get int64 items after
         start and stop, which count these: two kernels, so that the second is compiled only where
         something asks for it.
+    first, first_for: as total, and before it where the second says so, given what and the options;
+        total gets what it leaves UNSOLVED. For families with ``wide``.
     beside: as total, for items side by side: gets ``(G, size)`` int64 after start and stop, which
         count these groups of items of like length; −1 where the last has none. What it leaves
         UNSOLVED goes to total, which then keeps nothing.
@@ -75,6 +77,8 @@ class Family:
     product: Callable[..., None] | None = None
     same_dtype: bool = False
     wide: Callable[..., None] | None = None
+    first: Callable[..., None] | None = None
+    first_for: Callable[[int, Sequence[int]], bool] = lambda what, options: True
     beside: Callable[..., None] | None = None
     group: Callable[[torch.Size], int] = lambda shape: 1
 
@@ -159,7 +163,10 @@ def _total(
     if family.wide is None:
         spread(family.total, costs, arguments)
     else:
-        for kernel in (family.total, family.wide):
+        stages = [family.total, family.wide]
+        if family.first is not None and family.first_for(what, options):
+            stages.insert(0, family.first)
+        for kernel in stages:
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
