@@ -58,19 +58,16 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
     heads[0] = -1
     if n == 0:
         return True
-    if not _solve(scores, n, False, heads, integer_workspace, float_workspace):
-        return False
-    roots = 0
-    for modifier in range(1, n + 1):
-        roots += heads[modifier] == 0
-    if not single_root or roots == 1:
-        return True
-    if not _solve(scores, n, True, heads, integer_workspace, float_workspace):
-        return False
-    roots = 0
-    for modifier in range(1, n + 1):
-        roots += heads[modifier] == 0
-    return roots == 1
+    # One call in a loop: two would be compiled twice.
+    for attempt in range(2):
+        if not _solve(scores, n, attempt == 1, heads, integer_workspace, float_workspace):
+            return False
+        roots = 0
+        for modifier in range(1, n + 1):
+            roots += heads[modifier] == 0
+        if roots == 1 or not single_root:
+            return True
+    return False
 
 
 @njit(cache=True, nogil=True, fastmath=False)
