@@ -165,18 +165,20 @@ def _trace(charts, lane, n, first, heads, stack):
 @njit(cache=True, nogil=True, fastmath=False)
 def no_sentence(charts, lane):
     """A lane has no arcs."""
-    charts[SCORE, :, :, lane] = -np.inf
+    chart = charts[SCORE]
+    for h in range(chart.shape[0]):
+        for m in range(chart.shape[1]):
+            chart[h, m, lane] = -np.inf
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def set_scores(charts, lane, scores):
-    """Write the scores (n+1, n+1) of a sentence to a lane that has had no arcs or those of a
-    sentence of this length. Column 0 and the diagonal are −inf."""
+def set_scores(charts, lane, scores, size):
+    """Write the scores of a sentence to a lane that has had no arcs or those of a sentence of this
+    length. scores: ``(size²,)`` or longer, [head, modifier]; column 0 and the diagonal are −inf."""
     chart = charts[SCORE]
-    for h in range(scores.shape[0]):
-        row, target = scores[h], chart[h]
-        for m in range(scores.shape[1]):
-            target[m, lane] = row[m]
+    for h in range(size):
+        for m in range(size):
+            chart[h, m, lane] = scores[h * size + m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -22,9 +22,9 @@ from spacy_latent.kernels.eisner import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.eisner_lanes import (
-    SCORE,
     best_trees_beside,
     charts_of_trees,
+    no_sentence,
     set_scores,
 )
 from spacy_latent.kernels.exponential import exponential
@@ -859,34 +859,32 @@ def best_projective_trees(
     items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     found = np.zeros(LANES, np.bool_)
     for first in range(start, stop, LANES):
-        items[:], sizes[:] = -1, -1
-        for lane in range(min(LANES, stop - first)):
+        for lane in range(LANES):
             b = first + lane
-            n = lengths[b]
-            heads[b] = -1
-            s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
-            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+            items[lane] = sizes[lane] = -1
+            if b >= stop:
+                continue
+            s = flat[lane, : (lengths[b] + 1) ** 2].reshape((lengths[b] + 1, lengths[b] + 1))
+            status[b] = read_arc_scores(scores[b], lengths[b], direction, max_arc_length, s)
             if status[b] == FEASIBLE:
-                items[lane], sizes[lane] = b, n
+                items[lane], sizes[lane] = b, lengths[b]
         longest = longest_beside(items, lengths) if room <= LONGEST else 0
         if longest > 0:
-            charts[SCORE] = -np.inf
             for lane in range(LANES):
-                n = sizes[lane]
-                if n >= 0:
-                    set_scores(charts, lane, flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1)))
+                no_sentence(charts, lane)
+                set_scores(charts, lane, flat[lane], sizes[lane] + 1)
             best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
         for lane in range(LANES):
-            b, n = items[lane], sizes[lane]
-            if b < 0:
+            b, n = first + lane, sizes[lane]
+            if b >= stop:
                 continue
-            if longest == 0:
+            if longest == 0 and n >= 0:
                 s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
                 found[lane] = best_projective_tree(s, n, single_root, own[lane], integers, floats)
-            if found[lane]:
-                heads[b, 1 : n + 1] = own[lane, 1 : n + 1]
-            else:
-                status[b] = INFEASIBLE
+            if n >= 0 and not found[lane]:
+                status[b], n = INFEASIBLE, -1
+            for m in range(heads.shape[1]):
+                heads[b, m] = own[lane, m] if 0 < m <= n else -1
 
 
 FAMILY = Family(

@@ -32,6 +32,15 @@ BESIDE = 3
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def read_scores(scores, n, flat):
+    """Copy those of a sentence, without padding. numba's own assignment takes long to compile."""
+    size = n + 1
+    for h in range(size):
+        for m in range(size):
+            flat[h * size + m] = scores[h, m]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _enter_tree(
     n, heads, last, tolerance, atoms, count, weights, inverse, row_sums, gradient, gap, workspace
 ):
@@ -119,7 +128,8 @@ def solve_trees(
     integer_workspace = np.empty(integers, dtype=np.int32)
     float_workspace = aligned_empty(floats)
     charts = charts_of_trees(longest if beside else 0)
-    charts[:] = -np.inf
+    for place in range(places):
+        no_sentence(charts, place)
     heads = np.empty((places, longest + 2), dtype=np.int32)
     matrices = np.zeros((places, arborescence.matrix_size(longest)))
     wide = row_room(room)
@@ -137,8 +147,7 @@ def solve_trees(
                 n = lengths[coming]
                 items[place], sizes[place], calls[place] = coming, n, 0
                 counts[coming], gaps[coming] = 0, np.inf
-                square = matrices[place, : (n + 1) * (n + 1)].reshape((n + 1, n + 1))
-                square[:] = scores[coming, : n + 1, : n + 1]
+                read_scores(scores[coming], n, matrices[place])
                 coming += 1
             if items[place] >= 0:
                 open_items += 1
@@ -148,10 +157,7 @@ def solve_trees(
         together = beside and open_items >= BESIDE and widest > 0
         if together:
             for place in range(places):
-                n = sizes[place]
-                if n >= 0:
-                    square = matrices[place, : (n + 1) * (n + 1)].reshape((n + 1, n + 1))
-                    set_scores(charts, place, square)
+                set_scores(charts, place, matrices[place], sizes[place] + 1)
             best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, found)
         for place in range(places):
             b, n = items[place], sizes[place]
@@ -195,12 +201,11 @@ def solve_trees(
                 no_sentence(charts, place)
             if count == 0:
                 continue
-            gradient_of_scores = original[: (n + 1) * (n + 1)]
-            gradient_of_scores.reshape((n + 1, n + 1))[:] = scores[b, : n + 1, : n + 1]
+            read_scores(scores[b], n, original)
             polish(
                 own_atoms,
                 count,
-                gradient_of_scores,
+                original[: (n + 1) * (n + 1)],
                 gradient,
                 inverse,
                 row_sums,

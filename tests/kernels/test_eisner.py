@@ -68,7 +68,6 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
     generator = np.random.default_rng(5)
     longest = 21
     charts = charts_of_trees(longest)
-    charts[:] = -np.inf
     heads = np.zeros((LANES, longest + 2), dtype=np.int32)
     found = np.zeros(LANES, dtype=np.bool_)
     # Longer and shorter ones after each other in the same lanes, some empty, some without a tree.
@@ -86,7 +85,7 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
             np.fill_diagonal(scores, -np.inf)
             items.append(scores)
             if n >= 0:
-                set_scores(charts, lane, scores)
+                set_scores(charts, lane, scores.ravel(), n + 1)
         stack = np.full(6 * (longest + 2), 10**6, dtype=np.int32)
         best_trees_beside(np.array(lengths), max(lengths), single_root, charts, heads, stack, found)
         for lane, (n, scores) in enumerate(zip(lengths, items)):
