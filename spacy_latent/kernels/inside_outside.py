@@ -22,6 +22,7 @@ from spacy_latent.kernels.eisner import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.inside_outside_blocks import BLOCKS
 from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
@@ -865,4 +866,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
+    device=BLOCKS,
 )

@@ -20,9 +20,16 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import blocks, launch
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.projective_tree import ProjectiveTree
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-STRUCTURES: list[Structure] = [LinearChain()]
+STRUCTURES: list[Structure] = [
+    LinearChain(),
+    ProjectiveTree(),
+    ProjectiveTree(single_root=True),
+    ProjectiveTree(direction="later", max_arc_length=2),
+    ProjectiveTree(direction="earlier", single_root=True),
+]
 # The simulator takes a millisecond for each step.
 LENGTHS = [4, 0, 1, 5, 2] if SIMULATED else [12, 0, 1, 31, 2, 12, 7, 3]
 # Each takes seconds to compile, but for the simulator.
@@ -81,7 +88,10 @@ def _batch(structure: Structure, dtype: torch.dtype, scale: float = 1.0) -> tupl
     for b, length in enumerate(LENGTHS):
         last = length + nodes
         if not chain:
-            forbidden[b, torch.arange(last), last - 1] = False
+            # One that branches to the right, and a path through the tokens.
+            forbidden[b, :, last - 1] = False
+            forbidden[b].diagonal().fill_(False)
+            forbidden[b].diagonal(1).fill_(False)
             scores[b, :, last:] = torch.nan
         scores[b, last:] = torch.nan
     scores[forbidden] = -torch.inf
@@ -151,7 +161,7 @@ def test_bad_items_are_named(structure: Structure, launched: list[int]) -> None:
         with pytest.raises(InfeasibleError, match=r"item\(s\) 3 of"):
             operation(bad, lengths)
     for value in (torch.nan, torch.inf):
-        bad[0, 1, 2] = value
+        bad[(0, 0, 1) if structure.parts == "arcs" else (0, 1, 2)] = value
         for operation in operations:
             with pytest.raises(InvalidScores, match=r"\[0\]"):
                 operation(bad, lengths)
