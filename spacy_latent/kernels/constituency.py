@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numba import njit
 
+from spacy_latent.kernels.constituency_blocks import BLOCKS
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
@@ -546,4 +547,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
+    device=BLOCKS,
 )

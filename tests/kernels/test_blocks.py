@@ -19,6 +19,7 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import blocks, launch
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.projective_tree import ProjectiveTree
 
@@ -29,6 +30,7 @@ STRUCTURES: list[Structure] = [
     ProjectiveTree(single_root=True),
     ProjectiveTree(direction="later", max_arc_length=2),
     ProjectiveTree(direction="earlier", single_root=True),
+    ConstituencyTree(),
 ]
 # The simulator takes a millisecond for each step.
 LENGTHS = [4, 0, 1, 5, 2] if SIMULATED else [12, 0, 1, 31, 2, 12, 7, 3]
