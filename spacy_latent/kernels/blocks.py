@@ -26,6 +26,7 @@ from numba import njit
 from torch import Tensor
 
 from spacy_latent.errors import LatentWarning
+from spacy_latent.kernels.status import FEASIBLE
 
 Body = Callable[..., Any]
 Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
@@ -39,11 +40,12 @@ _failed: set[Blocks] = set()
 class Blocks:
     """The kernels of a family for a GPU.
 
-    best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1.
+    best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1,
+        status with FEASIBLE.
     total: makes a body (..., scores, lengths, options, along, what, log_partition, result, status),
-        see ``Family.total``. result and along have the dtype of the scores; result comes filled
-        with 0. Where the family has a ``product``, what=2 gets the marginals in place of the
-        scores.
+        see ``Family.total``. All numbers have the dtype of the scores; log_partition and result
+        come filled with 0. Where the family has a ``product``, what=2 gets the marginals in place
+        of the scores.
     room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
     threads: how many can have work at once, from the shape of the scores.
     """
@@ -69,11 +71,11 @@ class Found(NamedTuple):
 
 def on_device(scores: Tensor) -> bool:
     """Whether scores are where a block can read them, and of a type that it reads."""
-    return scores.is_cuda and scores.dtype in (torch.float32, torch.float64) and _usable()
+    return scores.is_cuda and scores.dtype in (torch.float32, torch.float64) and usable()
 
 
 @cache
-def _usable() -> bool:
+def usable() -> bool:
     """Whether kernels can be launched: numba-cuda, a driver and a compiler are there, and give
     what they should."""
     try:
@@ -129,7 +131,7 @@ def _run(
 ) -> Found | None:
     from spacy_latent.kernels import launch
 
-    status = torch.zeros(len(scores), dtype=torch.int8, device=scores.device)
+    status = torch.full((len(scores),), FEASIBLE, dtype=torch.int8, device=scores.device)
     sizes = lengths.to(device=scores.device, dtype=torch.int64).contiguous()
     # Not empty: fewer versions of numba know how to pass that.
     arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)

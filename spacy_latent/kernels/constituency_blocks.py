@@ -57,9 +57,6 @@ def make_best_constituency_tree(jit, sync):
         """room: the best of each span, where it is split, and spans to open."""
         n, side = lengths[item], scores.shape[1]
         area = side * side
-        if thread == 0:
-            status[item] = FEASIBLE
-        sync()
         words = read_spans(item, thread, threads, scores, n, status)
         for i in range(thread, n, threads):
             room[i] = 0.0
@@ -115,10 +112,6 @@ def make_sum_over_constituency_trees(jit, sync):
         outer = side * side
         change = 2 * outer if what > 1 else 0
         top = 2 * outer + change
-        if thread == 0:
-            status[item] = FEASIBLE
-            log_partition[item] = 0.0
-        sync()
         words = read_spans(item, thread, threads, scores, n, status)
         for i in range(thread, n, threads):
             largest = -np.inf

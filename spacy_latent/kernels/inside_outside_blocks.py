@@ -79,9 +79,6 @@ def make_best_projective_tree(jit, sync):
         n, side, first = lengths[item], scores.shape[1], options[2]
         area = side * side
         to_right, to_left, right, left = 0, area, RIGHT * area, LEFT * area
-        if thread == 0:
-            status[item] = FEASIBLE
-        sync()
         for cell in range(thread, (n + 1) * (n + 1), threads):
             if not arc_score(scores, item, cell // (n + 1), cell % (n + 1), options) < np.inf:
                 status[item] = NOT_FINITE
@@ -173,10 +170,6 @@ def make_sum_over_projective_trees(jit, sync):
         top = CHARTS * area + change
         to_right, to_left, right, left = 0, area, RIGHT * area, LEFT * area
         outer, outer_right, outer_left = OUTER * area, OUTER_RIGHT * area, OUTER_LEFT * area
-        if thread == 0:
-            status[item] = FEASIBLE
-            log_partition[item] = 0.0
-        sync()
         for m in range(thread, n + 1, threads):
             largest = -np.inf
             for h in range(n + 1):

@@ -15,9 +15,6 @@ def make_best_chain(jit, sync):
     def best_chain(item, thread, threads, room, scores, lengths, options, best, status):
         """room: the best of each tag at two positions, and from where it came at all."""
         n, tags = lengths[item], scores.shape[3]
-        if thread == 0:
-            status[item] = FEASIBLE
-        sync()
         if n == 0:
             return
         for t in range(thread, tags, threads):
@@ -145,10 +142,6 @@ def make_sum_over_chains(jit, sync):
         """room: sums forward at each position, centred on the largest at the one before; and sums
         backward at two."""
         n, tags = lengths[item], scores.shape[3]
-        if thread == 0:
-            status[item] = FEASIBLE
-            log_partition[item] = 0.0
-        sync()
         if n == 0:
             return
         if what > 1:

@@ -5,8 +5,10 @@ one."""
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,8 +65,16 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         launch_kernel(kernel, threads, room, arguments)
         counts.append(threads)
 
+    sync = launch.sync
+
+    def dawdle() -> None:
+        """So that none relies on the others' keeping step between two calls."""
+        sync()
+        time.sleep(0.001 * random.random())
+
     if SIMULATED:
         sys.setswitchinterval(1e-5)
+        monkeypatch.setattr(launch, "sync", dawdle)
         monkeypatch.setattr(blocks.Blocks, "block", lambda *_: 3)
     else:
         monkeypatch.setattr(launch, "best_kernel", _OneThread)
@@ -77,7 +87,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     sys.setswitchinterval(interval)
 
 
-def _batch(structure: Structure, dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+def batch(structure: Structure, dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Normal scores, some of which are −inf but leave a structure; NaN in the padding."""
     lengths = torch.tensor(LENGTHS)
     chain, nodes = isinstance(structure, LinearChain), int(structure.parts == "arcs")
@@ -100,7 +110,7 @@ def _batch(structure: Structure, dtype: torch.dtype, scale: float = 1.0) -> tupl
     return scores.to(dtype), lengths
 
 
-def _all(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
+def everything(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
     """The best, log Z, marginals, and the product of their Jacobian with a vector."""
     scores = scores.clone().requires_grad_()
     upstream = torch.arange(scores.numel(), dtype=torch.float64).sin().to(scores)
@@ -118,10 +128,10 @@ def _all(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
 def test_everything_is_what_the_cpu_gives(
     structure: Structure, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
-    scores, lengths = _batch(structure, dtype)
-    expected = _all(structure, scores, lengths)
+    scores, lengths = batch(structure, dtype)
+    expected = everything(structure, scores, lengths)
     launched = request.getfixturevalue("launched")
-    found = _all(structure, scores, lengths)
+    found = everything(structure, scores, lengths)
     assert len(launched) == len(expected)
     assert torch.equal(found[0], expected[0])
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
@@ -133,10 +143,10 @@ def test_everything_is_what_the_cpu_gives(
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_scores_far_apart(structure: Structure, request: pytest.FixtureRequest) -> None:
     """Of which no float64 holds the exponentials."""
-    scores, lengths = _batch(structure, torch.float64, 1000.0)
-    expected = _all(structure, scores, lengths)
+    scores, lengths = batch(structure, torch.float64, 1000.0)
+    expected = everything(structure, scores, lengths)
     request.getfixturevalue("launched")
-    for ours, theirs in zip(_all(structure, scores, lengths), expected):
+    for ours, theirs in zip(everything(structure, scores, lengths), expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -144,7 +154,7 @@ def test_scores_far_apart(structure: Structure, request: pytest.FixtureRequest) 
 def test_equal_scores_give_the_same_best(
     structure: Structure, request: pytest.FixtureRequest
 ) -> None:
-    scores, lengths = _batch(structure, torch.float64)
+    scores, lengths = batch(structure, torch.float64)
     scores = scores.round()
     expected = structure.map(scores, lengths)
     request.getfixturevalue("launched")
@@ -153,7 +163,7 @@ def test_equal_scores_give_the_same_best(
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_bad_items_are_named(structure: Structure, launched: list[int]) -> None:
-    scores, lengths = _batch(structure, torch.float64)
+    scores, lengths = batch(structure, torch.float64)
     bad = scores.clone()
     bad[3] = -torch.inf
     operations = [structure.map]
@@ -175,13 +185,13 @@ def test_what_a_kernel_cannot_do_the_cpu_does(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("no compiler")
 
     structure = LinearChain()
-    scores, lengths = _batch(structure, torch.float64)
-    expected = _all(structure, scores, lengths)
+    scores, lengths = batch(structure, torch.float64)
+    expected = everything(structure, scores, lengths)
     monkeypatch.setattr(blocks, "_failed", set())
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
     monkeypatch.setattr(launch, "launch", refuse)
     with pytest.warns(LatentWarning, match="no compiler") as warned:
-        found = _all(structure, scores, lengths)
+        found = everything(structure, scores, lengths)
     assert len(warned) == 1
     for ours, theirs in zip(found, expected):
         assert torch.equal(ours, theirs)
@@ -190,7 +200,7 @@ def test_what_a_kernel_cannot_do_the_cpu_does(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(SIMULATED, reason="there the simulator is")
 def test_without_a_gpu_nothing_is_launched() -> None:
     if not torch.cuda.is_available():
-        assert not blocks._usable()
+        assert not blocks.usable()
     assert not blocks.on_device(torch.zeros(1))
 
 
