@@ -42,18 +42,18 @@ class Blocks:
 
     best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1,
         status with FEASIBLE.
+    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
+    threads: how many can have work at once, from the shape of the scores.
     total: makes a body (..., scores, lengths, options, along, what, log_partition, result, status),
         see ``Family.total``. All numbers have the dtype of the scores; log_partition and result
         come filled with 0. Where the family has a ``product``, what=2 gets the marginals in place
-        of the scores.
-    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
-    threads: how many can have work at once, from the shape of the scores.
+        of the scores. None: the CPU's.
     """
 
     best: Maker
-    total: Maker
     room: Callable[[torch.Size, int], int]
     threads: Callable[[torch.Size], int]
+    total: Maker | None = None
 
     def block(self, shape: torch.Size) -> int:
         """Threads of a block: whole warps."""
@@ -86,8 +86,10 @@ def usable() -> bool:
         return False
 
 
-def serves(blocks: Blocks | None, scores: Tensor) -> bool:
-    return blocks is not None and blocks not in _failed and on_device(scores) and scores.numel() > 0
+def serves(blocks: Blocks | None, scores: Tensor, what: int) -> bool:
+    if blocks is None or blocks in _failed or (what >= 0 and blocks.total is None):
+        return False
+    return on_device(scores) and scores.numel() > 0
 
 
 def best(
@@ -98,7 +100,7 @@ def best(
     shape: tuple[int, ...],
 ) -> Found | None:
     """The best structures, of that shape; None where the CPU must find them."""
-    if blocks is None or not serves(blocks, scores):
+    if blocks is None or not serves(blocks, scores, -1):
         return None
     result = torch.full(shape, -1, dtype=torch.int32, device=scores.device)
     return _run(blocks, scores, lengths, options, -1, (result,))
@@ -113,7 +115,7 @@ def total(
     along: Tensor | None = None,
 ) -> Found | None:
     """What ``Blocks.total`` writes; None where the CPU must."""
-    if blocks is None or not serves(blocks, scores):
+    if blocks is None or not serves(blocks, scores, what):
         return None
     result = scores.new_zeros(scores.shape if what else (1,) * scores.dim())
     change = scores.detach() if along is None else along.detach().to(scores)
@@ -136,8 +138,11 @@ def _run(
     # Not empty: fewer versions of numba know how to pass that.
     arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)
     try:
-        body = blocks.best if what < 0 else blocks.total
-        kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
+        kernel = (
+            launch.best_kernel(blocks.best)
+            if what < 0 or blocks.total is None
+            else launch.total_kernel(blocks.total)
+        )
         threads, room = blocks.block(scores.shape), blocks.room(scores.shape, what)
         launch.launch(kernel, threads, room, arguments)
     except Exception as error:

@@ -32,6 +32,7 @@ from spacy_latent.kernels.arborescence import (
     integer_workspace_size,
     matrix_size,
 )
+from spacy_latent.kernels.arborescence_blocks import BLOCKS
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.operators import Family
@@ -853,4 +854,5 @@ FAMILY = Family(
     kept_size=lambda shape: kept_size(shape[1] - 1),
     wide=sum_by_logarithms,
     same_dtype=True,
+    device=BLOCKS,
 )

@@ -24,8 +24,14 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
+BEST_ONLY: list[Structure] = [
+    SpanningTree(),
+    SpanningTree(single_root=True),
+    SpanningTree(direction="later", max_arc_length=2),
+]
 STRUCTURES: list[Structure] = [
     LinearChain(),
     ProjectiveTree(),
@@ -33,6 +39,7 @@ STRUCTURES: list[Structure] = [
     ProjectiveTree(direction="later", max_arc_length=2),
     ProjectiveTree(direction="earlier", single_root=True),
     ConstituencyTree(),
+    *BEST_ONLY,
 ]
 # The simulator takes a millisecond for each step.
 LENGTHS = [4, 0, 1, 5, 2] if SIMULATED else [12, 0, 1, 31, 2, 12, 7, 3]
@@ -132,7 +139,7 @@ def test_everything_is_what_the_cpu_gives(
     expected = everything(structure, scores, lengths)
     launched = request.getfixturevalue("launched")
     found = everything(structure, scores, lengths)
-    assert len(launched) == len(expected)
+    assert len(launched) == (len(expected) if structure not in BEST_ONLY else 1)
     assert torch.equal(found[0], expected[0])
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
     for ours, theirs in zip(found[1:], expected[1:]):
