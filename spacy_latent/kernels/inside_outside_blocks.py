@@ -253,21 +253,18 @@ def make_sum_over_projective_trees(jit, sync):
                         s, ds = arc(room, change, top, scores, along, item, 0, j, options)
                         value, d = log_add(value, d, a + s - total, da + ds - d_total)
                     put(room, change, outer_left + cell, value, d)
-            sync()
-            for i in range(first + thread, n - width + 1, threads):
-                j, cell = i + width, width * side + i
                 a, da = log_sum(room, change, outer_right + cell, side, right + j, side, n - j + 1)
-                b, db = log_sum(room, change, outer_left + cell, across, left + i, across, i)
                 value, d = get(room, change, to_right + cell)
                 write(result, item, i, j, a + value, da + d, what)
                 s, ds = arc(room, change, top, scores, along, item, i, j, options)
                 a, da = a + s, da + ds
                 if i > 0:
+                    b, db = log_sum(room, change, outer_left + cell, across, left + i, across, i)
                     value, d = get(room, change, to_left + cell)
                     write(result, item, j, i, b + value, db + d, what)
-                s, ds = arc(room, change, top, scores, along, item, j, i, options)
-                value, d = log_add(a, da, b + s, db + ds)
-                put(room, change, outer + cell, value, d)
+                    s, ds = arc(room, change, top, scores, along, item, j, i, options)
+                    a, da = log_add(a, da, b + s, db + ds)
+                put(room, change, outer + cell, a, da)
             sync()
 
     return sum_over_projective_trees
