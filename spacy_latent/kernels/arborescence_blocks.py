@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from spacy_latent.kernels.blocks import Blocks
 from spacy_latent.kernels.inside_outside_blocks import make_arc_score
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -204,8 +203,6 @@ def make_best_arborescence(jit, sync):
     return best_arborescence
 
 
-BLOCKS = Blocks(
-    best=make_best_arborescence,
-    room=lambda shape, what: (2 * shape[1] + ROWS) * shape[1] + 2,
-    threads=lambda shape: shape[1],
-)
+def room_of(side: int) -> int:
+    """Numbers of ``room`` for scores of N+1 = ``side`` nodes."""
+    return (2 * side + ROWS) * side + 2

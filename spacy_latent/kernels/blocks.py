@@ -42,22 +42,22 @@ class Blocks:
 
     best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1,
         status with FEASIBLE.
-    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
-    threads: how many can have work at once, from the shape of the scores.
     total: makes a body (..., scores, lengths, options, along, what, log_partition, result, status),
         see ``Family.total``. All numbers have the dtype of the scores; log_partition and result
         come filled with 0. Where the family has a ``product``, what=2 gets the marginals in place
-        of the scores. None: the CPU's.
+        of the scores.
+    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
+    threads: how many can have work at once, from the same.
     """
 
     best: Maker
+    total: Maker
     room: Callable[[torch.Size, int], int]
-    threads: Callable[[torch.Size], int]
-    total: Maker | None = None
+    threads: Callable[[torch.Size, int], int]
 
-    def block(self, shape: torch.Size) -> int:
+    def block(self, shape: torch.Size, what: int) -> int:
         """Threads of a block: whole warps."""
-        return min(-(-self.threads(shape) // 32) * 32, LARGEST_BLOCK)
+        return min(-(-self.threads(shape, what) // 32) * 32, LARGEST_BLOCK)
 
 
 class Found(NamedTuple):
@@ -86,10 +86,8 @@ def usable() -> bool:
         return False
 
 
-def serves(blocks: Blocks | None, scores: Tensor, what: int) -> bool:
-    if blocks is None or blocks in _failed or (what >= 0 and blocks.total is None):
-        return False
-    return on_device(scores) and scores.numel() > 0
+def serves(blocks: Blocks | None, scores: Tensor) -> bool:
+    return blocks is not None and blocks not in _failed and on_device(scores) and scores.numel() > 0
 
 
 def best(
@@ -100,7 +98,7 @@ def best(
     shape: tuple[int, ...],
 ) -> Found | None:
     """The best structures, of that shape; None where the CPU must find them."""
-    if blocks is None or not serves(blocks, scores, -1):
+    if blocks is None or not serves(blocks, scores):
         return None
     result = torch.full(shape, -1, dtype=torch.int32, device=scores.device)
     return _run(blocks, scores, lengths, options, -1, (result,))
@@ -115,7 +113,7 @@ def total(
     along: Tensor | None = None,
 ) -> Found | None:
     """What ``Blocks.total`` writes; None where the CPU must."""
-    if blocks is None or not serves(blocks, scores, what):
+    if blocks is None or not serves(blocks, scores):
         return None
     result = scores.new_zeros(scores.shape if what else (1,) * scores.dim())
     change = scores.detach() if along is None else along.detach().to(scores)
@@ -138,12 +136,9 @@ def _run(
     # Not empty: fewer versions of numba know how to pass that.
     arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)
     try:
-        kernel = (
-            launch.best_kernel(blocks.best)
-            if what < 0 or blocks.total is None
-            else launch.total_kernel(blocks.total)
-        )
-        threads, room = blocks.block(scores.shape), blocks.room(scores.shape, what)
+        body = blocks.best if what < 0 else blocks.total
+        kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
+        threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
         launch.launch(kernel, threads, room, arguments)
     except Exception as error:
         _failed.add(blocks)

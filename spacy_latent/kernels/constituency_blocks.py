@@ -176,5 +176,5 @@ BLOCKS = Blocks(
     best=make_best_constituency_tree,
     total=make_sum_over_constituency_trees,
     room=lambda shape, what: (4 if what > 1 else 2) * (shape[1] ** 2 + shape[1]),
-    threads=lambda shape: shape[1],
+    threads=lambda shape, what: shape[1],
 )

@@ -276,5 +276,5 @@ BLOCKS = Blocks(
     room=lambda shape, what: (
         (2 if what > 1 else 1) * CHARTS * shape[1] ** 2 + (1 if what >= 0 else 6) * (shape[1] + 1)
     ),
-    threads=lambda shape: shape[1],
+    threads=lambda shape, what: shape[1],
 )

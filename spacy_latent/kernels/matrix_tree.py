@@ -32,9 +32,9 @@ from spacy_latent.kernels.arborescence import (
     integer_workspace_size,
     matrix_size,
 )
-from spacy_latent.kernels.arborescence_blocks import BLOCKS
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop

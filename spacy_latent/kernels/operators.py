@@ -83,7 +83,7 @@ class Family:
     device: blocks.Blocks | None = None
 
     def kept_shape(self, scores: Tensor) -> tuple[int, int]:
-        if blocks.serves(self.device, scores, MARGINALS):
+        if blocks.serves(self.device, scores):
             return len(scores), 0
         shape = scores.shape
         size = self.group(shape)
