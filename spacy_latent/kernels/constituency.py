@@ -87,7 +87,8 @@ def _trusted_inside(s, n, center, low, charts):
     total = _inside(s, n, center, 0.0, charts)
     if not total < np.inf:
         return np.inf
-    return total if safe or bound - total <= 1e-15 * total else 0.0
+    # A sum below FLOOR may itself have lost digits.
+    return total if safe or (total > FLOOR and bound - total <= 1e-15 * total) else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=False)

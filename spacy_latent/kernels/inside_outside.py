@@ -156,7 +156,9 @@ def _trusted_inside(w, n, first, smallest, charts):
     partition = _inside(w, n, first, 0.0, charts)
     if not partition < np.inf:
         return np.inf
-    return partition if safe or bound - partition <= 1e-15 * partition else 0.0
+    # A sum below FLOOR may itself have lost digits.
+    known = partition > FLOOR and bound - partition <= 1e-15 * partition
+    return partition if safe or known else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=False)
