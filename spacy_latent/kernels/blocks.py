@@ -2,8 +2,8 @@
 
 A body is made by a function of ``(jit, sync)``: it and what it calls are compiled by ``jit``, and
 ``sync()`` waits for the other threads of the block. With numba's ``njit`` and one thread it runs on
-the CPU, see :func:`alone`; with ``numba.cuda`` it is the kernel, see kernels.launch. What both can
-compile is less than either: no allocation, no ``min``, ``max`` or ``abs``.
+the CPU, see :func:`alone`; with ``numba.cuda`` it is the kernel, see kernels.launch. Neither
+allocates; and no ``min`` or ``max``, which ``numba.cuda`` of some versions cannot compile.
 
 Bodies take ``item, thread, threads, room`` and the arguments named in :class:`Blocks`; they read no
 padding. ``room`` is a row of float64 for the item. All threads of a block must come to the same
@@ -140,6 +140,8 @@ def _run(
         kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
         threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
         launch.launch(kernel, threads, room, arguments)
+    except torch.cuda.OutOfMemoryError:
+        return None
     except Exception as error:
         _failed.add(blocks)
         message = f"Solved on the CPU from here on, since a kernel for the GPU failed: {error!r}"

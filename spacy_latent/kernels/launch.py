@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from numba import cuda
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from spacy_latent.kernels.blocks import Body, Maker
 
 # Bytes of room at once: with more items than that serves, they are done in turn.
 LARGEST_ROOM = 2**30
 
+# A small batch is no mistake.
 warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 
 _device = cuda.jit(device=True)
@@ -118,9 +120,11 @@ def works() -> bool:
     """Whether a small kernel gives on a GPU what it should."""
     if not cuda.is_available():
         return False
-    scores = torch.zeros((2, 32), device="cuda")
-    lengths = torch.tensor([4, 5], device="cuda")
-    best = torch.zeros((2, 32), dtype=torch.int32, device="cuda")
-    status = torch.zeros(2, dtype=torch.int8, device="cuda")
-    launch(best_kernel(_make_probe), 32, 32, (scores, lengths, (7,), best, status))
-    return best.tolist() == [[12] * 32, [13] * 32] and status.tolist() == [0, 0]
+    # Also where something traces first, with tensors that hold nothing.
+    with _disable_current_modes():
+        scores = torch.zeros((2, 32), device="cuda")
+        lengths = torch.tensor([4, 5], device="cuda")
+        best = torch.zeros((2, 32), dtype=torch.int32, device="cuda")
+        status = torch.zeros(2, dtype=torch.int8, device="cuda")
+        launch(best_kernel(_make_probe), 32, 32, (scores, lengths, (7,), best, status))
+        return best.tolist() == [[12] * 32, [13] * 32] and status.tolist() == [0, 0]

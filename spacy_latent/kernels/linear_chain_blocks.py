@@ -216,5 +216,5 @@ BLOCKS = Blocks(
     best=make_best_chain,
     total=make_sum_over_chains,
     room=lambda shape, what: (shape[1] + 3) * shape[3],
-    threads=lambda shape, what: min(shape[3] ** 2, 128) if shape[3] < 128 else shape[3],
+    threads=lambda shape, what: max(shape[3], min(shape[3] ** 2, 128)),
 )
