@@ -163,6 +163,26 @@ def _nothing() -> None:
 # ------------------------------------------------------------------------------------ parts
 
 
+def make_put(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def put(room, change, place, value, derivative):
+        """Write a number, and its derivative ``change`` further on, where that is not 0."""
+        room[place] = value
+        if change > 0:
+            room[place + change] = derivative
+
+    return put
+
+
+def make_get(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def get(room, change, place):
+        """What ``put`` has written."""
+        return room[place], room[place + change] if change > 0 else 0.0
+
+    return get
+
+
 def make_log_add(jit: Callable[[Body], Body]) -> Body:
     @jit
     def log_add(a, da, b, db):
@@ -181,8 +201,7 @@ def make_log_sum(jit: Callable[[Body], Body]) -> Body:
     @jit
     def log_sum(room, change, a, a_step, b, b_step, count):
         """log Σ_k exp(x_k + y_k) over k < count, where x_k = room[a + k·a_step], and y_k the same
-        of b; and its derivative, where those of x and y lie ``change`` further on; 0 where
-        ``change`` is 0."""
+        of b; and its derivative, from those that lie ``change`` further on, as in ``put``."""
         top = -np.inf
         for k in range(count):
             value = room[a + k * a_step] + room[b + k * b_step]

@@ -12,7 +12,14 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.blocks import Blocks, make_largest_sum, make_log_add, make_log_sum
+from spacy_latent.kernels.blocks import (
+    Blocks,
+    make_get,
+    make_largest_sum,
+    make_log_add,
+    make_log_sum,
+    make_put,
+)
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, is_arc
 
 # The first four of both. Of the best besides: where spans are split.
@@ -121,6 +128,7 @@ def make_best_projective_tree(jit, sync):
 def make_sum_over_projective_trees(jit, sync):
     arc_score = make_arc_score(jit)
     log_sum, log_add = make_log_sum(jit), make_log_add(jit)
+    get, put = make_get(jit), make_put(jit)
 
     @jit
     def arc(room, change, top, scores, along, item, head, modifier, options):
@@ -130,16 +138,6 @@ def make_sum_over_projective_trees(jit, sync):
             return score, 0.0
         derivative = float(along[item, head, modifier]) if change > 0 else 0.0
         return score - room[top + modifier], derivative
-
-    @jit
-    def put(room, change, place, value, derivative):
-        room[place] = value
-        if change > 0:
-            room[place + change] = derivative
-
-    @jit
-    def get(room, change, place):
-        return room[place], room[place + change] if change > 0 else 0.0
 
     @jit
     def write(result, item, head, modifier, value, derivative, what):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from spacy_latent.kernels.arborescence_blocks import make_best_arborescence, room_of
-from spacy_latent.kernels.blocks import Blocks, make_log_add, make_log_sum
+from spacy_latent.kernels.blocks import Blocks, make_get, make_log_add, make_log_sum, make_put
 from spacy_latent.kernels.inside_outside_blocks import make_arc_score
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -22,16 +22,7 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 def make_sum_over_trees(jit, sync):
     arc_score = make_arc_score(jit)
     log_sum, log_add = make_log_sum(jit), make_log_add(jit)
-
-    @jit
-    def put(room, change, place, value, derivative):
-        room[place] = value
-        if change > 0:
-            room[place + change] = derivative
-
-    @jit
-    def get(room, change, place):
-        return room[place], room[place + change] if change > 0 else 0.0
+    get, put = make_get(jit), make_put(jit)
 
     @jit
     def swap(room, change, a, b):
