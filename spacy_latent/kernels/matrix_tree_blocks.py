@@ -86,7 +86,7 @@ def make_sum_over_trees(jit, sync):
                         status[item] = INFEASIBLE
                     return
                 swapped = True
-                sync()
+                # Who still sums the row finds −inf in either place.
                 for i in range(thread, n + 1, threads):
                     swap(room, change, i * side + 1, i * side + k)
                 sync()
