@@ -22,6 +22,7 @@ from torch import Tensor
 
 from benchmarks.cases import scores_for, structures
 from benchmarks.sections import write_section
+from spacy_latent.kernels import blocks
 from spacy_latent.structures.base import Structure
 
 WORDS, BATCH, ROUNDS = 25, 32, 15
@@ -106,7 +107,13 @@ def main() -> None:
     tested = run_tests()
     print(tested)
     lines = [f"{date.today()}, torch {torch.__version__}, {name}; milliseconds, with gradients."]
-    lines += [tested, "", *rows("cuda", until)]
+    by = "kernels of its own" if blocks.usable() else "those for the CPU"
+    lines += [
+        tested,
+        f"Structures that can be solved on a GPU were by {by}.",
+        "",
+        *rows("cuda", until),
+    ]
     write_section("gpu", "On a GPU", lines)
     if any("FAILED" in line or "failed" in line or "error" in line for line in lines):
         sys.exit("Something failed on the GPU.")

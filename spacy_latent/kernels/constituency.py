@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numba import njit
 
+from spacy_latent.kernels.constituency_blocks import BLOCKS
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
@@ -86,7 +87,8 @@ def _trusted_inside(s, n, center, low, charts):
     total = _inside(s, n, center, 0.0, charts)
     if not total < np.inf:
         return np.inf
-    return total if safe or bound - total <= 1e-15 * total else 0.0
+    # A sum below FLOOR may itself have lost digits.
+    return total if safe or (total > FLOOR and bound - total <= 1e-15 * total) else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -546,4 +548,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
+    device=BLOCKS,
 )

@@ -339,7 +339,7 @@ def sum_side_by_side(
                 total = charts[INSIDE, 0, size - 1, lane] if size > 0 else 0.0
                 trusted = 0.0 < total < np.inf
                 if not safe and not bounds[lane] <= 0.0:
-                    trusted &= bounds[lane] - total <= 1e-15 * total
+                    trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
                 if trusted:
                     partitions[lane] = total
                     center = centers[0, 0, lane]

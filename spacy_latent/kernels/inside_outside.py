@@ -28,6 +28,7 @@ from spacy_latent.kernels.eisner_lanes import (
     set_scores,
 )
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.inside_outside_blocks import BLOCKS
 from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
 from spacy_latent.kernels.lanes import (
     FLOOR,
@@ -167,7 +168,9 @@ def _trusted_inside(w, n, first, smallest, charts):
     partition = _inside(w, n, first, 0.0, charts)
     if not partition < np.inf:
         return np.inf
-    return partition if safe or bound - partition <= 1e-15 * partition else 0.0
+    # A sum below FLOOR may itself have lost digits.
+    known = partition > FLOOR and bound - partition <= 1e-15 * partition
+    return partition if safe or known else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -899,4 +902,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
+    device=BLOCKS,
 )

@@ -594,7 +594,7 @@ def sum_side_by_side(
                 partition = partitions[lane]
                 trusted = 0.0 < partition < np.inf
                 if not bounds[lane] <= 0.0:
-                    trusted &= bounds[lane] - partition <= 1e-15 * partition
+                    trusted &= partition > FLOOR and bounds[lane] - partition <= 1e-15 * partition
                 if not trusted:
                     partitions[lane] = 0.0
                     continue

@@ -23,10 +23,13 @@ import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels import blocks
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
+from spacy_latent.kernels.linear_chain_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family, check, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -143,6 +146,12 @@ def _best_transitions(start, stop, scores, lengths, z, status):
 def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     """0/1 arrays of the best chains, like ``scores``. Written by the kernel, since making them of
     tags takes longer than finding these."""
+    found = blocks.best(FAMILY.device, scores, lengths, (), FAMILY.best_shape(scores.shape))
+    if found is not None:
+        check(FAMILY.name, found.status)
+        tag = torch.arange(scores.shape[3], device=scores.device)
+        previous = pad(found.result[:, :-1], (1, 0))[:, :, None, None] == tag[:, None]
+        return (previous & (found.result[:, :, None, None] == tag)).to(scores.dtype)
     array, sizes = read(scores, lengths)
     z, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     spread(_best_transitions, FAMILY.best_cost(sizes), (array, sizes, z, status))
@@ -640,4 +649,5 @@ FAMILY = Family(
     # For 20 tags: the kernels do not tell how many there are.
     best_cost=lambda n: 300 + 170 * n,
     total_cost=lambda n: 500 + 330 * n,
+    device=BLOCKS,
 )

@@ -34,6 +34,7 @@ from spacy_latent.kernels.arborescence import (
 )
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop
@@ -909,4 +910,5 @@ FAMILY = Family(
     first=sum_by_inverse,
     first_for=lambda what, options: what > 0 and not options[2],
     same_dtype=True,
+    device=BLOCKS,
 )

@@ -2,7 +2,8 @@
 
 A family of structures gives kernels over one range of items; the operators here add the batch, the
 threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
-its Hessian with a vector. Tensors on a GPU are solved on the CPU and sent back.
+its Hessian with a vector. Tensors on a GPU are solved there where the family has kernels for that,
+see kernels.blocks, and numba-cuda is installed; else on the CPU, and sent back. Samples always are.
 
 A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
 compiled, or read from numba's cache, only once they are needed.
@@ -22,6 +23,7 @@ from torch import Tensor, library
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels import blocks
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
@@ -64,6 +66,7 @@ class Family:
         UNSOLVED goes to total, which then keeps nothing.
     group: the size of a group, from the shape of the scores; 1 for total from the start. kept has a
         row for each place of a group.
+    device: what a GPU does of the family by itself.
     """
 
     name: str
@@ -81,8 +84,12 @@ class Family:
     first_for: Callable[[int, Sequence[int]], bool] = lambda what, options: True
     beside: Callable[..., None] | None = None
     group: Callable[[torch.Size], int] = lambda shape: 1
+    device: blocks.Blocks | None = None
 
-    def kept_shape(self, shape: torch.Size) -> tuple[int, int]:
+    def kept_shape(self, scores: Tensor) -> tuple[int, int]:
+        if blocks.serves(self.device, scores):
+            return len(scores), 0
+        shape = scores.shape
         size = self.group(shape)
         return (shape[0] + size - 1) // size * size, self.kept_size(shape)
 
@@ -114,8 +121,13 @@ def check(name: str, status: np.ndarray) -> None:
 def best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """The best structures as the family writes them, ``family.best_shape``, int32."""
     family = family_of(place)
+    shape = family.best_shape(scores.shape)
+    found = blocks.best(family.device, scores, lengths, options, shape)
+    if found is not None:
+        check(family.name, found.status)
+        return found.result
     array, sizes = read(scores, lengths)
-    result = np.empty(family.best_shape(scores.shape), dtype=np.int32)
+    result = np.empty(shape, dtype=np.int32)
     status = np.zeros(len(array), dtype=np.int8)
     spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
     check(family.name, status)
@@ -144,6 +156,10 @@ def _total(
     change: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(place)
+    found = blocks.total(family.device, scores, lengths, options, what, change)
+    if found is not None:
+        check(family.name, found.status)
+        return found.log_partition, found.result
     array, sizes = read(scores, lengths)
     precision = array.dtype if family.same_dtype else np.dtype(np.float64)
     along = np.empty((0,) * array.ndim, dtype=precision)
@@ -187,7 +203,7 @@ def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence
 def _read_marginals(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(place).kept_shape(scores.shape) if keep else (len(scores), 0)
+    shape = family_of(place).kept_shape(scores) if keep else (len(scores), 0)
     # torch aligns it to whole vectors.
     kept = torch.empty(shape, dtype=torch.float64)
     result = _total(scores, lengths, place, options, MARGINALS, kept.numpy())[1]
@@ -209,6 +225,9 @@ def _read_hessian_product(
     """
     family = family_of(place)
     if family.product is not None:
+        found = blocks.total(family.device, kept, lengths, options, HESSIAN_PRODUCT, change)
+        if found is not None:
+            return found.result
         array, sizes = read(kept, lengths)
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=array.dtype)
         result = np.empty_like(array)
@@ -271,7 +290,7 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 def _(
     scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(place).kept_shape(scores.shape) if keep else (scores.shape[0], 0)
+    shape = family_of(place).kept_shape(scores) if keep else (scores.shape[0], 0)
     result = torch.empty_like(scores, memory_format=torch.contiguous_format)
     return result, torch.empty(shape, dtype=torch.float64, device="cpu")
 

@@ -135,6 +135,9 @@ class DependencyTree(Structure):
 
 def _indicate(heads: Tensor, scores: Tensor) -> Tensor:
     """0/1 arcs ``(B, N+1, N+1)`` in the dtype of ``scores`` from heads ``(B, N+1)``."""
+    if heads.is_cuda:
+        head = torch.arange(scores.shape[1], device=heads.device)
+        return (heads[:, None, :] == head[:, None]).to(scores.dtype)
     from spacy_latent.kernels.arborescence import mark_arcs
 
     # Not by torch, whose threads would spin on, on the core that the next kernel needs.

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from benchmarks.cases import scores_for, structures
+from spacy_latent.kernels import blocks
 from spacy_latent.structures.base import Structure
+from tests.kernels.test_blocks import STRUCTURES as BLOCKS_OF
+from tests.kernels.test_blocks import batch, everything
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,12 +52,35 @@ def test_each_operation_stays_on_its_device_and_agrees_with_the_cpu(
         torch.testing.assert_close(own.cpu(), reference, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("structure", BLOCKS_OF, ids=repr)
+def test_kernels_of_its_own_agree_with_those_for_the_cpu(
+    structure: Structure, dtype: torch.dtype
+) -> None:
+    if not blocks.usable():
+        pytest.skip("numba-cuda can launch nothing here")
+    scores, lengths = batch(structure, dtype)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    found = everything(structure, scores.cuda(), lengths.cuda())
+    again = everything(structure, scores.cuda(), lengths)
+    assert not blocks._failed
+    for own, same, reference in zip(found, again, everything(structure, scores, lengths)):
+        assert own.is_cuda and own.dtype == dtype and torch.equal(own, same)
+        torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
+
+
 def test_kernels_take_streams_as_they_come() -> None:
     """Scores that another stream is still writing are waited for."""
     structure = structures()[0]
     scores, lengths = scores_for(structure, 20, 8, "cuda")
     expected = structure.map(2.0 * scores, lengths)
     torch.testing.assert_close(structure.map(scores + scores, lengths), expected)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = structure.map(scores + scores, lengths)
+    stream.synchronize()
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("mixed_precision", [False, True])

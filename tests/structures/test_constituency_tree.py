@@ -107,6 +107,18 @@ def _by_logarithms(scores: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tenso
     return total, torch.from_numpy(changes), torch.from_numpy(marginals)
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_sum_that_float64_holds_with_few_digits_only(batch: int) -> None:
+    """What leaves the other spans without weight is in no tree."""
+    scores = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
+    scores[0].diagonal().fill_(0.0)
+    scores[0, 1, 2] = 0.0
+    scores[0, 0, 1] = scores[0, 2, 3] = scores[0, 0, 3] = -245.0
+    lengths = torch.full((batch,), 4)
+    found = ConstituencyTree().log_partition(scores.repeat(batch, 1, 1), lengths)
+    assert found.tolist() == pytest.approx([-735.0] * batch, rel=1e-13)
+
+
 def test_samples_have_the_marginals() -> None:
     torch.manual_seed(2)
     scores, lengths = torch.randn(2, 6, 6, dtype=torch.float64), torch.tensor([6, 4])

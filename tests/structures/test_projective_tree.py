@@ -147,6 +147,18 @@ def test_peaked_scores_that_fit_together_need_no_exponents() -> None:
     torch.testing.assert_close(found, torch.tensor([9000.0]).double(), rtol=1e-9, atol=0.0)
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("single_root", [False, True])
+def test_a_sum_that_float64_holds_with_few_digits_only(single_root: bool, batch: int) -> None:
+    """The arcs that leave the others without weight do not fit together."""
+    scores = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
+    scores[0, 0, 2] = scores[0, 2, 1] = scores[0, 2, 3] = -245.0
+    scores[0, 3, 1] = scores[0, 1, 3] = scores[0, 1, 2] = 0.0
+    structure, lengths = ProjectiveTree(single_root=single_root), torch.full((batch,), 3)
+    found = structure.log_partition(scores.repeat(batch, 1, 1), lengths)
+    assert found.tolist() == pytest.approx([-735.0] * batch, rel=1e-13)
+
+
 def test_scores_of_a_thousand_over_200_tokens() -> None:
     scores = torch.randn(1, 201, 201, generator=torch.Generator().manual_seed(0)) * 1e3
     marginals = ProjectiveTree().marginals(scores.double(), torch.tensor([200]))

@@ -1,0 +1,234 @@
+"""Kernels with a block of threads for each item, for a GPU.
+
+A body is made by a function of ``(jit, sync)``: it and what it calls are compiled by ``jit``, and
+``sync()`` waits for the other threads of the block. With numba's ``njit`` and one thread it runs on
+the CPU, see :func:`alone`; with ``numba.cuda`` it is the kernel, see kernels.launch. Neither
+allocates; and no ``min`` or ``max``, which ``numba.cuda`` of some versions cannot compile.
+
+Bodies take ``item, thread, threads, room`` and the arguments named in :class:`Blocks`; they read no
+padding. ``room`` is a row of float64 for the item. All threads of a block must come to the same
+``sync()``. Charts hold logarithms, one thread a cell: no sum can under- or overflow, so one kernel
+serves all scores, and cells of neighbours lie side by side in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+from warnings import warn
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from spacy_latent.errors import LatentWarning
+from spacy_latent.kernels.status import FEASIBLE
+
+Body = Callable[..., Any]
+Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
+
+LARGEST_BLOCK = 256
+# What this version of numba-cuda, or this GPU, turned out not to do.
+_failed: set[Blocks] = set()
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The kernels of a family for a GPU.
+
+    best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1,
+        status with FEASIBLE.
+    total: makes a body (..., scores, lengths, options, along, what, log_partition, result, status),
+        see ``Family.total``. All numbers have the dtype of the scores; log_partition and result
+        come filled with 0. Where the family has a ``product``, what=2 gets the marginals in place
+        of the scores.
+    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
+    threads: how many can have work at once, from the same.
+    """
+
+    best: Maker
+    total: Maker
+    room: Callable[[torch.Size, int], int]
+    threads: Callable[[torch.Size, int], int]
+
+    def block(self, shape: torch.Size, what: int) -> int:
+        """Threads of a block: whole warps."""
+        return min(-(-self.threads(shape, what) // 32) * 32, LARGEST_BLOCK)
+
+
+class Found(NamedTuple):
+    """result: the best structures, the marginals or the product. log_partition: ``(B,)``, but for
+    the best. status: on the CPU."""
+
+    result: Tensor
+    log_partition: Tensor
+    status: np.ndarray
+
+
+def on_device(scores: Tensor) -> bool:
+    """Whether scores are where a block can read them, and of a type that it reads."""
+    return scores.is_cuda and scores.dtype in (torch.float32, torch.float64) and usable()
+
+
+@cache
+def usable() -> bool:
+    """Whether kernels can be launched: numba-cuda, a driver and a compiler are there, and give
+    what they should."""
+    try:
+        from spacy_latent.kernels import launch
+
+        return launch.works()
+    except Exception:
+        return False
+
+
+def serves(blocks: Blocks | None, scores: Tensor) -> bool:
+    return blocks is not None and blocks not in _failed and on_device(scores) and scores.numel() > 0
+
+
+def best(
+    blocks: Blocks | None,
+    scores: Tensor,
+    lengths: Tensor,
+    options: Sequence[int],
+    shape: tuple[int, ...],
+) -> Found | None:
+    """The best structures, of that shape; None where the CPU must find them."""
+    if blocks is None or not serves(blocks, scores):
+        return None
+    result = torch.full(shape, -1, dtype=torch.int32, device=scores.device)
+    return _run(blocks, scores, lengths, options, -1, (result,))
+
+
+def total(
+    blocks: Blocks | None,
+    scores: Tensor,
+    lengths: Tensor,
+    options: Sequence[int],
+    what: int,
+    along: Tensor | None = None,
+) -> Found | None:
+    """What ``Blocks.total`` writes; None where the CPU must."""
+    if blocks is None or not serves(blocks, scores):
+        return None
+    result = scores.new_zeros(scores.shape if what else (1,) * scores.dim())
+    change = scores.detach() if along is None else along.detach().to(scores)
+    outputs = (change.contiguous(), what, scores.new_zeros(len(scores)), result)
+    return _run(blocks, scores, lengths, options, what, outputs)
+
+
+def _run(
+    blocks: Blocks,
+    scores: Tensor,
+    lengths: Tensor,
+    options: Sequence[int],
+    what: int,
+    outputs: tuple[Any, ...],
+) -> Found | None:
+    from spacy_latent.kernels import launch
+
+    status = torch.full((len(scores),), FEASIBLE, dtype=torch.int8, device=scores.device)
+    sizes = lengths.to(device=scores.device, dtype=torch.int64).contiguous()
+    # Not empty: fewer versions of numba know how to pass that.
+    arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)
+    try:
+        body = blocks.best if what < 0 else blocks.total
+        kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
+        threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
+        launch.launch(kernel, threads, room, arguments)
+    except torch.cuda.OutOfMemoryError:
+        return None
+    except Exception as error:
+        _failed.add(blocks)
+        message = f"Solved on the CPU from here on, since a kernel for the GPU failed: {error!r}"
+        warn(message, LatentWarning, stacklevel=3)
+        return None
+    return Found(outputs[-1], outputs[0] if what < 0 else outputs[2], status.cpu().numpy())
+
+
+@cache
+def alone(maker: Maker) -> Body:
+    """The body for the CPU, and one thread."""
+    return maker(njit(nogil=True, fastmath=False), njit(nogil=True, fastmath=False)(_nothing))
+
+
+def _nothing() -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------------ parts
+
+
+def make_put(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def put(room, change, place, value, derivative):
+        """Write a number, and its derivative ``change`` further on, where that is not 0."""
+        room[place] = value
+        if change > 0:
+            room[place + change] = derivative
+
+    return put
+
+
+def make_get(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def get(room, change, place):
+        """What ``put`` has written."""
+        return room[place], room[place + change] if change > 0 else 0.0
+
+    return get
+
+
+def make_log_add(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def log_add(a, da, b, db):
+        """log(e^a + e^b) and its derivative, where a and b have derivatives da and db."""
+        top = a if a > b else b
+        if top == -np.inf:
+            return -np.inf, 0.0
+        first, second = math.exp(a - top), math.exp(b - top)
+        whole = first + second
+        return top + math.log(whole), (first * da + second * db) / whole
+
+    return log_add
+
+
+def make_log_sum(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def log_sum(room, change, a, a_step, b, b_step, count):
+        """log Σ_k exp(x_k + y_k) over k < count, where x_k = room[a + k·a_step], and y_k the same
+        of b; and its derivative, from those that lie ``change`` further on, as in ``put``."""
+        top = -np.inf
+        for k in range(count):
+            value = room[a + k * a_step] + room[b + k * b_step]
+            top = value if value > top else top
+        if top == -np.inf:
+            return -np.inf, 0.0
+        whole, mean = 0.0, 0.0
+        for k in range(count):
+            first, second = a + k * a_step, b + k * b_step
+            share = math.exp(room[first] + room[second] - top)
+            whole += share
+            if change > 0 and share > 0.0:
+                mean += share * (room[first + change] + room[second + change])
+        return top + math.log(whole), mean / whole
+
+    return log_sum
+
+
+def make_largest_sum(jit: Callable[[Body], Body]) -> Body:
+    @jit
+    def largest_sum(room, a, a_step, b, b_step, count):
+        """The largest x_k + y_k, see :func:`make_log_sum`, and the first k that has it."""
+        top, chosen = -np.inf, 0
+        for k in range(count):
+            value = room[a + k * a_step] + room[b + k * b_step]
+            if value > top:
+                top, chosen = value, k
+        return top, chosen
+
+    return largest_sum
