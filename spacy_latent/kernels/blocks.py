@@ -34,6 +34,10 @@ Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 LARGEST_BLOCK = 256
 # What this version of numba-cuda, or this GPU, turned out not to do.
 _failed: set[Blocks] = set()
+# What has given, once in this process, what the CPU gives: blocks, what and dtype.
+_confirmed: set[tuple[Blocks, int, torch.dtype]] = set()
+# Of a first result and the CPU's: as far apart as float32 and other orders of sums may bring them.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,26 @@ class Blocks:
 
 
 class Found(NamedTuple):
-    """result: the best structures, the marginals or the product. log_partition: ``(B,)``, but for
-    the best. status: on the CPU."""
+    """result: the best structures, the marginals or the product. log_partition: ``(B,)``; None
+    where there is none. status: on the CPU."""
 
     result: Tensor
-    log_partition: Tensor
+    log_partition: Tensor | None
     status: np.ndarray
+
+    def agrees(self, other: Found) -> bool:
+        if not np.array_equal(self.status, other.status):
+            return False
+        solved = torch.from_numpy(self.status == FEASIBLE).to(self.result.device)
+        pairs = [(self.result, other.result)]
+        if self.log_partition is not None and other.log_partition is not None:
+            pairs.append((self.log_partition, other.log_partition))
+        # Of the log-partition alone the result is empty.
+        return all(
+            torch.allclose(a[solved].double(), b[solved].double(), RELATIVE, ABSOLUTE)
+            for a, b in pairs
+            if a.shape == b.shape
+        )
 
 
 def on_device(scores: Tensor) -> bool:
@@ -96,12 +114,13 @@ def best(
     lengths: Tensor,
     options: Sequence[int],
     shape: tuple[int, ...],
+    on_cpu: Callable[[], Found],
 ) -> Found | None:
-    """The best structures, of that shape; None where the CPU must find them."""
+    """The best structures, of that shape; None where the CPU must find them, as ``on_cpu`` does."""
     if blocks is None or not serves(blocks, scores):
         return None
     result = torch.full(shape, -1, dtype=torch.int32, device=scores.device)
-    return _run(blocks, scores, lengths, options, -1, (result,))
+    return _run(blocks, scores, lengths, options, -1, (result,), on_cpu)
 
 
 def total(
@@ -110,15 +129,16 @@ def total(
     lengths: Tensor,
     options: Sequence[int],
     what: int,
+    on_cpu: Callable[[], Found],
     along: Tensor | None = None,
 ) -> Found | None:
-    """What ``Blocks.total`` writes; None where the CPU must."""
+    """What ``Blocks.total`` writes; None where the CPU must, as ``on_cpu`` does."""
     if blocks is None or not serves(blocks, scores):
         return None
     result = scores.new_zeros(scores.shape if what else (1,) * scores.dim())
     change = scores.detach() if along is None else along.detach().to(scores)
     outputs = (change.contiguous(), what, scores.new_zeros(len(scores)), result)
-    return _run(blocks, scores, lengths, options, what, outputs)
+    return _run(blocks, scores, lengths, options, what, outputs, on_cpu)
 
 
 def _run(
@@ -128,6 +148,7 @@ def _run(
     options: Sequence[int],
     what: int,
     outputs: tuple[Any, ...],
+    on_cpu: Callable[[], Found],
 ) -> Found | None:
     from spacy_latent.kernels import launch
 
@@ -140,6 +161,12 @@ def _run(
         kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
         threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
         launch.launch(kernel, threads, room, arguments)
+        found = Found(outputs[-1], None if what < 0 else outputs[2], status.cpu().numpy())
+        key = (blocks, what, scores.dtype)
+        if key not in _confirmed:
+            if not found.agrees(on_cpu()):
+                raise ArithmeticError("its first result is not the CPU's")
+            _confirmed.add(key)
     except torch.cuda.OutOfMemoryError:
         return None
     except Exception as error:
@@ -147,7 +174,7 @@ def _run(
         message = f"Solved on the CPU from here on, since a kernel for the GPU failed: {error!r}"
         warn(message, LatentWarning, stacklevel=3)
         return None
-    return Found(outputs[-1], outputs[0] if what < 0 else outputs[2], status.cpu().numpy())
+    return found
 
 
 @cache

@@ -30,7 +30,7 @@ from spacy_latent.kernels import blocks
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.linear_chain_blocks import BLOCKS
-from spacy_latent.kernels.operators import Family, check, read
+from spacy_latent.kernels.operators import Family, check, find_best, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, best_of_rows, fused_loop, scan
@@ -146,8 +146,8 @@ def _best_transitions(start, stop, scores, lengths, z, status):
 def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     """0/1 arrays of the best chains, like ``scores``. Written by the kernel, since making them of
     tags takes longer than finding these."""
-    found = blocks.best(FAMILY.device, scores, lengths, (), FAMILY.best_shape(scores.shape))
-    if found is not None:
+    if blocks.serves(FAMILY.device, scores):
+        found = find_best(FAMILY, scores, lengths, ())
         check(FAMILY.name, found.status)
         tag = torch.arange(scores.shape[3], device=scores.device)
         previous = pad(found.result[:, :-1], (1, 0))[:, :, None, None] == tag[:, None]

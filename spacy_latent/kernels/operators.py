@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
 from spacy_latent.kernels import blocks
+from spacy_latent.kernels.blocks import Found
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
@@ -117,26 +118,43 @@ def check(name: str, status: np.ndarray) -> None:
     raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
 
 
-@library.custom_op("spacy_latent::best", mutates_args=())
+def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence[int]) -> Found:
+    """The best structures as the family writes them, where the scores are."""
+    shape = family.best_shape(scores.shape)
+
+    def on_cpu() -> Found:
+        array, sizes = read(scores, lengths)
+        result = np.empty(shape, dtype=np.int32)
+        status = np.zeros(len(array), dtype=np.int8)
+        spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
+        return Found(torch.from_numpy(result).to(scores.device), None, status)
+
+    return blocks.best(family.device, scores, lengths, options, shape, on_cpu) or on_cpu()
+
+
+def _read_best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+    family = family_of(place)
+    found = find_best(family, scores, lengths, options)
+    check(family.name, found.status)
+    return found.result
+
+
+_best = library.custom_op("spacy_latent::best", _read_best, mutates_args=())
+
+
 def best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """The best structures as the family writes them, ``family.best_shape``, int32."""
-    family = family_of(place)
-    shape = family.best_shape(scores.shape)
-    found = blocks.best(family.device, scores, lengths, options, shape)
-    if found is not None:
-        check(family.name, found.status)
-        return found.result
-    array, sizes = read(scores, lengths)
-    result = np.empty(shape, dtype=np.int32)
-    status = np.zeros(len(array), dtype=np.int8)
-    spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
-    check(family.name, status)
-    return torch.from_numpy(result).to(scores.device)
+    return (_best if is_traced(scores) else _read_best)(scores, lengths, place, options)
 
 
-@best.register_fake
+@_best.register_fake
 def _(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     return scores.new_empty(family_of(place).best_shape(scores.shape), dtype=torch.int32)
+
+
+def is_traced(scores: Tensor) -> bool:
+    """Whether operators are needed, whose dispatch takes as long as a few short sentences."""
+    return type(scores) is not Tensor or torch.compiler.is_compiling()
 
 
 def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
@@ -156,10 +174,25 @@ def _total(
     change: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(place)
-    found = blocks.total(family.device, scores, lengths, options, what, change)
-    if found is not None:
-        check(family.name, found.status)
-        return found.log_partition, found.result
+
+    def on_cpu() -> Found:
+        return _total_on_cpu(family, scores, lengths, options, what, kept, change)
+
+    found = blocks.total(family.device, scores, lengths, options, what, on_cpu, change) or on_cpu()
+    check(family.name, found.status)
+    assert found.log_partition is not None
+    return found.log_partition, found.result
+
+
+def _total_on_cpu(
+    family: Family,
+    scores: Tensor,
+    lengths: Tensor,
+    options: Sequence[int],
+    what: int,
+    kept: np.ndarray,
+    change: Tensor | None,
+) -> Found:
     array, sizes = read(scores, lengths)
     precision = array.dtype if family.same_dtype else np.dtype(np.float64)
     along = np.empty((0,) * array.ndim, dtype=precision)
@@ -186,11 +219,12 @@ def _total(
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
-    check(family.name, status)
     # NumPy converts: torch's threads would spin on, on the core that the next call needs.
-    arrays = (item.astype(array.dtype, copy=False) for item in (log_partition, result))
-    first, second = (torch.from_numpy(item).to(scores.device) for item in arrays)
-    return first, second
+    result, log_partition = (
+        item.astype(array.dtype, copy=False) for item in (result, log_partition)
+    )
+    first, second = torch.from_numpy(result), torch.from_numpy(log_partition)
+    return Found(first.to(scores.device), second.to(scores.device), status)
 
 
 @library.custom_op("spacy_latent::log_partition", mutates_args=())
@@ -225,17 +259,22 @@ def _read_hessian_product(
     """
     family = family_of(place)
     if family.product is not None:
-        found = blocks.total(family.device, kept, lengths, options, HESSIAN_PRODUCT, change)
-        if found is not None:
-            return found.result
-        array, sizes = read(kept, lengths)
-        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=array.dtype)
-        result = np.empty_like(array)
-        status = np.zeros(len(array), dtype=np.int8)
-        costs = family.total_cost(sizes)
-        spread(family.product, costs, (array, sizes, *options, along, result, status))
-        check(family.name, status)
-        return torch.from_numpy(result).to(scores.device)
+        kernel = family.product
+
+        def on_cpu() -> Found:
+            array, sizes = read(kept, lengths)
+            along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=array.dtype)
+            result = np.empty_like(array)
+            status = np.zeros(len(array), dtype=np.int8)
+            costs = family.total_cost(sizes)
+            spread(kernel, costs, (array, sizes, *options, along, result, status))
+            return Found(torch.from_numpy(result).to(scores.device), None, status)
+
+        what = HESSIAN_PRODUCT
+        found = blocks.total(family.device, kept, lengths, options, what, on_cpu, change)
+        found = found or on_cpu()
+        check(family.name, found.status)
+        return found.result
     return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
@@ -248,8 +287,7 @@ hessian_product = library.custom_op(
 def marginals(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
     """Probabilities of the parts, like ``scores``; zero at what is no part."""
     keep = scores.requires_grad and torch.is_grad_enabled()
-    # An operator's dispatch takes as long as a few short sentences: only where something traces.
-    if type(scores) is not Tensor or torch.compiler.is_compiling():
+    if is_traced(scores):
         return _marginals(scores, lengths, place, options, keep)[0]
     if not keep:
         return _read_marginals(scores, lengths, place, options, False)[0]

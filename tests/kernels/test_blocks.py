@@ -235,6 +235,29 @@ def test_what_a_kernel_cannot_do_the_cpu_does(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(ours, theirs)
 
 
+def test_a_kernel_that_is_wrong_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The first result of each is compared with the CPU's."""
+    structure = LinearChain()
+    scores, lengths = batch(structure, torch.float64)
+    expected = everything(structure, scores, lengths)
+    request.getfixturevalue("launched")
+    right = launch.launch
+
+    def wrong(kernel: Any, threads: int, room: int, arguments: tuple[Any, ...]) -> None:
+        right(kernel, threads, room, arguments)
+        arguments[-2].flatten()[0] += 1
+
+    monkeypatch.setattr(blocks, "_failed", set())
+    monkeypatch.setattr(blocks, "_confirmed", set())
+    monkeypatch.setattr(launch, "launch", wrong)
+    with pytest.warns(LatentWarning, match="first result is not the CPU's"):
+        found = everything(structure, scores, lengths)
+    for ours, theirs in zip(found, expected):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.skipif(SIMULATED, reason="there the simulator is")
 def test_without_a_gpu_nothing_is_launched() -> None:
     if not torch.cuda.is_available():

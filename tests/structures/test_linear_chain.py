@@ -315,4 +315,4 @@ def test_operators_follow_the_rules_of_torch() -> None:
     arguments = (scores, torch.tensor([3, 2]), "spacy_latent.kernels.linear_chain:FAMILY", [])
     library.opcheck(operators.log_partition, arguments)
     library.opcheck(operators._marginals, (*arguments, True))
-    library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+    library.opcheck(operators._best, (scores.detach(), *arguments[1:]))

@@ -350,7 +350,7 @@ def test_operators_follow_the_rules_of_torch() -> None:
     library.opcheck(operators.log_partition, arguments)
     # What is kept has room that nothing writes: not compared.
     library.opcheck(operators._marginals, (*arguments, False))
-    library.opcheck(operators.best, (scores.detach(), *arguments[1:]))
+    library.opcheck(operators._best, (scores.detach(), *arguments[1:]))
 
 
 def exact_marginals(scores: np.ndarray) -> np.ndarray:
