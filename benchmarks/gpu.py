@@ -107,13 +107,10 @@ def main() -> None:
     tested = run_tests()
     print(tested)
     lines = [f"{date.today()}, torch {torch.__version__}, {name}; milliseconds, with gradients."]
+    table = rows("cuda", until)
     by = "kernels of its own" if blocks.usable() else "those for the CPU"
-    lines += [
-        tested,
-        f"Structures that can be solved on a GPU were by {by}.",
-        "",
-        *rows("cuda", until),
-    ]
+    failed = f", but for {len(blocks.failed())} that failed" if blocks.failed() else ""
+    lines += [tested, f"Structures that can be solved on a GPU were by {by}{failed}.", "", *table]
     write_section("gpu", "On a GPU", lines)
     if any("FAILED" in line or "failed" in line or "error" in line for line in lines):
         sys.exit("Something failed on the GPU.")

@@ -34,10 +34,10 @@ Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 LARGEST_BLOCK = 256
 # What this version of numba-cuda, or this GPU, turned out not to do.
 _failed: set[Blocks] = set()
-# What has given, once in this process, what the CPU gives: blocks, what and dtype.
-_confirmed: set[tuple[Blocks, int, torch.dtype]] = set()
-# Of a first result and the CPU's: as far apart as float32 and other orders of sums may bring them.
-RELATIVE, ABSOLUTE = 1e-3, 1e-4
+# What has given, once in this process, what the CPU gives: blocks, what, dtype and options.
+_confirmed: set[tuple[Blocks, int, torch.dtype, tuple[int, ...]]] = set()
+# Of the largest number: how far float32 and other orders of sums may bring results apart.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,28 @@ class Found(NamedTuple):
     log_partition: Tensor | None
     status: np.ndarray
 
-    def agrees(self, other: Found) -> bool:
+    def agrees(self, other: Found) -> bool | None:
+        """None where nothing could be told apart: all is 0, as first gradients often are, or not
+        finite."""
         if not np.array_equal(self.status, other.status):
             return False
         solved = torch.from_numpy(self.status == FEASIBLE).to(self.result.device)
         pairs = [(self.result, other.result)]
         if self.log_partition is not None and other.log_partition is not None:
             pairs.append((self.log_partition, other.log_partition))
-        # Of the log-partition alone the result is empty.
-        return all(
-            torch.allclose(a[solved].double(), b[solved].double(), RELATIVE, ABSOLUTE)
-            for a, b in pairs
-            if a.shape == b.shape
-        )
+        told = False
+        for own, reference in pairs:
+            # Of the log-partition alone there is no other result.
+            if own.shape != reference.shape or not reference.numel():
+                continue
+            own, reference = own[solved].double(), reference[solved].double()
+            largest = float(reference.abs().max()) if reference.numel() else 0.0
+            if not 0.0 < largest < float("inf"):
+                continue
+            if not torch.allclose(own, reference, 0.0, TOLERANCE * largest):
+                return False
+            told = True
+        return told or None
 
 
 def on_device(scores: Tensor) -> bool:
@@ -102,6 +111,11 @@ def usable() -> bool:
         return launch.works()
     except Exception:
         return False
+
+
+def failed() -> frozenset[Blocks]:
+    """Those that turned out not to work in this process."""
+    return frozenset(_failed)
 
 
 def serves(blocks: Blocks | None, scores: Tensor) -> bool:
@@ -162,11 +176,13 @@ def _run(
         threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
         launch.launch(kernel, threads, room, arguments)
         found = Found(outputs[-1], None if what < 0 else outputs[2], status.cpu().numpy())
-        key = (blocks, what, scores.dtype)
+        key = (blocks, what, scores.dtype, tuple(options))
         if key not in _confirmed:
-            if not found.agrees(on_cpu()):
+            agrees = found.agrees(on_cpu())
+            if agrees is False:
                 raise ArithmeticError("its first result is not the CPU's")
-            _confirmed.add(key)
+            if agrees:
+                _confirmed.add(key)
     except torch.cuda.OutOfMemoryError:
         return None
     except Exception as error:

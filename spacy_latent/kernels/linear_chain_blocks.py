@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.blocks import Blocks
+from spacy_latent.kernels.blocks import Blocks, make_log_sum
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
@@ -53,6 +53,8 @@ def make_best_chain(jit, sync):
 
 
 def make_sum_over_chains(jit, sync):
+    log_sum = make_log_sum(jit)
+
     @jit
     def finite_largest(room, place, count):
         """The largest of a row; 0 where it is −inf."""
@@ -60,19 +62,6 @@ def make_sum_over_chains(jit, sync):
         for t in range(count):
             top = room[place + t] if room[place + t] > top else top
         return top if top > -np.inf else 0.0
-
-    @jit
-    def log_sum_of(room, a, b, count):
-        """log Σ exp(a[t] + b[t])."""
-        top, whole = -np.inf, 0.0
-        for t in range(count):
-            value = room[a + t] + room[b + t]
-            top = value if value > top else top
-        if top == -np.inf:
-            return top
-        for t in range(count):
-            whole += math.exp(room[a + t] + room[b + t] - top)
-        return top + math.log(whole)
 
     @jit
     def product(item, thread, threads, room, marginals, n, along, result):
@@ -175,7 +164,7 @@ def make_sum_over_chains(jit, sync):
             sync()
         if status[item] != FEASIBLE:
             return
-        norm = log_sum_of(room, (n - 1) * tags, backward + (n - 1) % 2 * tags, tags)
+        norm = log_sum(room, 0, (n - 1) * tags, 1, backward + (n - 1) % 2 * tags, 1, tags)[0]
         if norm == -np.inf:
             if thread == 0:
                 status[item] = INFEASIBLE
@@ -186,7 +175,7 @@ def make_sum_over_chains(jit, sync):
             return
         for i in range(n - 1, 0, -1):
             before, after = (i - 1) * tags, backward + i % 2 * tags
-            norm = log_sum_of(room, i * tags, after, tags)
+            norm = log_sum(room, 0, i * tags, 1, after, 1, tags)[0]
             center = norm + finite_largest(room, before, tags)
             for cell in range(thread, tags * tags, threads):
                 p, t = cell // tags, cell % tags
@@ -205,7 +194,7 @@ def make_sum_over_chains(jit, sync):
                     top += math.log(whole)
                 room[backward + (i - 1) % 2 * tags + p] = top
             sync()
-        norm = log_sum_of(room, 0, backward, tags)
+        norm = log_sum(room, 0, 0, 1, backward, 1, tags)[0]
         for t in range(thread, tags, threads):
             result[item, 0, 0, t] = math.exp(room[t] + room[backward + t] - norm)
 

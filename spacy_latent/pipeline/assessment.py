@@ -178,7 +178,7 @@ class _Run:
                 f"{len(examples)} docs, so that no figure would be right. Assess it without one, "
                 "to see the error, or leave these docs out."
             )
-        for example, (doc, known) in zip(examples, shown):
+        for example, (doc, known) in zip(examples, shown, strict=True):
             found.append(_with_prediction(example, doc))
             sure.append(known)
         return found, sure

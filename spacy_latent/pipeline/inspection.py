@@ -142,7 +142,7 @@ def inspect_pipe(
                     if name in chosen
                 ]
                 given, batch = batch, list(_apply(pipe, batch))
-            places = _places(given, batch)
+            places = _places(name, given, batch)
             sure = [sure[place] for place in places]
             for key, structures, nats in read:
                 for doc, known, place in zip(batch, sure, places):
@@ -182,11 +182,17 @@ def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
         pipe.cfg.update(before)
 
 
-def _places(given: list[Doc], left: list[Doc]) -> list[int]:
+def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     """Where in ``given`` each doc stood: an error handler may have let some go."""
     if len(left) == len(given):
         return list(range(len(given)))
     place = {id(doc): i for i, doc in enumerate(given)}
+    if any(id(doc) not in place for doc in left):
+        raise LatentError(
+            f"Component {name!r} was given {len(given)} docs and gave back {len(left)}, other ones "
+            "among them, so that their structures cannot be told. Let it give back the docs that "
+            "it gets."
+        )
     return [place[id(doc)] for doc in left]
 
 

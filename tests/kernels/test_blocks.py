@@ -105,6 +105,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(launch, "LARGEST_ROOM", 2 * 8 * 200)
     monkeypatch.setattr(launch, "launch", count)
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
+    # Else a wrong result would be replaced by the CPU's.
+    monkeypatch.setattr(blocks, "_failed", set())
+    monkeypatch.setattr(blocks.Found, "agrees", lambda *_: True)
     yield counts
     sys.setswitchinterval(interval)
 
@@ -242,7 +245,9 @@ def test_a_kernel_that_is_wrong_is_found_out(
     structure = LinearChain()
     scores, lengths = batch(structure, torch.float64)
     expected = everything(structure, scores, lengths)
+    agrees = blocks.Found.agrees
     request.getfixturevalue("launched")
+    monkeypatch.setattr(blocks.Found, "agrees", agrees)
     right = launch.launch
 
     def wrong(kernel: Any, threads: int, room: int, arguments: tuple[Any, ...]) -> None:
@@ -256,6 +261,19 @@ def test_a_kernel_that_is_wrong_is_found_out(
         found = everything(structure, scores, lengths)
     for ours, theirs in zip(found, expected):
         assert torch.equal(ours, theirs)
+
+
+def test_zeros_and_nan_confirm_nothing() -> None:
+    def found(*values: float, status: int = 0) -> blocks.Found:
+        return blocks.Found(torch.tensor([values]), None, np.full(1, status, dtype=np.int8))
+
+    assert found(5e-6, -3e-6).agrees(found(5e-6, -3e-6)) is True
+    assert found(5e-6, 0.0).agrees(found(-5e-6, 0.0)) is False
+    assert found(1.0).agrees(found(torch.nan)) is None
+    assert found(torch.nan, 1.0).agrees(found(2.0, 1.0)) is False
+    assert found(0.0).agrees(found(0.0)) is None
+    assert found(1.0, status=1).agrees(found(1.0)) is False
+    assert found(1.0, status=1).agrees(found(2.0, status=1)) is None
 
 
 @pytest.mark.skipif(SIMULATED, reason="there the simulator is")

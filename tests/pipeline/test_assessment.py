@@ -215,6 +215,9 @@ def test_docs_that_an_error_handler_lets_go(tree: Language) -> None:
             assert doc.cats == plainly.cats and name in sure
         with pytest.raises(LatentError, match="let go 2 of 5 docs"):
             assess(nlp, [Example.from_dict(nlp.make_doc(t), {"cats": {}}) for t in texts])
+        picky.pipe = lambda docs, batch_size: (docs[i].copy() for i in range(2))  # type: ignore
+        with pytest.raises(LatentError, match="'picky' was given 3 docs and gave back 2"):
+            list(inspect_pipe(nlp, map(nlp.make_doc, texts), batch_size=3))
     finally:
         nlp._components.remove(("picky", picky))
 
