@@ -7,6 +7,7 @@ solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from spacy_latent.kernels.vector import LANES, fused_loop
@@ -74,9 +75,10 @@ def add_at_parts(atom, change, result):
     """Add to ``result`` at the parts of an atom."""
     size = len(atom)
     if size > 0 and atom[size - 1] >= 0:
-        # A loop whose end is known takes less than half the time.
+        # A loop whose end is known takes less than half the time; and numba does not look for
+        # places counted from the end where numbers have no sign.
         for k in range(size):
-            result[atom[k]] += change
+            result[np.uint32(atom[k])] += change
         return
     for part in atom:
         if part < 0:
@@ -92,9 +94,23 @@ def scatter(atoms, count, values, result):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient, direction, solved):
+def enter(
+    atoms,
+    width,
+    count,
+    size,
+    gap,
+    column,
+    inverse,
+    row_sums,
+    weights,
+    gradient,
+    direction,
+    solved,
+):
     """Let the atom in row ``count`` into the support and move to the optimum of the new support.
 
+    width: rows of ``atoms`` are read up to here: to the end, or as far as any has parts.
     count: atoms of the support, at whose optimum ``weights`` and ``gradient``, s − μ, are.
     size: number of parts of the new atom.
     gap: (s − μ)·(a − μ) of the new atom a, positive.
@@ -142,7 +158,7 @@ def enter(atoms, count, size, gap, column, inverse, row_sums, weights, gradient,
         for i in range(count):
             change = step * direction[i]
             weights[i] = max(weights[i] + change, 0.0)
-            add_at_parts(atoms[i], -change, gradient)
+            add_at_parts(atoms[i, :width], -change, gradient)
         if blocking < 0:
             return count
         gap *= 1.0 - step
@@ -181,49 +197,50 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def polish(atoms, count, scores, gradient, inverse, row_sums, weights, residual):
+def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
     """One step of refinement of the weights: removes what rounding left over many small steps.
-    ``gradient`` ends as s − μ for the new weights."""
+    ``gradient`` ends as s − μ for the new weights. residual, change: as rows of the inverse."""
     gradient[:] = scores
     for i in range(count):
-        add_at_parts(atoms[i], -weights[i], gradient)
+        add_at_parts(atoms[i, :width], -weights[i], gradient)
     average = 0.0
     for i in range(count):
         residual[i] = 0.0
-        for part in atoms[i]:
+        for part in atoms[i, :width]:
             if part < 0:
                 break
             residual[i] += gradient[part]
         average += residual[i] / count
     total, sums = 0.0, 0.0
     for i in range(count):
-        total += row_sums[i] * (residual[i] - average)
+        residual[i] -= average
+        total += row_sums[i] * residual[i]
         sums += row_sums[i]
+    sum_rows(residual, inverse, count, change)
     kept = 0.0
     for i in range(count):
-        change = -total / sums * row_sums[i]
-        for j in range(count):
-            change += inverse[i, j] * (residual[j] - average)
-        weights[i] = max(weights[i] + change, 0.0)
+        weights[i] = max(weights[i] + change[i] - total / sums * row_sums[i], 0.0)
         kept += weights[i]
     gradient[:] = scores
     for i in range(count):
         weights[i] /= kept
-        add_at_parts(atoms[i], -weights[i], gradient)
+        add_at_parts(atoms[i, :width], -weights[i], gradient)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def gradient_of_weights(count, inverse, upstream, result):
     """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a)."""
+    row_sums = np.zeros(count)
+    for j in range(count):
+        result[j] = 0.0
+    for i in range(count):
+        factor = upstream[i]
+        for j in range(count):
+            result[j] += factor * inverse[i, j]
+            row_sums[j] += inverse[i, j]
     total, sums = 0.0, 0.0
     for i in range(count):
-        result[i] = 0.0
-        for j in range(count):
-            result[i] += inverse[i, j] * upstream[j]
-            sums += inverse[i, j]
         total += result[i]
+        sums += row_sums[i]
     for i in range(count):
-        row = 0.0
-        for j in range(count):
-            row += inverse[i, j]
-        result[i] -= total / sums * row
+        result[i] -= total / sums * row_sums[i]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, read_arc_scores
 from spacy_latent.kernels.vector import (
     LANES,
+    best_outside,
     column_maxima,
     fused_loop,
-    index_of_maximum,
     merge_column,
 )
 
@@ -35,39 +35,34 @@ def _row_width(n):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def float_workspace_size(n):
-    return (2 * n + 5) * _row_width(n)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
-def matrix_size(n):
-    """Numbers of a matrix of scores, with what is read past its end."""
-    return (n + 1) * (n + 1) + LANES
+    return (2 * n + 6) * _row_width(n)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def best_arborescence(scores, n, single_root, heads, integer_workspace, float_workspace):
     """The best tree over n tokens and the root, node 0.
 
-    scores: ``(n+1, n+1)`` float64, contiguous, [head, modifier], −inf where forbidden; neither NaN
-        nor +inf. Its memory must have ``matrix_size`` numbers, the last of which may be anything.
+    scores: ``(n+1, n+1)`` or larger, float32 or float64, contiguous, [head, modifier], −inf where
+        forbidden. The diagonal and what is past n + 1 may be anything, and column 0 anything finite
+        or −inf.
     single_root: exactly one token attached to the root.
     heads: ``(n+1,)`` int32, filled; heads[0] = −1.
     integer_workspace, float_workspace: int32 and float64, of the sizes above at least.
-    RETURNS: whether there is a tree.
+    RETURNS: FEASIBLE, or INFEASIBLE where there is no tree, or NOT_FINITE where a score off the
+        diagonal is NaN or +inf.
     """
     heads[0] = -1
-    if n == 0:
-        return True
+    status = FEASIBLE
     # One call in a loop: two would be compiled twice.
-    for attempt in range(2):
-        if not _solve(scores, n, attempt == 1, heads, integer_workspace, float_workspace):
-            return False
+    for attempt in range(2 if n > 0 else 0):
+        status = _solve(scores, n, attempt == 1, heads, integer_workspace, float_workspace)
         roots = 0
         for modifier in range(1, n + 1):
             roots += heads[modifier] == 0
-        if roots == 1 or not single_root:
-            return True
-    return False
+        if status != FEASIBLE or roots == 1 or not single_root:
+            return status
+        status = INFEASIBLE
+    return status
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -76,22 +71,24 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
 
     That is the best tree over pairs (root arcs, score) in lexicographic order. No cycle holds a
     root arc, so nothing subtracted counts one: each arc of column 0 counts 1, the others 0.
+    RETURNS: as :func:`best_arborescence`.
     """
     size, width = n + 1, _row_width(n)
-    # incoming[m, h]: reduced score of the best arc from token h, or the root, into the node of row
-    # m, and modifiers[m, h] the token in that node that the arc enters. A contracted cycle lives in
-    # the row of one of its members; −inf where h is in the node itself.
+    # incoming[m, h]: score of the best arc from token h, or the root, into the node of row m, up to
+    # a number that is the same for all h, and modifiers[m, h] the token in that node that the arc
+    # enters. A contracted cycle lives in the row of one of its members.
     incoming = float_workspace[: size * width].reshape(size, width)
     modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
     used = 2 * size * width
     paid = float_workspace[used : used + width]
-    # Of a token alone; and its head, 64 bits wide.
+    # Of a token alone; and its head. 64 bits wide, as is the row of the node that a token is in.
     best = float_workspace[used + width : used + 2 * width]
     best_head = float_workspace[used + 2 * width : used + 3 * width].view(np.int64)
+    row_of = float_workspace[used + 3 * width : used + 4 * width].view(np.int64)
     state = integer_workspace[:size]  # 0 untouched, 1 on the path, 2 attached
     path = integer_workspace[size : 2 * size]
     identity = integer_workspace[2 * size : 3 * size]  # the node that a row stands for
-    row_of = integer_workspace[3 * size : 4 * size]  # of the node that a token is in
+    position = integer_workspace[3 * size : 4 * size]  # of a row on the path
     following = integer_workspace[4 * size : 5 * size]  # tokens of a node, in a list
     last = integer_workspace[5 * size : 6 * size]
     parent = integer_workspace[6 * size : 8 * size]  # of a node in the forest of contractions
@@ -100,7 +97,10 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     removed = integer_workspace[12 * size : 14 * size]
     written = integer_workspace[14 * size : 15 * size]  # whether a row of ``incoming`` is
 
-    column_maxima(scores, 1 if root_last else 0, size, size, best, best_head)
+    lowest = 1 if root_last else 0
+    if column_maxima(scores, lowest, size, best, best_head):
+        return NOT_FINITE
+    row_of[:] = -1
     for node in range(size):
         state[node] = written[node] = 0
         identity[node] = row_of[node] = last[node] = node
@@ -116,13 +116,14 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             continue
         depth = 0
         path[0] = start
+        position[start] = 0
         state[start] = 1
         while True:
             top = path[depth]
             node = identity[top]
             if written[top]:
                 row = incoming[top]
-                head = index_of_maximum(row, 1 if root_last else 0, size)
+                head = best_outside(row, row_of, top, lowest, size)
                 if row[head] == -np.inf:
                     head = 0
                 value = row[head]
@@ -133,7 +134,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
                     head, value = 0, scores[0, top]
                 entering_modifier[node] = top
             if value == -np.inf:
-                return False
+                return INFEASIBLE
             paid[top] = value
             entering_head[node] = head
             below = row_of[head]
@@ -144,38 +145,34 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             if state[below] == 0:
                 depth += 1
                 path[depth] = below
+                position[below] = depth
                 state[below] = 1
                 continue
             # The path has closed a cycle from ``below`` to its end: contract it into that row.
-            first = depth
-            while path[first] != below:
-                first -= 1
             into, labels = incoming[below], modifiers[below]
-            if written[below]:
-                cost = paid[below]
-                for h in range(width):
-                    into[h] -= cost
-            else:
+            if not written[below]:
                 into[:] = -np.inf
-                merge_column(scores, below, size, -paid[below], below, size, into, labels)
+                merge_column(scores, below, 0.0, below, size, into, labels)
                 written[below] = 1
+            parent[identity[below]] = count
+            identity[below] = count
+            first = position[below]
             for i in range(first + 1, depth + 1):
                 member = path[i]
-                cost = -paid[member]
+                # What an arc into the member gains over the one that it would replace, and then the
+                # numbers of this row, which stay as they are.
+                shift = paid[below] - paid[member]
                 if written[member]:
-                    _merge((into, incoming[member], labels, modifiers[member]), (cost,), 0, size)
+                    _merge((into, incoming[member], labels, modifiers[member]), (shift,), 0, size)
                 else:
-                    merge_column(scores, member, size, cost, member, size, into, labels)
+                    merge_column(scores, member, shift, member, size, into, labels)
+                parent[identity[member]] = count
                 following[last[below]] = member
                 last[below] = last[member]
-            token = below
-            while token != -1:
-                row_of[token] = below
-                into[token] = -np.inf
-                token = following[token]
-            for i in range(first, depth + 1):
-                parent[identity[path[i]]] = count
-            identity[below] = count
+                token = member
+                while token != -1:
+                    row_of[token] = below
+                    token = following[token]
             count += 1
             depth = first
 
@@ -191,7 +188,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             if inner == node:
                 break
             inner = parent[inner]
-    return True
+    return FEASIBLE
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -207,18 +204,24 @@ def best_arborescences(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    matrix = np.zeros(matrix_size(longest))
+    matrix = np.empty((longest + 1) ** 2)
+    plain = direction == 0 and max_arc_length < 0
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
     for b in range(start, stop):
         n = lengths[b]
-        own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
         for node in range(heads.shape[1]):
             heads[b, node] = -1
+        status[b] = NOT_FINITE
+        if plain:
+            status[b] = best_arborescence(scores[b], n, single_root, heads[b], integers, floats)
+        if status[b] != NOT_FINITE:
+            continue
+        # With constraints, or with what is not finite, perhaps only in column 0.
+        own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, own)
         if status[b] == FEASIBLE:
-            if not best_arborescence(own, n, single_root, heads[b], integers, floats):
-                status[b] = INFEASIBLE
+            status[b] = best_arborescence(own, n, single_root, heads[b], integers, floats)
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -88,7 +88,7 @@ def solve_assignments(
         for part in range(size):
             original[part] = -flat[part]
             gradient[part] = original[part]
-        own_atoms, own_weights = atoms[b, :, :rows], weights[b]
+        own_atoms, own_weights = atoms[b], weights[b]
         count = 0
         for call in range(max_iter + 1):
             if call > 0:
@@ -139,6 +139,7 @@ def solve_assignments(
                 indicator[own_atoms[count, k]] = 0
             after = enter(
                 own_atoms,
+                rows,
                 count,
                 parts,
                 gap,
@@ -157,7 +158,18 @@ def solve_assignments(
         if count == 0:
             status[b] = INFEASIBLE
             continue
-        polish(own_atoms, count, original, gradient, inverse, row_sums, own_weights, solved)
+        polish(
+            own_atoms,
+            rows,
+            count,
+            original,
+            gradient,
+            inverse,
+            row_sums,
+            own_weights,
+            solved,
+            direction,
+        )
         offsets[b] = used
         for i in range(count):
             for j in range(count):

@@ -32,6 +32,7 @@ from spacy_latent.kernels.lanes import (
     longest_beside,
     maximum,
     multiply,
+    separate_row,
     smaller_above,
     store,
     store_both,
@@ -266,11 +267,11 @@ def _outside_tangent(charts, change, n, sums):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _write(row, i, n, sizes, items, result):
+    starts = np.full(LANES, -1)
     for lane in range(LANES):
         if sizes[lane] > 0:
-            target = result[items[lane], i]
-            for j in range(i + 1, n):
-                target[j] = row[j, lane]
+            starts[lane] = (items[lane] * result.shape[1] + i) * result.shape[2]
+    separate_row(row, i + 1, n, result.reshape(-1), starts)
 
 
 @njit(cache=True, nogil=True, fastmath=False)

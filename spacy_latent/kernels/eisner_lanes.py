@@ -10,6 +10,7 @@ from spacy_latent.kernels.lanes import (
     add,
     dots_of_rows,
     every,
+    interleave_row,
     lanes_shape,
     larger_sum,
     load,
@@ -163,22 +164,24 @@ def _trace(charts, lane, n, first, heads, stack):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def no_sentence(charts, lane):
-    """A lane has no arcs."""
-    chart = charts[SCORE]
-    for h in range(chart.shape[0]):
-        for m in range(chart.shape[1]):
-            chart[h, m, lane] = -np.inf
+def set_scores(charts, matrices, sizes, longest):
+    """Write the scores of all sentences.
 
-
-@njit(cache=True, nogil=True, fastmath=False)
-def set_scores(charts, lane, scores, size):
-    """Write the scores of a sentence to a lane that has had no arcs or those of a sentence of this
-    length. scores: ``(size²,)`` or longer, [head, modifier]; column 0 and the diagonal are −inf."""
-    chart = charts[SCORE]
-    for h in range(size):
-        for m in range(size):
-            chart[h, m, lane] = scores[h * size + m]
+    matrices: ``(LANES, room)`` float64: of each sentence with n tokens the first (n + 1)² numbers,
+        [head, modifier]; column 0 and the diagonal are −inf. Room for as many of the longest, and
+        LANES more.
+    sizes, longest: as in :func:`best_trees_beside`.
+    """
+    chart, source = charts[SCORE], matrices.reshape(-1)
+    starts, limits = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    # The node after the last may be worked on, see :func:`best_trees_beside`.
+    nodes = longest + 2
+    for h in range(nodes):
+        for lane in range(LANES):
+            inside = h <= sizes[lane]
+            own = sizes[lane] + 1 if inside else 0
+            starts[lane], limits[lane] = lane * matrices.shape[1] + h * own, own
+        interleave_row(source, starts, limits, nodes, chart[h])
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -227,6 +227,7 @@ def offer(
             indicator[part] = 0
         after = enter(
             atoms[f],
+            atoms.shape[2],
             count,
             size,
             gap,

@@ -24,7 +24,6 @@ from spacy_latent.kernels.eisner import (
 from spacy_latent.kernels.eisner_lanes import (
     best_trees_beside,
     charts_of_trees,
-    no_sentence,
     set_scores,
 )
 from spacy_latent.kernels.exponential import exponential
@@ -854,7 +853,7 @@ def best_projective_trees(
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b])
-    flat = np.empty((LANES, (room + 1) ** 2))
+    flat = np.empty((LANES, (room + 1) ** 2 + LANES))
     integers = np.empty(integer_workspace_size(room), np.int32)
     floats = aligned_empty(float_workspace_size(room))
     charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
@@ -873,9 +872,7 @@ def best_projective_trees(
                 items[lane], sizes[lane] = b, lengths[b]
         longest = longest_beside(items, lengths) if room <= LONGEST else 0
         if longest > 0:
-            for lane in range(LANES):
-                no_sentence(charts, lane)
-                set_scores(charts, lane, flat[lane], sizes[lane] + 1)
+            set_scores(charts, flat, sizes, longest)
             best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
         for lane in range(LANES):
             b, n = first + lane, sizes[lane]

@@ -35,6 +35,7 @@ from spacy_latent.kernels.lanes import (
     longest_beside,
     maximum,
     multiply,
+    separate_row,
     smaller_above,
     store,
     store_both,
@@ -478,11 +479,11 @@ def _seed_tangent(charts, change, first, sizes, partitions):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _write(row, h, size, items, result):
+    starts = np.full(LANES, -1)
     for lane in range(LANES):
         if items[lane] >= 0:
-            target = result[items[lane], h]
-            for m in range(1, size):
-                target[m] = row[m, lane]
+            starts[lane] = (items[lane] * result.shape[1] + h) * result.shape[2]
+    separate_row(row, 1, size, result.reshape(-1), starts)
 
 
 @njit(cache=True, nogil=True, fastmath=False)

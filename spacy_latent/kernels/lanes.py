@@ -7,7 +7,8 @@ is in a cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 
 from spacy_latent.kernels.exponential import exponential_of
 from spacy_latent.kernels.status import FEASIBLE
-from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger
+from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger, vector_of
 
 if TYPE_CHECKING:
     import torch
@@ -281,15 +282,143 @@ def aligned(room):
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
 
 
+def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
+    """LANES vectors: the i-th numbers of all as vector i."""
+    rows, half = list(rows), LANES // 2
+    while half:
+        # Swap the blocks off the diagonal, of half the size each time.
+        for i in range(LANES):
+            if i & half:
+                continue
+            pair = rows[i], rows[i | half]
+            for place, other in ((i, 0), (i | half, half)):
+                mask = [(k & ~half | other) + (LANES if k & half else 0) for k in range(LANES)]
+                mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), mask)
+                rows[place] = builder.shuffle_vector(*pair, mask)
+        half //= 2
+    return rows
+
+
+def _in_blocks(builder: Any, begin: Any, end: Any) -> Any:
+    """The first places of blocks of LANES, of which the last may meet the one before."""
+    number = end.type
+    last = builder.sub(end, number(LANES))
+
+    @contextmanager
+    def blocks() -> Iterator[Any]:
+        with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (j, _):
+            yield builder.select(builder.icmp_signed("<", j, last), j, last)
+
+    return blocks()
+
+
+@intrinsic
+def _interleave_blocks(
+    typingctx: Any, source: Any, starts: Any, limits: Any, size: Any, row: Any
+) -> Any:
+    """As :func:`interleave_row`, for sizes of at least LANES."""
+    signature = types.none(source, starts, limits, types.int64, row)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers, begins, ends, cells = (
+            context.make_array(signature.args[k])(context, builder, arguments[k]).data
+            for k in (0, 1, 2, 4)
+        )
+        size = arguments[3]
+        wide = ir.VectorType(size.type, LANES)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        places = ir.Constant(wide, list(range(LANES)))
+        firsts, limits = (
+            [builder.load(builder.gep(data, [size.type(lane)])) for lane in range(LANES)]
+            for data in (begins, ends)
+        )
+        with _in_blocks(builder, size.type(0), size) as j:
+            found = []
+            for first, limit in zip(firsts, limits):
+                at = builder.gep(numbers, [builder.add(first, j)])
+                values = builder.load(builder.bitcast(at, VECTOR.as_pointer()), align=8)
+                left = broadcast(builder, builder.sub(limit, j))
+                inside = builder.icmp_signed("<", places, left)
+                found.append(builder.select(inside, values, low))
+            for k, value in enumerate(_transposed(builder, found)):
+                builder.store(
+                    value, _vector_at(builder, cells, builder.add(j, size.type(k))), align=8
+                )
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def interleave_row(source, starts, limits, size, row):
+    """Set row[j, lane] to source[starts[lane] + j] where j < limits[lane], else −inf, for j < size.
+
+    source: contiguous float64, with ``size`` numbers from each start on.
+    starts, limits: ``(LANES,)`` int64. row: ``(columns, LANES)`` float64, contiguous.
+    """
+    if size >= LANES:
+        _interleave_blocks(source, starts, limits, size, row)
+        return
+    for lane in range(LANES):
+        for j in range(size):
+            row[j, lane] = source[starts[lane] + j] if j < limits[lane] else -np.inf
+
+
 @njit(cache=True, nogil=True, fastmath=False)
 def interleave(items, size, chart):
     """Write ``items`` (LANES, rows, columns) float64 to the first ``size`` rows and columns."""
+    starts, limits = np.empty(LANES, np.int64), np.full(LANES, size)
+    source = items.reshape(-1)
     for i in range(size):
-        row = chart[i]
         for lane in range(LANES):
-            source = items[lane, i]
-            for j in range(size):
-                row[j, lane] = source[j]
+            starts[lane] = (lane * items.shape[1] + i) * items.shape[2]
+        interleave_row(source, starts, limits, size, chart[i])
+
+
+@intrinsic
+def _separate_blocks(
+    typingctx: Any, row: Any, begin: Any, size: Any, result: Any, starts: Any
+) -> Any:
+    """As :func:`separate_row`, of at least LANES cells."""
+    signature = types.none(row, types.int64, types.int64, result, starts)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        cells, numbers, begins = (
+            context.make_array(signature.args[k])(context, builder, arguments[k]).data
+            for k in (0, 3, 4)
+        )
+        begin, size = arguments[1:3]
+        number, vector = size.type, vector_of(signature.args[3])
+        firsts = [builder.load(builder.gep(begins, [number(lane)])) for lane in range(LANES)]
+        with _in_blocks(builder, begin, size) as j:
+            values = [
+                builder.load(_vector_at(builder, cells, builder.add(j, number(k))), align=8)
+                for k in range(LANES)
+            ]
+            for first, value in zip(firsts, _transposed(builder, values)):
+                with builder.if_then(builder.icmp_signed(">=", first, number(0))):
+                    at = builder.gep(numbers, [builder.add(first, j)])
+                    value = builder.fptrunc(value, vector)
+                    builder.store(value, builder.bitcast(at, vector.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def separate_row(row, begin, size, result, starts):
+    """Set result[starts[lane] + j] to row[j, lane], for begin ≤ j < size and the lanes whose start
+    is not below 0.
+
+    row: ``(columns, LANES)`` float64, contiguous. result: contiguous, float32 or float64.
+    """
+    if size - begin >= LANES:
+        _separate_blocks(row, begin, size, result, starts)
+        return
+    for lane in range(LANES):
+        if starts[lane] >= 0:
+            for j in range(begin, size):
+                result[starts[lane] + j] = row[j, lane]
 
 
 @njit(cache=True, nogil=True, fastmath=False)

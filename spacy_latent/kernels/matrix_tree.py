@@ -30,7 +30,6 @@ from spacy_latent.kernels.arborescence import (
     best_arborescences,
     float_workspace_size,
     integer_workspace_size,
-    matrix_size,
 )
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
@@ -462,7 +461,7 @@ def log_domain(w, n, first, dw, g, dg):
 @njit(cache=True, nogil=True, fastmath=False)
 def _root_child(scores, n, heads, integers, floats):
     """The root's child in the best tree with one, or 0 where there is none."""
-    if not best_arborescence(scores, n, True, heads, integers, floats):
+    if best_arborescence(scores, n, True, heads, integers, floats) != FEASIBLE:
         return 0
     for modifier in range(1, n + 1):
         if heads[modifier] == 0:
@@ -632,7 +631,7 @@ def sum_over_trees(
     rows = np.zeros((5, widest))
     spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
     tangents = np.empty((3 if what == 2 else 0) * area)
-    square = np.zeros(matrix_size(longest))
+    along_room = np.empty((longest + 1) ** 2 if what == 2 else 0)
     matrix_room = np.empty(area)
     first = 1 if single_root else 0
     for b in items[start:stop]:
@@ -657,9 +656,7 @@ def sum_over_trees(
             # The token that is eliminated last must be one that can be the root's only child.
             child = 1
             if single_root:
-                compact = square[: size * size].reshape((size, size))
-                _copy(matrix, compact, size, size)
-                child = _root_child(compact, n, heads, integers, floats)
+                child = _root_child(matrix, n, heads, integers, floats)
             if child == 0 or not _weights(matrix, n, weights, rows[0]):
                 status[b] = INFEASIBLE
                 continue
@@ -684,7 +681,7 @@ def sum_over_trees(
         if what == 1:
             _write_marginals(weights, g, n, out)
         else:
-            along = square[: size * size].reshape((size, size))
+            along = along_room[: size * size].reshape((size, size))
             _copy(change[b], along, size, size)
             if child != 1:
                 _swap(along, 1, child, n)
@@ -760,12 +757,10 @@ def sum_by_logarithms(
         integers = np.empty(integer_workspace_size(n), dtype=np.int32)
         floats = np.empty(float_workspace_size(n))
         heads = np.empty(size, dtype=np.int32)
-        compact = np.zeros(matrix_size(n))[: size * size].reshape((size, size))
-        _copy(matrix, compact, size, size)
         child = 1
         if single_root:
-            child = _root_child(compact, n, heads, integers, floats)
-        elif not best_arborescence(compact, n, False, heads, integers, floats):
+            child = _root_child(matrix, n, heads, integers, floats)
+        elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
             child = 0
         if child == 0:
             status[b] = INFEASIBLE

@@ -11,6 +11,7 @@ compiled, or read from numba's cache, only once they are needed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -317,6 +318,10 @@ class _Marginals(torch.autograd.Function):
         scores, lengths, kept = ctx.saved_tensors
         product = _read_hessian_product(scores, gradient, kept, lengths, *ctx.family)
         return product, None, None, None
+
+
+# torch asks for it at each call.
+_Marginals.forward.__signature__ = inspect.signature(_Marginals.forward)  # type: ignore[attr-defined]
 
 
 @log_partition.register_fake

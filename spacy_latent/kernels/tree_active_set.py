@@ -9,17 +9,23 @@ import numpy as np
 from numba import njit
 
 from spacy_latent.kernels import arborescence, eisner
-from spacy_latent.kernels.active_set import enter, gradient_of_weights, polish, row_room
+from spacy_latent.kernels.active_set import (
+    add_at_parts,
+    enter,
+    gradient_of_weights,
+    polish,
+    row_room,
+)
 from spacy_latent.kernels.arborescence import best_arborescence
 from spacy_latent.kernels.eisner import best_projective_tree
 from spacy_latent.kernels.eisner_lanes import (
     best_trees_beside,
     charts_of_trees,
-    no_sentence,
     set_scores,
 )
 from spacy_latent.kernels.lanes import LONGEST
-from spacy_latent.kernels.vector import LANES, aligned_empty
+from spacy_latent.kernels.status import FEASIBLE
+from spacy_latent.kernels.vector import LANES, aligned_empty, count_equal
 
 arborescence_integers = arborescence.integer_workspace_size
 arborescence_floats = arborescence.float_workspace_size
@@ -38,6 +44,15 @@ def read_scores(scores, n, flat):
     for h in range(size):
         for m in range(size):
             flat[h * size + m] = scores[h, m]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def write_scores(flat, n, scores):
+    """The other way round."""
+    size = n + 1
+    for h in range(size):
+        for m in range(size):
+            scores[h, m] = flat[h * size + m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -65,12 +80,10 @@ def _enter_tree(
         return 0
     column = workspace[2]
     for i in range(count):
-        shared = 0
-        for m in range(n):
-            shared += atoms[i, m] == candidate[m]
-        column[i] = shared
+        column[i] = count_equal(atoms[i], candidate, n)
     return enter(
         atoms,
+        n,
         count,
         n,
         difference,
@@ -128,10 +141,8 @@ def solve_trees(
     integer_workspace = np.empty(integers, dtype=np.int32)
     float_workspace = aligned_empty(floats)
     charts = charts_of_trees(longest if beside else 0)
-    for place in range(places):
-        no_sentence(charts, place)
     heads = np.empty((places, longest + 2), dtype=np.int32)
-    matrices = np.zeros((places, arborescence.matrix_size(longest)))
+    matrices = np.empty((places, (longest + 1) ** 2 + LANES))
     wide = row_room(room)
     supports = np.empty((places, room, wide))
     all_row_sums = np.empty((places, room))
@@ -156,8 +167,7 @@ def solve_trees(
             break
         together = beside and open_items >= BESIDE and widest > 0
         if together:
-            for place in range(places):
-                set_scores(charts, place, matrices[place], sizes[place] + 1)
+            set_scores(charts, matrices, sizes, widest)
             best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, found)
         for place in range(places):
             b, n = items[place], sizes[place]
@@ -171,10 +181,11 @@ def solve_trees(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
                 else:
-                    found[place] = best_arborescence(
+                    status = best_arborescence(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
-            own_atoms, own_weights = atoms[b, :, :n], weights[b]
+                    found[place] = status == FEASIBLE
+            own_atoms, own_weights = atoms[b], weights[b]
             inverse, row_sums = supports[place], all_row_sums[place]
             count, after = counts[b], 0
             if found[place]:
@@ -197,55 +208,57 @@ def solve_trees(
                 calls[place] += 1
                 continue
             items[place] = sizes[place] = -1
-            if beside:
-                no_sentence(charts, place)
             if count == 0:
                 continue
             read_scores(scores[b], n, original)
             polish(
                 own_atoms,
+                n,
                 count,
                 original[: (n + 1) * (n + 1)],
                 gradient,
                 inverse,
                 row_sums,
                 own_weights,
+                workspace[0],
                 workspace[1],
             )
             offsets[b] = used
+            original[: (n + 1) * (n + 1)] = 0.0
             for i in range(count):
                 for j in range(count):
                     inverses[used] = inverse[i, j]
                     used += 1
-                for m in range(n):
-                    part = own_atoms[i, m]
-                    means[b, part // (n + 1), part % (n + 1)] += own_weights[i]
+                add_at_parts(own_atoms[i, :n], own_weights[i], original)
+            write_scores(original, n, means[b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def solve_trees_backward(
     start, stop, lengths, atoms, counts, inverses, offsets, of_means, of_weights, result
 ):
-    """Gradients of scores, added to ``result`` (B, N, N), from those of means and weights (B, K).
+    """Gradients of scores, into the zeros of ``result`` (B, N, N), from those of means and weights
+    (B, K).
 
     The rest is what :func:`solve_trees` wrote. All float64 but the integers.
     """
-    room = 1
+    room, longest = 1, 0
     for b in range(start, stop):
-        room = max(room, counts[b])
+        room, longest = max(room, counts[b]), max(longest, lengths[b])
     upstream, change = np.empty(room), np.empty(room)
+    flat = np.empty((longest + 1) * (longest + 1))
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
-        size = n + 1
+        read_scores(of_means[b], n, flat)
         for i in range(count):
-            upstream[i] = of_weights[b, i]
+            total = of_weights[b, i]
             for m in range(n):
-                part = atoms[b, i, m]
-                upstream[i] += of_means[b, part // size, part % size]
+                total += flat[np.uint32(atoms[b, i, m])]
+            upstream[i] = total
         packed = inverses[offsets[b] : offsets[b] + count * count]
         inverse = packed.reshape((count, count))
         gradient_of_weights(count, inverse, upstream, change)
+        flat[: (n + 1) * (n + 1)] = 0.0
         for i in range(count):
-            for m in range(n):
-                part = atoms[b, i, m]
-                result[b, part // size, part % size] += change[i]
+            add_at_parts(atoms[b, i, :n], change[i], flat)
+        write_scores(flat, n, result[b])

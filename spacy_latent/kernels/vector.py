@@ -118,21 +118,32 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
 
 
 @intrinsic
-def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
-    """The first j of begin ≤ j < end, in whole vectors, where the contiguous float64 ``row`` is
-    largest; begin if begin ≥ end. Without NaN."""
-    signature = types.int64(row, types.int64, types.int64)
+def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, end: Any) -> Any:
+    """Set row[j] to −inf where owners[j] is ``owner``; and the first j where the contiguous float64
+    ``row`` is largest then, begin if it is −inf everywhere. For begin ≤ j < end, in whole vectors.
+    Without NaN.
+
+    owners: int64, contiguous, as many as the row.
+    """
+    signature = types.int64(row, owners, types.int64, types.int64, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        begin, end = arguments[1:]
+        pointer, nodes = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 1)
+        )
+        owner, begin, end = arguments[2:]
         number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
-        step = number(LANES)
-        largest = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [float("-inf")] * LANES))
+        owner, step = broadcast(builder, owner), number(LANES)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        largest = cgutils.alloca_once_value(builder, low)
         where = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
         with cgutils.for_range_slice(builder, begin, end, step, number) as (index, _):
             place = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
-            values = builder.load(place, align=8)
+            owned = builder.bitcast(builder.gep(nodes, [index]), wide.as_pointer())
+            inside = builder.icmp_signed("==", builder.load(owned, align=8), owner)
+            values = builder.select(inside, low, builder.load(place, align=8))
+            builder.store(values, place, align=8)
             known = builder.load(largest)
             better = builder.fcmp_ordered(">", values, known)
             builder.store(builder.select(better, values, known), largest)
@@ -156,45 +167,74 @@ def index_of_maximum(typingctx: Any, row: Any, begin: Any, end: Any) -> Any:
 
 
 @intrinsic
-def column_maxima(
-    typingctx: Any, matrix: Any, begin: Any, end: Any, stride: Any, largest: Any, where: Any
+def _maxima_in_vectors(
+    typingctx: Any, matrix: Any, begin: Any, size: Any, largest: Any, where: Any
 ) -> Any:
-    """For each column j < stride the largest of the rows begin ≤ i < end of a contiguous float64
-    ``matrix`` with rows of ``stride`` numbers, and the first row that has it; −inf and ``begin``
-    where all are −inf. Without NaN.
-
-    Whole vectors are worked on: the memory must go on for LANES − 1 numbers after the last row.
-    largest, where: written; float64 and int64, of stride + LANES − 1 numbers at least.
-    """
-    signature = types.none(matrix, types.int64, types.int64, types.int64, largest, where)
+    """As :func:`column_maxima`, for sizes of at least LANES: the last columns may be done twice."""
+    signature = types.boolean(matrix, types.int64, types.int64, largest, where)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target, places = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in (0, 4, 5)
+        kind = signature.args[0]
+        array, target, places = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 3, 4)
         )
-        begin, end, stride = arguments[1:4]
+        begin, size = arguments[1:3]
         number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
-        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        stride = builder.extract_value(array.shape, 1)
+        lanes = ir.Constant(wide, list(range(LANES)))
+        low, high = (ir.Constant(VECTOR, [float(sign + "inf")] * LANES) for sign in ("-", ""))
+        flags = ir.VectorType(ir.IntType(32), LANES)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
         top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, wide)
-        with cgutils.for_range_slice(builder, number(0), stride, number(LANES), number) as (j, _):
+        last = builder.sub(size, number(LANES))
+        with cgutils.for_range_slice(builder, number(0), size, number(LANES), number) as (j, _):
+            j = builder.select(builder.icmp_signed("<", j, last), j, last)
+            columns = builder.add(broadcast(builder, j), lanes)
             builder.store(low, top)
             builder.store(broadcast(builder, begin), row)
-            with cgutils.for_range_slice(builder, begin, end, number(1), number) as (i, _):
-                place = builder.gep(source, [builder.add(builder.mul(i, stride), j)])
-                values = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=8)
+            with cgutils.for_range_slice(builder, begin, size, number(1), number) as (i, _):
+                place = builder.gep(array.data, [builder.add(builder.mul(i, stride), j)])
+                place = builder.bitcast(place, vector_of(kind).as_pointer())
+                values = builder.fpext(builder.load(place, align=4), VECTOR)
+                here = broadcast(builder, i)
+                values = builder.select(builder.icmp_signed("==", here, columns), low, values)
+                # Unordered: true for NaN as well.
+                above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+                builder.store(builder.or_(builder.load(wrong), above), wrong)
                 known = builder.load(top)
                 better = builder.fcmp_ordered(">", values, known)
                 builder.store(builder.select(better, values, known), top)
-                here = broadcast(builder, i)
                 builder.store(builder.select(better, here, builder.load(row)), row)
-            for pointer, found in ((target, top), (places, row)):
+            for pointer, found in ((target.data, top), (places.data, row)):
                 value = builder.load(found)
                 place = builder.bitcast(builder.gep(pointer, [j]), value.type.as_pointer())
                 builder.store(value, place, align=8)
-        return context.get_dummy_value()
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        return builder.icmp_signed("!=", found, found.type(0))
 
     return signature, generate
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def column_maxima(matrix, begin, size, largest, where):
+    """For each column j < size the largest off the diagonal of the rows begin ≤ i < size, and the
+    first row that has it; −inf and ``begin`` where all are −inf. RETURNS: whether any of these
+    numbers is NaN or +inf, in which case the rest means nothing.
+
+    matrix: float32 or float64, contiguous, its rows of ``size`` numbers or more.
+    largest, where: written; float64 and int64, of ``size`` numbers at least.
+    """
+    if size >= LANES:
+        return _maxima_in_vectors(matrix, begin, size, largest, where)
+    wrong = False
+    for j in range(size):
+        largest[j], where[j] = -np.inf, begin
+        for i in range(begin, size):
+            if i != j:
+                wrong |= not matrix[i, j] < np.inf
+                if matrix[i, j] > largest[j]:
+                    largest[j], where[j] = matrix[i, j], i
+    return wrong
 
 
 @intrinsic
@@ -202,51 +242,60 @@ def merge_column(
     typingctx: Any,
     matrix: Any,
     column: Any,
-    stride: Any,
     shift: Any,
     label: Any,
     size: Any,
     row: Any,
     labels: Any,
 ) -> Any:
-    """Where matrix.flat[i · stride + column] + shift > row[i], for i < size, that takes its place,
-    and ``label`` that of labels[i]; of contiguous float64.
+    """Where matrix[i, column] + shift > row[i], for i < size, that takes its place, and ``label``
+    that of labels[i]. All contiguous; the matrix of float32 or float64, else float64.
 
     Whole vectors of ``row`` and ``labels`` are worked on; what is past ``size`` stays as it is.
     """
     number = types.int64
-    signature = types.none(
-        *(matrix, number, number, types.float64, types.float64, number, row, labels)
-    )
+    signature = types.none(matrix, number, types.float64, types.float64, number, row, labels)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
         source, target, places = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in (0, 6, 7)
+            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 5, 6)
         )
-        column, stride, shift, label, size = arguments[1:6]
-        kind = size.type
-        low = ir.DoubleType()(float("-inf"))
+        column, shift, label, size = arguments[1:5]
+        number, vector = size.type, vector_of(kind)
+        stride = builder.extract_value(source.shape, 1)
+        first = builder.gep(source.data, [column])
+        low = ir.Constant(vector.element, float("-inf"))
         shift, label = broadcast(builder, shift), broadcast(builder, label)
-        last = builder.sub(size, kind(1))
-        with cgutils.for_range_slice(builder, kind(0), size, kind(LANES), kind) as (i, _):
+
+        def merge(i: Any, within: bool) -> None:
             # Put together in a register: a vector that was just written number by number is slow to
             # read.
-            values = ir.Constant(VECTOR, ir.Undefined)
+            values = ir.Constant(vector, ir.Undefined)
             for lane in range(LANES):
-                at = builder.add(i, kind(lane))
-                inside = builder.icmp_signed("<=", at, last)
-                at = builder.mul(builder.select(inside, at, last), stride)
-                value = builder.load(builder.gep(source, [builder.add(at, column)]))
-                value = builder.select(inside, value, low)
+                at = builder.add(i, number(lane))
+                inside = builder.icmp_signed("<", at, size)
+                if not within:
+                    at = builder.select(inside, at, number(0))
+                value = builder.load(builder.gep(first, [builder.mul(at, stride)]))
+                if not within:
+                    value = builder.select(inside, value, low)
                 values = builder.insert_element(values, value, ir.IntType(32)(lane))
-            values = builder.fadd(values, shift)
-            for new, pointer in ((values, target), (label, places)):
-                place = builder.bitcast(builder.gep(pointer, [i]), VECTOR.as_pointer())
-                known = builder.load(place, align=8)
-                if pointer is target:
-                    better = builder.fcmp_ordered(">", values, known)
-                builder.store(builder.select(better, new, known), place, align=8)
+            values = builder.fadd(builder.fpext(values, VECTOR), shift)
+            rows = [
+                builder.bitcast(builder.gep(array.data, [i]), VECTOR.as_pointer())
+                for array in (target, places)
+            ]
+            known = [builder.load(place, align=8) for place in rows]
+            better = builder.fcmp_ordered(">", values, known[0])
+            for place, new, old in zip(rows, (values, label), known):
+                builder.store(builder.select(better, new, old), place, align=8)
+
+        whole = builder.sub(size, builder.srem(size, number(LANES)))
+        with cgutils.for_range_slice(builder, number(0), whole, number(LANES), number) as (i, _):
+            merge(i, True)
+        with builder.if_then(builder.icmp_signed("<", whole, size)):
+            merge(whole, False)
         return context.get_dummy_value()
 
     return signature, generate
@@ -403,6 +452,52 @@ def add_product(
         return context.get_dummy_value()
 
     return signature, generate
+
+
+@intrinsic
+def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any:
+    """As :func:`count_equal`, for sizes of at least LANES: the last vector may meet the one
+    before."""
+    signature = types.int64(first, second, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointers = [
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 1)
+        ]
+        size, wide = arguments[2], ir.VectorType(ir.IntType(32), LANES)
+        lanes = ir.Constant(wide, list(range(LANES)))
+        total = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
+        step, last = size.type(LANES), builder.sub(size, size.type(LANES))
+        with cgutils.for_range_slice(builder, size.type(0), size, step, size.type) as (start, _):
+            index = builder.select(builder.icmp_signed("<", start, last), start, last)
+            met = broadcast(builder, builder.trunc(builder.sub(start, index), ir.IntType(32)))
+            left, right = (
+                builder.load(
+                    builder.bitcast(builder.gep(pointer, [index]), wide.as_pointer()), align=4
+                )
+                for pointer in pointers
+            )
+            same = builder.and_(
+                builder.icmp_signed("==", left, right), builder.icmp_signed(">=", lanes, met)
+            )
+            builder.store(builder.add(builder.load(total), builder.zext(same, wide)), total)
+        found = _reduce(builder, builder.load(total), lambda builder, a, b: builder.add(a, b))
+        return builder.sext(found, ir.IntType(64))
+
+    return signature, generate
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def count_equal(first, second, size):
+    """In how many of the first ``size`` places two contiguous rows of int32 have the same
+    number."""
+    if size >= LANES:
+        return _equal_in_vectors(first, second, size)
+    total = 0
+    for j in range(size):
+        total += first[j] == second[j]
+    return total
 
 
 @intrinsic

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
+from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.structures.base import SparseSolution, Structure
 
 
@@ -78,6 +79,7 @@ class _Support:
         self.atoms[self.count, : len(parts)] = parts
         count = kernel.enter(
             self.atoms,
+            self.atoms.shape[1],
             self.count,
             len(parts),
             self.gap,
@@ -106,13 +108,15 @@ class _Support:
     def finish(self) -> None:
         kernel.polish(
             self.atoms,
+            self.atoms.shape[1],
             self.count,
             self.scores,
             self.gradient,
             self.inverse,
             self.row_sums,
             self.weights,
-            np.empty(self.count),
+            np.empty(len(self.weights)),
+            np.empty(len(self.weights)),
         )
         order = np.argsort(-self.weights[: self.count], kind="stable")
         self.atoms = self.atoms[order]
@@ -132,6 +136,7 @@ class _Support:
 
 class _ActiveSet(torch.autograd.Function):
     @staticmethod
+    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -184,6 +189,7 @@ class _ActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         upstream = mean_gradient.detach().double().flatten(1).cpu().numpy()
         of_weights = weights_gradient.detach().double().cpu().numpy()

@@ -16,7 +16,7 @@ from spacy_latent.kernels.assignment_active_set import (
     solve_assignments,
     solve_assignments_backward,
 )
-from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.pool import one_torch_thread, spread
 from spacy_latent.kernels.status import NOT_FINITE
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -44,6 +44,7 @@ def solve_one_to_one(
 
 class _AssignmentActiveSet(torch.autograd.Function):
     @staticmethod
+    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -96,6 +97,7 @@ class _AssignmentActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         state = ctx.state
         upstream = mean_gradient.detach().to("cpu", torch.float64).flatten(1)

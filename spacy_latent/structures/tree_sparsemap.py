@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, not_finite_message
-from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.pool import one_torch_thread, spread
 from spacy_latent.kernels.tree_active_set import solve_trees, solve_trees_backward
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -42,6 +42,7 @@ def solve_dependency_trees(
 
 class _TreeActiveSet(torch.autograd.Function):
     @staticmethod
+    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -112,6 +113,7 @@ class _TreeActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         state = ctx.state
         of_means = mean_gradient.detach().to("cpu", torch.float64).contiguous().numpy()

@@ -11,7 +11,6 @@ from spacy_latent.kernels.eisner import (
 from spacy_latent.kernels.eisner_lanes import (
     best_trees_beside,
     charts_of_trees,
-    no_sentence,
     set_scores,
 )
 from spacy_latent.kernels.vector import LANES
@@ -76,16 +75,16 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
         [6, 5, 4, 3, 6, 6, -1, 1],
         [20, 3, 7, 0, 1, 8, 9, 20],
     ):
-        items = []
+        items, matrices = [], np.full((LANES, (longest + 1) ** 2 + LANES), np.nan)
         for lane, n in enumerate(lengths):
-            no_sentence(charts, lane)
             scores = generator.normal(size=(n + 1, n + 1)).round(lane % 3)
             scores[generator.random(scores.shape) < 0.15 * lane] = -np.inf
             scores[:, :1] = -np.inf
             np.fill_diagonal(scores, -np.inf)
             items.append(scores)
             if n >= 0:
-                set_scores(charts, lane, scores.ravel(), n + 1)
+                matrices[lane, : scores.size] = scores.ravel()
+        set_scores(charts, matrices, np.array(lengths), max(lengths))
         stack = np.full(6 * (longest + 2), 10**6, dtype=np.int32)
         best_trees_beside(np.array(lengths), max(lengths), single_root, charts, heads, stack, found)
         for lane, (n, scores) in enumerate(zip(lengths, items)):

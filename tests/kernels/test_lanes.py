@@ -13,7 +13,13 @@ from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import constituency, inside_outside, operators, pool
-from spacy_latent.kernels.lanes import LONGEST, aligned, group_size
+from spacy_latent.kernels.lanes import (
+    LONGEST,
+    aligned,
+    group_size,
+    interleave_row,
+    separate_row,
+)
 from spacy_latent.kernels.vector import LANES
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -177,3 +183,33 @@ def test_charts_start_at_cache_lines() -> None:
         place, address = _first_place(1000, start)
         assert 0 <= place < 8
         assert address % 64 == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
+def test_rows_of_sentences_go_side_by_side(size: int) -> None:
+    source = np.random.default_rng(1).normal(size=LANES * (size + 3))
+    starts = np.arange(LANES) * (size + 3)
+    limits = np.array([size, 0, 1, size // 2, size, size - 1, 0, size])
+    row = np.full((size + 2, LANES), 7.0)
+    interleave_row(source, starts, limits, size, row)
+    for lane in range(LANES):
+        own = source[starts[lane] : starts[lane] + size].copy()
+        own[limits[lane] :] = -np.inf
+        np.testing.assert_array_equal(row[:size, lane], own)
+    assert (row[size:] == 7.0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("begin", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
+def test_rows_side_by_side_go_back_to_their_sentences(size: int, begin: int, dtype: type) -> None:
+    row = np.random.default_rng(2).normal(size=(size, LANES))
+    result = np.full((LANES, size + 3), 7.0, dtype=dtype)
+    starts = np.arange(LANES) * (size + 3)
+    starts[2] = starts[5] = -1
+    separate_row(row, begin, size, result.reshape(-1), starts)
+    for lane in range(LANES):
+        expected = np.full(size + 3, 7.0, dtype=dtype)
+        if starts[lane] >= 0:
+            expected[begin:size] = row[begin:size, lane]
+        np.testing.assert_array_equal(result[lane], expected)

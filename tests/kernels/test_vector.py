@@ -5,7 +5,17 @@ import pytest
 from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import LANES, add_product, best_of_rows, merge_column, scan, widen
+from spacy_latent.kernels.vector import (
+    LANES,
+    add_product,
+    best_of_rows,
+    best_outside,
+    column_maxima,
+    count_equal,
+    merge_column,
+    scan,
+    widen,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -94,21 +104,85 @@ def test_the_best_over_rows_and_what_is_wrong_with_them(size: int, dtype: type) 
 
 
 @njit(fastmath=False)
-def _merge(matrix, column, stride, shift, label, size, row, labels):
-    merge_column(matrix, column, stride, shift, label, size, row, labels)
+def _merge(matrix, column, shift, label, size, row, labels):
+    merge_column(matrix, column, shift, label, size, row, labels)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
-def test_a_column_takes_the_places_where_it_is_better(size: int) -> None:
+def test_a_column_takes_the_places_where_it_is_better(size: int, dtype: type) -> None:
     random = np.random.default_rng(4)
-    matrix, row = random.normal(size=(size, size)), random.normal(size=size + LANES)
+    # Rows may be longer, and the matrix ends where its memory does.
+    wide = np.full((size, size + 3), np.nan, dtype=dtype)
+    matrix, row = wide[:, :size], random.normal(size=size + LANES)
+    matrix[:] = random.normal(size=(size, size))
     matrix[random.random(matrix.shape) < 0.2] = -np.inf
     labels = np.zeros(size + LANES)
     before = row.copy()
     for column in range(size):
-        _merge(matrix, column, size, 0.25, float(column + 1), size, row, labels)
-    candidates = np.vstack([before[:size], matrix.T + 0.25])
+        _merge(wide, column, 0.25, float(column + 1), size, row, labels)
+    candidates = np.vstack([before[:size], matrix.T.astype(float) + 0.25])
     np.testing.assert_array_equal(row[:size], candidates.max(0))
     np.testing.assert_array_equal(labels[:size], candidates.argmax(0))
     np.testing.assert_array_equal(row[size:], before[size:])
     assert not labels[size:].any()
+
+
+@njit(fastmath=False)
+def _outside(row, owners, owner, begin, end):
+    return best_outside(row, owners, owner, begin, end)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_the_best_head_is_outside_the_node(size: int, begin: int) -> None:
+    random = np.random.default_rng(6)
+    for _ in range(20):
+        row = np.full(size + 2 * LANES, -np.inf)
+        row[:size] = random.integers(-3, 3, size)
+        owners = np.full(len(row), -1)
+        owners[:size] = random.integers(0, 2, size)
+        expected = row[:size].copy()
+        expected[begin:][owners[begin:size] == 1] = -np.inf
+        found = _outside(row, owners, 1, begin, size)
+        np.testing.assert_array_equal(row[:size], expected)
+        assert (row[size:] == -np.inf).all()
+        if (expected[begin:] == -np.inf).all():
+            assert found == begin
+        else:
+            assert found == begin + expected[begin:].argmax()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 20])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_the_best_of_each_column_is_off_the_diagonal(size: int, begin: int, dtype: type) -> None:
+    random = np.random.default_rng(7)
+    matrix = np.full((size, size + 5), np.nan, dtype=dtype)
+    matrix[:, :size] = random.normal(size=(size, size)).round(1)
+    matrix[random.random(matrix.shape) < 0.3] = -np.inf
+    matrix[:, size:] = np.nan
+    np.fill_diagonal(matrix, np.nan)
+    matrix[:begin] = np.nan
+    largest, where = np.empty(size), np.empty(size, dtype=np.int64)
+    assert not column_maxima(matrix, begin, size, largest, where)
+    known = matrix[:, :size].astype(np.float64)
+    known[:begin] = -np.inf
+    np.fill_diagonal(known, -np.inf)
+    np.testing.assert_array_equal(largest, known.max(0))
+    for j in range(size):
+        expected = begin if known[:, j].max() == -np.inf else known[:, j].argmax()
+        assert where[j] == expected
+    for i, j in np.ndindex(size, size):
+        for value in (np.inf, np.nan):
+            kept, matrix[i, j] = matrix[i, j], value
+            assert column_maxima(matrix, begin, size, largest, where) == (i != j and i >= begin)
+            matrix[i, j] = kept
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 50])
+def test_equal_numbers_are_counted(size: int) -> None:
+    random = np.random.default_rng(8)
+    first, second = random.integers(0, 3, (2, size + 4)).astype(np.int32)
+    assert count_equal(first, second, size) == (first[:size] == second[:size]).sum()
+    assert count_equal(first, first, size) == size

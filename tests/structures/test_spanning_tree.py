@@ -408,3 +408,20 @@ def test_both_ways_to_the_gradient_agree(n: int) -> None:
         results.append((marginals[0, : n + 1, : n + 1], product[0, : n + 1, : n + 1]))
     for first, second in zip(*results):
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("longest", [4, 11])
+def test_what_is_no_arc_is_not_read(longest: int, single_root: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(longest)
+    structure = SpanningTree(single_root=single_root)
+    scores = torch.randn(9, longest + 1, longest + 1, dtype=dtype)
+    lengths = torch.arange(9) % (longest + 1)
+    clean = torch.where(structure.part_mask(scores, lengths), scores, 0.0)
+    for value in (torch.nan, torch.inf, -torch.inf, 1e30):
+        dirty = torch.where(structure.part_mask(scores, lengths), scores, value)
+        expected, found = structure.map(clean, lengths), structure.map(dirty, lengths)
+        torch.testing.assert_close(found, expected)
+        best = structure.sparsemap(dirty, lengths).mean
+        torch.testing.assert_close(best, structure.sparsemap(clean, lengths).mean)
