@@ -20,7 +20,15 @@ from numba.extending import intrinsic, models, register_model
 
 from spacy_latent.kernels.exponential import exponential_of
 from spacy_latent.kernels.status import FEASIBLE
-from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger, vector_of
+from spacy_latent.kernels.vector import (
+    FLAGS,
+    LANES,
+    VECTOR,
+    broadcast,
+    larger,
+    transposed,
+    vector_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -282,23 +290,6 @@ def aligned(room):
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
 
 
-def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
-    """LANES vectors: the i-th numbers of all as vector i."""
-    rows, half = list(rows), LANES // 2
-    while half:
-        # Swap the blocks off the diagonal, of half the size each time.
-        for i in range(LANES):
-            if i & half:
-                continue
-            pair = rows[i], rows[i | half]
-            for place, other in ((i, 0), (i | half, half)):
-                mask = [(k & ~half | other) + (LANES if k & half else 0) for k in range(LANES)]
-                mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), mask)
-                rows[place] = builder.shuffle_vector(*pair, mask)
-        half //= 2
-    return rows
-
-
 def _in_blocks(builder: Any, begin: Any, end: Any) -> Any:
     """The first places of blocks of LANES, of which the last may meet the one before."""
     number = end.type
@@ -340,7 +331,7 @@ def _interleave_blocks(
                 left = broadcast(builder, builder.sub(limit, j))
                 inside = builder.icmp_signed("<", places, left)
                 found.append(builder.select(inside, values, low))
-            for k, value in enumerate(_transposed(builder, found)):
+            for k, value in enumerate(transposed(builder, found)):
                 builder.store(
                     value, _vector_at(builder, cells, builder.add(j, size.type(k))), align=8
                 )
@@ -395,7 +386,7 @@ def _separate_blocks(
                 builder.load(_vector_at(builder, cells, builder.add(j, number(k))), align=8)
                 for k in range(LANES)
             ]
-            for first, value in zip(firsts, _transposed(builder, values)):
+            for first, value in zip(firsts, transposed(builder, values)):
                 with builder.if_then(builder.icmp_signed(">=", first, number(0))):
                     at = builder.gep(numbers, [builder.add(first, j)])
                     value = builder.fptrunc(value, vector)

@@ -36,7 +36,7 @@ from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
-from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop
+from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop, product_tile, turn
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
@@ -67,6 +67,9 @@ _gather_tangent = fused_loop(
 _add_to_others = fused_loop([("add", a, ((a, HEADS - 1),)) for a in range(HEADS - 1)])
 _multiple = fused_loop([("set", 0, ((0, 0),))])
 _dot = fused_loop([("dot", 0, ((0, 1),))])
+# Vectors of a row that a product is worked out for at a time, or one where there are fewer.
+TILE = 4
+_wide_tile, _tile = product_tile(TILE), product_tile(1)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -291,10 +294,7 @@ def _turn(inverse, n, turned, diagonal):
     """Write the transpose and the diagonal."""
     for m in range(n):
         diagonal[m] = inverse[m, m]
-    for h in range(n):
-        target = turned[h]
-        for m in range(n):
-            target[m] = inverse[m, h]
+    turn(inverse, n, turned)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -358,12 +358,15 @@ def _product_of_inverse(w, inverse, n, along, squares, rows, out):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _multiply(a, b, n, result):
-    """result = a·b of the first n rows and columns; a is 0 in columns up to a multiple of HEADS."""
-    result[:] = 0.0
+    """result = a·b of the first n rows and columns."""
+    width = b.shape[1]
     for i in range(0, n, HEADS):
-        for k in range(0, n, HEADS):
-            width = a.shape[1]
-            add_product(result, i, a, i * width + k, width, 1, b, k, n)
+        if width >= TILE * LANES:
+            for j in range(0, width, TILE * LANES):
+                _wide_tile(a, b, i, min(j, width - TILE * LANES), n, result)
+        else:
+            for j in range(0, width, LANES):
+                _tile(a, b, i, j, n, result)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
