@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, read_arc_scores
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, is_arc
 from spacy_latent.kernels.vector import (
     LANES,
     best_outside,
@@ -192,6 +192,18 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _copy_arcs(scores, n, direction, max_arc_length, result):
+    """As kernels.status.read_arc_scores, in the precision of the scores."""
+    wrong = False
+    for head in range(n + 1):
+        for modifier in range(n + 1):
+            allowed = is_arc(head, modifier, direction, max_arc_length)
+            wrong |= allowed and not scores[head, modifier] < np.inf
+            result[head, modifier] = scores[head, modifier] if allowed else -np.inf
+    return NOT_FINITE if wrong else FEASIBLE
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def best_arborescences(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
@@ -204,7 +216,8 @@ def best_arborescences(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    matrix = np.empty((longest + 1) ** 2)
+    # Not float64: all that follows would be compiled for both.
+    matrix = np.empty((longest + 1) ** 2, dtype=scores.dtype)
     plain = direction == 0 and max_arc_length < 0
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
@@ -212,16 +225,17 @@ def best_arborescences(
         n = lengths[b]
         for node in range(heads.shape[1]):
             heads[b, node] = -1
-        status[b] = NOT_FINITE
-        if plain:
-            status[b] = best_arborescence(scores[b], n, single_root, heads[b], integers, floats)
-        if status[b] != NOT_FINITE:
-            continue
-        # With constraints, or with what is not finite, perhaps only in column 0.
-        own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
-        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, own)
-        if status[b] == FEASIBLE:
-            status[b] = best_arborescence(own, n, single_root, heads[b], integers, floats)
+        own, read = scores[b], FEASIBLE
+        # One call in a loop, as above: first what is there, then what is allowed of it.
+        for attempt in range(0 if plain else 1, 2):
+            if attempt == 1:
+                own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
+                read = _copy_arcs(scores[b], n, direction, max_arc_length, own)
+            status[b] = NOT_FINITE
+            if read == FEASIBLE:
+                status[b] = best_arborescence(own, n, single_root, heads[b], integers, floats)
+            if status[b] != NOT_FINITE:
+                break
 
 
 @njit(cache=True, nogil=True, fastmath=False)
