@@ -357,6 +357,21 @@ def _product_of_inverse(w, inverse, n, along, squares, rows, out):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
+    """The scores of one sentence to ``matrix``, and their weights as :func:`_weights` has them.
+    RETURNS: the status, and Σ top of the tokens."""
+    status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
+    if status != FEASIBLE:
+        return status, 0.0
+    if not _weights(matrix, n, weights, top):
+        return INFEASIBLE, 0.0
+    offset = 0.0
+    for m in range(1, n + 1):
+        offset += top[m]
+    return FEASIBLE, offset
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _multiply(a, b, n, result):
     """result = a·b of the first n rows and columns."""
     width = b.shape[1]
@@ -580,15 +595,11 @@ def sum_by_inverse(
         if known == NOTHING:
             own[0] = NOTHING
             matrix = squares_room[: (n + 1) * shape[1]].reshape((n + 1, shape[1]))
-            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+            status[b], offset = _read_weights(
+                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
+            )
             if status[b] != FEASIBLE:
                 continue
-            if not _weights(matrix, n, weights, rows[0]):
-                status[b] = INFEASIBLE
-                continue
-            offset = 0.0
-            for m in range(1, n + 1):
-                offset += rows[0, m]
             value = _invert(weights, n, inverse, columns)
             trusted = not math.isnan(value)
             if trusted:
@@ -653,19 +664,17 @@ def sum_over_trees(
         if known == NOTHING:
             own[0] = NOTHING
             matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
-            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
-            if status[b] != FEASIBLE:
-                continue
+            status[b], offset = _read_weights(
+                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
+            )
             # The token that is eliminated last must be one that can be the root's only child.
             child = 1
-            if single_root:
+            if single_root and status[b] == FEASIBLE:
                 child = _root_child(matrix, n, heads, integers, floats)
-            if child == 0 or not _weights(matrix, n, weights, rows[0]):
-                status[b] = INFEASIBLE
+                if child == 0:
+                    status[b] = INFEASIBLE
+            if status[b] != FEASIBLE:
                 continue
-            offset = 0.0
-            for m in range(1, size):
-                offset += rows[0, m]
             if child != 1:
                 _swap(weights, 1, child, n)
             _copy(weights, w, *shape)
