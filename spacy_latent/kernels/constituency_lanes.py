@@ -14,12 +14,10 @@ from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
     HEADER,
-    KEPT,
     LOG_SMALLEST,
     LOWEST,
     add,
     add_product,
-    aligned,
     begin_group,
     dots_from_before,
     dots_from_before_tangent,
@@ -27,11 +25,13 @@ from spacy_latent.kernels.lanes import (
     every,
     exponential_lanes,
     interleave,
+    keep,
     lanes_shape,
     load,
     longest_beside,
     maximum,
     multiply,
+    open_charts,
     separate_row,
     smaller_above,
     store,
@@ -293,21 +293,11 @@ def sum_side_by_side(
         )
         if longest == 0:
             continue
-        own = spare
-        if kept.shape[1] > 0:
-            own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
+        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
         n = longest + longest % 2
         rows = flat[: LANES * n * n].reshape((LANES, n, n))
-        shape = lanes_shape(longest)
         row, sums = np.zeros((1, n, LANES)), np.empty((2, n, LANES))
-        known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
-        begin = int(own[1]) if known else HEADER + aligned(own[HEADER:])
-        area = shape[0] * shape[1] * LANES
-        charts = own[begin : begin + CHARTS * area].reshape((CHARTS, *shape, LANES))
-        if known:
-            for lane in range(LANES):
-                partitions[lane] = own[2 + lane]
-        else:
+        if not known:
             words = np.zeros(LANES)
             for lane in range(LANES):
                 size, b = sizes[lane], items[lane]
@@ -368,11 +358,9 @@ def sum_side_by_side(
                     elif what == 1:
                         for i in range(size):
                             result[items[lane], i, i] = 1.0
-                own[0], own[1] = KEPT, begin
-                for lane in range(LANES):
-                    own[2 + lane] = partitions[lane]
+                keep(header, partitions)
         if what == 2:
-            change = room[: CHARTS * area].reshape((CHARTS, *shape, LANES))
+            change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 own_rows = rows[lane]
                 own_rows[:] = 0.0

@@ -15,12 +15,10 @@ from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
     HEADER,
-    KEPT,
     LOG_SMALLEST,
     LOWEST,
     add,
     add_product,
-    aligned,
     begin_group,
     divide,
     dots_from_before,
@@ -29,12 +27,14 @@ from spacy_latent.kernels.lanes import (
     every,
     exponential_lanes,
     interleave,
+    keep,
     lanes_shape,
     load,
     log_of_products,
     longest_beside,
     maximum,
     multiply,
+    open_charts,
     separate_row,
     smaller_above,
     store,
@@ -48,7 +48,7 @@ from spacy_latent.kernels.vector import LANES, aligned_empty
 # Charts: weights, inside, gradients of log Z; of arcs [head, modifier].
 WEIGHT, RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(5)
 OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
-CHARTS, TANGENTS = 9, 9
+CHARTS = 9
 
 _three = [[(0, 1)], [(2, 3)], [(4, 5)]]
 _three_tangents = [[(0, 7), (6, 1)], [(2, 9), (8, 3)], [(4, 11), (10, 5)]]
@@ -68,7 +68,7 @@ def lanes_size(n):
 @njit(cache=True, nogil=True, fastmath=False)
 def tangents_size(n):
     rows, columns = lanes_shape(n)
-    return TANGENTS * rows * columns * LANES
+    return CHARTS * rows * columns * LANES
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -550,23 +550,13 @@ def sum_side_by_side(
         )
         if longest == 0:
             continue
-        own = spare
-        if kept.shape[1] > 0:
-            own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
+        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
         last = longest + (longest + 1 - first) % 2
         size = longest + 1
-        shape = lanes_shape(longest)
         rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
         columns = np.empty((2, last + 1, LANES))
         sums = np.empty((6, last + 1, LANES))
-        known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
-        begin = int(own[1]) if known else HEADER + aligned(own[HEADER:])
-        area = shape[0] * shape[1] * LANES
-        charts = own[begin : begin + CHARTS * area].reshape((CHARTS, *shape, LANES))
-        if known:
-            for lane in range(LANES):
-                partitions[lane] = own[2 + lane]
-        else:
+        if not known:
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]
                 if n > 0:
@@ -610,11 +600,9 @@ def sum_side_by_side(
                     for m in range(1, sizes[lane] + 1):
                         if not abs(columns[1, m, lane] - 1.0) < 1e-11:
                             partitions[lane] = 0.0
-                own[0], own[1] = KEPT, begin
-                for lane in range(LANES):
-                    own[2 + lane] = partitions[lane]
+                keep(header, partitions)
         if what == 2:
-            change = room[: TANGENTS * area].reshape((TANGENTS, *shape, LANES))
+            change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]
                 rows[lane] = 0.0

@@ -455,6 +455,37 @@ def begin_group(items, lengths, what, sizes, partitions, log_partition, result, 
     return longest_beside(items, lengths)
 
 
+@njit(cache=True, nogil=True, fastmath=False)
+def open_charts(group, longest, count, what, kept, spare, partitions):
+    """Where the charts of a group of sentences are, ``(count, *lanes_shape(longest), LANES)``.
+
+    kept: what is kept of each item, of width 0 where nothing is; then ``spare`` has the charts.
+    partitions: the sums over structures are written here where they were kept with the charts.
+    RETURNS: the charts, the header before them for :func:`keep`, and whether they were kept.
+    """
+    own = spare
+    if kept.shape[1] > 0:
+        own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
+    known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
+    begin = int(own[1]) if known else HEADER + aligned(own[HEADER:])
+    own[1] = begin
+    if known:
+        for lane in range(LANES):
+            partitions[lane] = own[2 + lane]
+    rows, columns = lanes_shape(longest)
+    area = count * rows * columns * LANES
+    charts = own[begin : begin + area].reshape((count, rows, columns, LANES))
+    return charts, own[:HEADER], known
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def keep(header, partitions):
+    """Note that the charts are filled, for the derivatives."""
+    header[0] = KEPT
+    for lane in range(LANES):
+        header[2 + lane] = partitions[lane]
+
+
 def group_size(shape: torch.Size) -> int:
     """``Family.group`` of kernels.operators."""
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
