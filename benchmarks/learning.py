@@ -40,11 +40,13 @@ Figures = dict[str, str]
 @dataclass(frozen=True)
 class Entry:
     """One row. config: in configs/, without its ending. what: a note for it. listops: the folder of
-    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``."""
+    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: which
+    of those that training keeps; the last where there are no others to choose a better one by."""
 
     config: str
     what: str = ""
     listops: str | None = None
+    model: str = "model-best"
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,9 @@ GROUPS = {
         ("pairs-alignment-data",),
         {**ACCURACY, "alignment F1": "latent_align_f"},
         (
-            Entry("pairs_alignment_one_to_one"),
-            Entry("pairs_alignment_monotone"),
-            Entry("pairs_alignment_attention"),
+            Entry("pairs_alignment_one_to_one", model="model-last"),
+            Entry("pairs_alignment_monotone", model="model-last"),
+            Entry("pairs_alignment_attention", model="model-last"),
         ),
     ),
 }
@@ -181,11 +183,11 @@ def train(entry: Entry, seed: int, runs: Path) -> dict[str, Any]:
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    best = output / "model-best"
-    scores = json.loads((best / "meta.json").read_text(encoding="utf8"))["performance"]
+    model = output / entry.model
+    scores = json.loads((model / "meta.json").read_text(encoding="utf8"))["performance"]
     if entry.listops is not None:
         metrics = output / "metrics.json"
-        report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(best)]
+        report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(model)]
         report += [f"{entry.listops}/test.tsv", "--metrics", str(metrics)]
         subprocess.run(report, cwd=ROOT, env=environment, check=True, capture_output=True)
         scores = of_listops(json.loads(metrics.read_text(encoding="utf8")))

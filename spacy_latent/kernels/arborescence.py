@@ -74,9 +74,9 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     RETURNS: as :func:`best_arborescence`.
     """
     size, width = n + 1, _row_width(n)
-    # incoming[m, h]: score of the best arc from token h, or the root, into the node of row m, up to
-    # a number that is the same for all h, and modifiers[m, h] the token in that node that the arc
-    # enters. A contracted cycle lives in the row of one of its members.
+    # incoming[m, h]: reduced score of the best arc from token h, or the root, into the node of row
+    # m, and modifiers[m, h] the token in that node that the arc enters. A contracted cycle lives in
+    # the row of one of its members; its own tokens become −inf once the row is searched.
     incoming = float_workspace[: size * width].reshape(size, width)
     modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
     used = 2 * size * width
@@ -150,22 +150,26 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
                 continue
             # The path has closed a cycle from ``below`` to its end: contract it into that row.
             into, labels = incoming[below], modifiers[below]
+            # What an arc gains over the one that it would replace, of each member for itself: as
+            # exact as can be however large the scores of others are.
+            cost = -paid[below]
             if not written[below]:
                 into[:] = -np.inf
-                merge_column(scores, below, 0.0, below, size, into, labels)
-                written[below] = 1
+                merge_column(scores, below, 0.0, cost, below, size, into, labels)
+                written[below], cost = 1, 0.0
             parent[identity[below]] = count
             identity[below] = count
             first = position[below]
             for i in range(first + 1, depth + 1):
                 member = path[i]
-                # What an arc into the member gains over the one that it would replace, and then the
-                # numbers of this row, which stay as they are.
-                shift = paid[below] - paid[member]
                 if written[member]:
-                    _merge((into, incoming[member], labels, modifiers[member]), (shift,), 0, size)
+                    for h in range(width):
+                        into[h] += cost
+                    rows = (into, incoming[member], labels, modifiers[member])
+                    _merge(rows, (-paid[member],), 0, size)
                 else:
-                    merge_column(scores, member, shift, member, size, into, labels)
+                    merge_column(scores, member, cost, -paid[member], member, size, into, labels)
+                cost = 0.0
                 parent[identity[member]] = count
                 following[last[below]] = member
                 last[below] = last[member]
@@ -193,7 +197,8 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _copy_arcs(scores, n, direction, max_arc_length, result):
-    """As kernels.status.read_arc_scores, in the precision of the scores."""
+    """As kernels.status.read_arc_scores, in the precision of the scores: in float64, all that
+    follows would be compiled twice."""
     wrong = False
     for head in range(n + 1):
         for modifier in range(n + 1):
@@ -216,7 +221,6 @@ def best_arborescences(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    # Not float64: all that follows would be compiled for both.
     matrix = np.empty((longest + 1) ** 2, dtype=scores.dtype)
     plain = direction == 0 and max_arc_length < 0
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)

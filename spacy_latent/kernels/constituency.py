@@ -21,7 +21,7 @@ from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, is_finite
 from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
@@ -383,6 +383,9 @@ def sum_over_constituency_trees(
                     inner, outer = charts[INSIDE, i, j], charts[OUTSIDE, i, j]
                     value = dcharts[OUTSIDE, i, j] * inner + outer * dcharts[INSIDE, i, j]
                     result[b, i, j] = value / total - inner * outer / total * relative
+            # A sum over spans may be so small that its relative change is above all numbers.
+            if not is_finite(result[b], n):
+                status[b] = UNSOLVED
 
 
 @njit(cache=True, nogil=True, fastmath=False)

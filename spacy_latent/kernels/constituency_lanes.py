@@ -22,6 +22,7 @@ from spacy_latent.kernels.lanes import (
     dots_from_before,
     dots_from_before_tangent,
     dots_of_rows,
+    drop_lost,
     every,
     exponential_lanes,
     interleave,
@@ -266,11 +267,10 @@ def _outside_tangent(charts, change, n, sums):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _write(row, i, n, sizes, items, result):
-    starts = np.full(LANES, -1)
+def _write(row, i, n, sizes, items, result, starts):
     for lane in range(LANES):
-        if sizes[lane] > 0:
-            starts[lane] = (items[lane] * result.shape[1] + i) * result.shape[2]
+        first = (items[lane] * result.shape[1] + i) * result.shape[2]
+        starts[lane] = first if sizes[lane] > 0 else -1
     separate_row(row, i + 1, n, result.reshape(-1), starts)
 
 
@@ -286,6 +286,7 @@ def sum_side_by_side(
     flat = np.empty(LANES * (beside + 2) ** 2)
     room = aligned_empty(charts_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
+    starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
@@ -348,7 +349,7 @@ def sum_side_by_side(
                         found = add(found, value)
                         store(row, 0, j, value)
                     if what == 1:
-                        _write(row[0], i, longest, sizes, items, result)
+                        _write(row[0], i, longest, sizes, items, result, starts)
                 # Less where something under- or overflowed on the way out.
                 store(row, 0, 0, found)
                 for lane in range(LANES):
@@ -381,12 +382,16 @@ def sum_side_by_side(
                     relative = change[INSIDE, 0, sizes[lane] - 1, lane] / partitions[lane]
                     change[OUTSIDE, 0, sizes[lane] - 1, lane] = -relative / partitions[lane]
             _outside_tangent(charts, change, n, sums)
+            lost = every(0.0)
             for i in range(longest):
                 for j in range(i + 1, longest):
                     value = multiply(load(change[OUTSIDE], i, j), load(charts[INSIDE], i, j))
                     other = load(charts[OUTSIDE], i, j)
-                    store(row, 0, j, add_product(value, other, load(change[INSIDE], i, j)))
-                _write(row[0], i, longest, sizes, items, result)
+                    value = add_product(value, other, load(change[INSIDE], i, j))
+                    lost = add_product(lost, every(0.0), value)
+                    store(row, 0, j, value)
+                _write(row[0], i, longest, sizes, items, result, starts)
+            drop_lost(lost, row, partitions)
         for lane in range(LANES):
             if partitions[lane] > 0.0:
                 status[items[lane]] = FEASIBLE

@@ -37,7 +37,13 @@ from spacy_latent.kernels.lanes import (
     longest_beside,
 )
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    UNSOLVED,
+    is_finite,
+    read_arc_scores,
+)
 from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
@@ -692,6 +698,9 @@ def sum_over_projective_trees(
                 *(w, dw, n, first, charts, change, partition, d_partition),
                 *(outer, d_outer, result[b]),
             )
+            # A sum over spans may be so small that its relative change is above all numbers.
+            if not is_finite(result[b], n + 1):
+                status[b] = UNSOLVED
 
 
 @njit(cache=True, nogil=True, fastmath=False)

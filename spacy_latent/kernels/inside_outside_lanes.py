@@ -24,6 +24,7 @@ from spacy_latent.kernels.lanes import (
     dots_from_before,
     dots_from_before_tangent,
     dots_of_rows,
+    drop_lost,
     every,
     exponential_lanes,
     interleave,
@@ -478,16 +479,14 @@ def _seed_tangent(charts, change, first, sizes, partitions):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _write(row, h, size, items, result):
-    starts = np.full(LANES, -1)
+def _write(row, h, size, items, result, starts):
     for lane in range(LANES):
-        if items[lane] >= 0:
-            starts[lane] = (items[lane] * result.shape[1] + h) * result.shape[2]
+        starts[lane] = (items[lane] * result.shape[1] + h) * result.shape[2]
     separate_row(row, 1, size, result.reshape(-1), starts)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _marginals(charts, size, columns, items, result, write):
+def _marginals(charts, size, columns, items, result, starts, write):
     """Add the marginals up to columns[1], and write them to ``result`` if asked to."""
     row, total = columns[0:1], columns[1:2]
     total[:] = 0.0
@@ -500,7 +499,7 @@ def _marginals(charts, size, columns, items, result, write):
             store(row, 0, m, value)
             store(total, 0, m, add(load(total, 0, m), value))
         if write:
-            _write(columns[0], h, size, items, result)
+            _write(columns[0], h, size, items, result, starts)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -543,6 +542,7 @@ def sum_side_by_side(
     flat = np.empty(LANES * (beside + 2) ** 2)
     room = aligned_empty(tangents_size(beside) if what == 2 else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
+    starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
@@ -595,7 +595,7 @@ def sum_side_by_side(
             if what > 0:
                 _seed(charts, first, sizes, partitions)
                 _outside(charts, last, first, sums)
-                _marginals(charts, size, columns, items, result, what == 1)
+                _marginals(charts, size, columns, items, result, starts, what == 1)
                 for lane in range(LANES):
                     for m in range(1, sizes[lane] + 1):
                         if not abs(columns[1, m, lane] - 1.0) < 1e-11:
@@ -618,9 +618,13 @@ def sum_side_by_side(
             _inside_tangent(charts, change, last, first)
             _seed_tangent(charts, change, first, sizes, partitions)
             _outside_tangent(charts, change, last, first, sums)
+            lost = every(0.0)
             for h in range(size):
                 store(change[OF_ARC], h, h, every(0.0))
-                _write(change[OF_ARC, h], h, size, items, result)
+                for m in range(1, size):
+                    lost = add_product(lost, every(0.0), load(change[OF_ARC], h, m))
+                _write(change[OF_ARC, h], h, size, items, result, starts)
+            drop_lost(lost, columns, partitions)
         for lane in range(LANES):
             if partitions[lane] > 0.0:
                 status[items[lane]] = FEASIBLE

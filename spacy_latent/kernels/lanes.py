@@ -479,6 +479,17 @@ def open_charts(group, longest, count, what, kept, spare, partitions):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def drop_lost(lost, row, partitions):
+    """Give up what was found for the lanes where ``lost``, a sum of zero times each number, is not
+    zero. A sum over spans may be so small that its relative change is above all numbers. row:
+    workspace."""
+    store(row, 0, 0, lost)
+    for lane in range(LANES):
+        if not row[0, 0, lane] == 0.0:
+            partitions[lane] = 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def keep(header, partitions):
     """Note that the charts are filled, for the derivatives."""
     header[0] = KEPT

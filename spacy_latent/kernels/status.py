@@ -30,6 +30,16 @@ def is_arc(head, modifier, direction, max_arc_length):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def is_finite(matrix, size):
+    """Whether the first ``size`` rows and columns are."""
+    total = 0.0
+    for i in range(size):
+        for j in range(size):
+            total += 0.0 * matrix[i, j]
+    return total == 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def read_arc_scores(scores, n, direction, max_arc_length, result):
     """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
     −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""

@@ -243,31 +243,33 @@ def merge_column(
     typingctx: Any,
     matrix: Any,
     column: Any,
+    cost: Any,
     shift: Any,
     label: Any,
     size: Any,
     row: Any,
     labels: Any,
 ) -> Any:
-    """Where matrix[i, column] + shift > row[i], for i < size, that takes its place, and ``label``
-    that of labels[i]. All contiguous; the matrix of float32 or float64, else float64.
+    """Add ``cost`` to row[i]; and where matrix[i, column] + shift is larger, that takes its place,
+    and ``label`` that of labels[i], for i < size. All contiguous; the matrix of float32 or float64,
+    else float64.
 
-    Whole vectors of ``row`` and ``labels`` are worked on; what is past ``size`` stays as it is.
+    Whole vectors of ``row`` and ``labels`` are worked on; past ``size`` the cost alone is added.
     """
-    number = types.int64
-    signature = types.none(matrix, number, types.float64, types.float64, number, row, labels)
+    number, real = types.int64, types.float64
+    signature = types.none(matrix, number, real, real, real, number, row, labels)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
         source, target, places = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 5, 6)
+            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 6, 7)
         )
-        column, shift, label, size = arguments[1:5]
+        column, cost, shift, label, size = arguments[1:6]
         number, vector = size.type, vector_of(kind)
         stride = builder.extract_value(source.shape, 1)
         first = builder.gep(source.data, [column])
         low = ir.Constant(vector.element, float("-inf"))
-        shift, label = broadcast(builder, shift), broadcast(builder, label)
+        cost, shift, label = (broadcast(builder, value) for value in (cost, shift, label))
 
         def merge(i: Any, within: bool) -> None:
             # Put together in a register: a vector that was just written number by number is slow to
@@ -288,6 +290,7 @@ def merge_column(
                 for array in (target, places)
             ]
             known = [builder.load(place, align=8) for place in rows]
+            known[0] = builder.fadd(known[0], cost)
             better = builder.fcmp_ordered(">", values, known[0])
             for place, new, old in zip(rows, (values, label), known):
                 builder.store(builder.select(better, new, old), place, align=8)

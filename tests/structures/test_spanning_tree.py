@@ -425,3 +425,10 @@ def test_what_is_no_arc_is_not_read(longest: int, single_root: bool, dtype: torc
         torch.testing.assert_close(found, expected)
         best = structure.sparsemap(dirty, lengths).mean
         torch.testing.assert_close(best, structure.sparsemap(clean, lengths).mean)
+
+
+def test_a_large_score_does_not_hide_the_others() -> None:
+    # Of the trees with the arc of 1e17, the best of the rest.
+    scores = [[-3, 3, -3, 0], [-3, -1, 0, -1], [-1, 1e17, -3, -3], [-3, 1, 0, 1]]
+    best = SpanningTree().best_heads(torch.tensor([scores], dtype=torch.float64), torch.tensor([3]))
+    assert best.tolist() == [[-1, 2, 3, 0]]
