@@ -2,10 +2,12 @@
 
     python -m benchmarks inference [--quick]
 
-Scores are standard normal float32, the same for both sides; each side runs once to warm up, and
-their results are compared before anything is timed. The table goes to the terminal and to the
-section of RESULTS.md between this program's markers. A peer that is not installed leaves its cells
-empty, and the header says so.
+Scores are standard normal float32, the same for both sides, whose results are compared before
+anything is timed. Then each side in turn runs for 20 ms and once more, which is timed: warm, and
+without the other side's threads, which libgomp lets spin for some milliseconds. torch and our own
+kernels may use both threads; peers that take one sentence after another use one. The table goes to
+the terminal and to the section of RESULTS.md between this program's markers. A peer that is not
+installed leaves its cells empty, and the header says so.
 """
 
 from __future__ import annotations
@@ -73,9 +75,16 @@ def _packed(scores: Tensor) -> Tensor:
     return packed
 
 
-def arcs_of(result: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Arcs:
+    """Our results: with the root as node 0."""
+
+    arcs: Tensor
+
+
+def arcs_of(result: Any) -> Tensor:
     """As the peer has them."""
-    return result if result.shape[1] in SIZES else _packed(result)
+    return _packed(result.arcs) if isinstance(result, Arcs) else result
 
 
 def marginals(structure: Structure, name: str) -> Callable[[int, Any], tuple[Run, Run | None]]:
@@ -86,10 +95,10 @@ def marginals(structure: Structure, name: str) -> Callable[[int, Any], tuple[Run
         given = scores.clone().requires_grad_()
         their_given = packed.clone().requires_grad_()
 
-        def own() -> Tensor:
+        def own() -> Arcs:
             result = structure.marginals(given, lengths)
             torch.autograd.grad(result, given, upstream)
-            return result.detach()
+            return Arcs(result.detach())
 
         def theirs() -> Tensor:
             result = getattr(peer, name)(their_given, multiroot=True).marginals
@@ -261,10 +270,10 @@ def sparsemap(structure: Structure) -> Callable[[int, Any], tuple[Run, Run | Non
         given = scores.clone().requires_grad_()
         their_given = packed.transpose(1, 2).contiguous().requires_grad_()
 
-        def own() -> Tensor:
+        def own() -> Arcs:
             mean = structure.sparsemap(given, lengths).mean
             torch.autograd.grad(mean, given, upstream)
-            return mean.detach()
+            return Arcs(mean.detach())
 
         def theirs() -> Tensor:
             means = []

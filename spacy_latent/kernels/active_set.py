@@ -110,7 +110,8 @@ def enter(
 ):
     """Let the atom in row ``count`` into the support and move to the optimum of the new support.
 
-    width: rows of ``atoms`` are read up to here: to the end, or as far as any has parts.
+    width: rows of ``atoms`` are read up to here: to the end, or as far as any has parts. Not a part
+        of the array: numba does not see that its rows are contiguous.
     count: atoms of the support, at whose optimum ``weights`` and ``gradient``, s − μ, are.
     size: number of parts of the new atom.
     gap: (s − μ)·(a − μ) of the new atom a, positive.
@@ -228,11 +229,11 @@ def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, re
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def gradient_of_weights(count, inverse, upstream, result):
-    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a)."""
-    row_sums = np.zeros(count)
+def gradient_of_weights(count, inverse, upstream, result, row_sums):
+    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a). row_sums:
+    workspace."""
     for j in range(count):
-        result[j] = 0.0
+        result[j] = row_sums[j] = 0.0
     for i in range(count):
         factor = upstream[i]
         for j in range(count):

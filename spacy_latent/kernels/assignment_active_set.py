@@ -42,7 +42,8 @@ def solve_assignments(
 ):
     """SparseMAP of one-to-one alignments, items ``start`` to ``stop``.
 
-    scores: ``(B, N, M)``, float64.
+    scores: ``(B, N, M)``, float32 or float64. All else is float64: the gap is a difference of sums
+        of parts that may be as large as the scores.
     lengths: ``(B, 2)``.
     unaligned: words may stay alone.
     atoms: ``(B, K, min(N, M))`` int32, room for K − 1 atoms and a candidate; written: the cells of
@@ -196,7 +197,7 @@ def solve_assignments_backward(
     room = 1
     for b in range(start, stop):
         room = max(room, counts[b])
-    upstream, change = np.empty(room), np.empty(room)
+    upstream, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
     for b in range(start, stop):
         count = counts[b]
         for i in range(count):
@@ -206,7 +207,7 @@ def solve_assignments_backward(
                     break
                 upstream[i] += of_means[b, part]
         packed = inverses[offsets[b] : offsets[b] + count * count]
-        gradient_of_weights(count, packed.reshape((count, count)), upstream, change)
+        gradient_of_weights(count, packed.reshape((count, count)), upstream, change, row_sums)
         for i in range(count):
             for part in atoms[b, i]:
                 if part < 0:

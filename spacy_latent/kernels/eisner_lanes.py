@@ -164,16 +164,17 @@ def _trace(charts, lane, n, first, heads, stack):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def set_scores(charts, matrices, sizes, longest):
+def set_scores(charts, matrices, sizes, longest, rows):
     """Write the scores of all sentences.
 
     matrices: ``(LANES, room)`` float64: of each sentence with n tokens the first (n + 1)² numbers,
         [head, modifier]; column 0 and the diagonal are −inf. Room for as many of the longest, and
         LANES more.
     sizes, longest: as in :func:`best_trees_beside`.
+    rows: ``(2, LANES)`` int64, workspace.
     """
     chart, source = charts[SCORE], matrices.reshape(-1)
-    starts, limits = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    starts, limits = rows[0], rows[1]
     # The node after the last may be worked on, see :func:`best_trees_beside`.
     nodes = longest + 2
     for h in range(nodes):

@@ -868,6 +868,7 @@ def best_projective_trees(
     charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
     own = np.empty((LANES, room + 1), np.int32)
     items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    rows = np.empty((2, LANES), np.int64)
     found = np.zeros(LANES, np.bool_)
     for first in range(start, stop, LANES):
         for lane in range(LANES):
@@ -881,7 +882,7 @@ def best_projective_trees(
                 items[lane], sizes[lane] = b, lengths[b]
         longest = longest_beside(items, lengths) if room <= LONGEST else 0
         if longest > 0:
-            set_scores(charts, flat, sizes, longest)
+            set_scores(charts, flat, sizes, longest, rows)
             best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
         for lane in range(LANES):
             b, n = first + lane, sizes[lane]

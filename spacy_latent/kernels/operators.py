@@ -109,6 +109,18 @@ def read(scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return scores.detach().cpu().contiguous().numpy(), lengths.cpu().contiguous().numpy()
 
 
+def read_float64(values: Tensor) -> np.ndarray:
+    """A contiguous array on the CPU. NumPy converts: torch's threads would spin on, on the core
+    that the next kernel needs."""
+    return np.ascontiguousarray(values.detach().cpu().numpy(), dtype=np.float64)
+
+
+def like(array: np.ndarray, values: Tensor) -> Tensor:
+    """A tensor in the precision of ``values`` and where they are. NumPy converts, as above."""
+    dtype = torch.empty(0, dtype=values.dtype).numpy().dtype
+    return torch.from_numpy(array.astype(dtype, copy=False)).to(values.device)
+
+
 def check(name: str, status: np.ndarray) -> None:
     """Raise the error that names the items of which a kernel reports one."""
     if not status.any():

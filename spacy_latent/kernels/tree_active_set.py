@@ -24,7 +24,7 @@ from spacy_latent.kernels.eisner_lanes import (
     set_scores,
 )
 from spacy_latent.kernels.lanes import LONGEST
-from spacy_latent.kernels.status import FEASIBLE
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty, count_equal
 
 arborescence_integers = arborescence.integer_workspace_size
@@ -38,21 +38,21 @@ BESIDE = 3
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def read_scores(scores, n, flat):
-    """Copy those of a sentence, without padding. numba's own assignment takes long to compile."""
+def _pack(padded, n, flat):
+    """Copy the numbers of a sentence, one row after the other. numba's own assignment takes long to
+    compile."""
     size = n + 1
     for h in range(size):
         for m in range(size):
-            flat[h * size + m] = scores[h, m]
+            flat[h * size + m] = padded[h, m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def write_scores(flat, n, scores):
-    """The other way round."""
+def _unpack(flat, n, padded):
     size = n + 1
     for h in range(size):
         for m in range(size):
-            scores[h, m] = flat[h * size + m]
+            padded[h, m] = flat[h * size + m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -104,6 +104,8 @@ def solve_trees(
     scores,
     lengths,
     projective,
+    direction,
+    max_arc_length,
     single_root,
     max_iter,
     tolerance,
@@ -114,17 +116,20 @@ def solve_trees(
     means,
     counts,
     gaps,
+    status,
 ):
     """SparseMAP of dependency trees, items ``start`` to ``stop``, the MAP oracle called in place.
 
-    scores: ``(B, N, N)`` float64, ``[head, modifier]``, −inf for what is no arc.
-    projective, single_root: which trees.
+    scores: ``(B, N, N)`` float32 or float64, ``[head, modifier]``. All else is float64: the gap is
+        a difference of sums of parts that may be as large as the scores.
+    projective, direction, max_arc_length, single_root: which trees; see kernels.status.is_arc.
     atoms: ``(B, K, N − 1)`` int32, room for K − 1 atoms and a candidate; written: the
         arcs of the support, head · (n + 1) + modifier, in the order of the modifiers.
     weights, means: ``(B, K)`` and ``(B, N, N)``, float64; written. ``means`` must come as zeros.
     inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b is
         the count² numbers from ``offsets[b]``. Packed, so that the unused rest is never touched.
-    counts, gaps: ``(B,)``; size of the support, 0 where there is no tree; duality gap.
+    counts, gaps: ``(B,)``; size of the support; duality gap.
+    status: ``(B,)`` int8; written where an item is not feasible or not finite.
 
     Up to LANES sentences are open at a time, so that their best projective trees can be found side
     by side; a sentence that is done makes place for the next.
@@ -148,17 +153,22 @@ def solve_trees(
     all_row_sums = np.empty((places, room))
     workspace = np.empty((3, wide))
     original = np.empty((longest + 1) * (longest + 1))
+    rows = np.empty((2, LANES), np.int64)
     items, sizes = np.full(places, -1), np.full(places, -1)
     calls, found = np.zeros(places, dtype=np.int64), np.zeros(places, dtype=np.bool_)
     coming = start
     while True:
         open_items, widest = 0, 0
         for place in range(places):
-            if items[place] < 0 and coming < stop:
+            while items[place] < 0 and coming < stop:
                 n = lengths[coming]
-                items[place], sizes[place], calls[place] = coming, n, 0
                 counts[coming], gaps[coming] = 0, np.inf
-                read_scores(scores[coming], n, matrices[place])
+                square = matrices[place, : (n + 1) * (n + 1)].reshape((n + 1, n + 1))
+                status[coming] = read_arc_scores(
+                    scores[coming], n, direction, max_arc_length, square
+                )
+                if status[coming] == FEASIBLE:
+                    items[place], sizes[place], calls[place] = coming, n, 0
                 coming += 1
             if items[place] >= 0:
                 open_items += 1
@@ -167,7 +177,7 @@ def solve_trees(
             break
         together = beside and open_items >= BESIDE and widest > 0
         if together:
-            set_scores(charts, matrices, sizes, widest)
+            set_scores(charts, matrices, sizes, widest, rows)
             best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, found)
         for place in range(places):
             b, n = items[place], sizes[place]
@@ -181,10 +191,10 @@ def solve_trees(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
                 else:
-                    status = best_arborescence(
+                    search = best_arborescence(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
-                    found[place] = status == FEASIBLE
+                    found[place] = search == FEASIBLE
             own_atoms, own_weights = atoms[b], weights[b]
             inverse, row_sums = supports[place], all_row_sums[place]
             count, after = counts[b], 0
@@ -209,8 +219,10 @@ def solve_trees(
                 continue
             items[place] = sizes[place] = -1
             if count == 0:
+                status[b] = INFEASIBLE
                 continue
-            read_scores(scores[b], n, original)
+            square = original[: (n + 1) * (n + 1)].reshape((n + 1, n + 1))
+            read_arc_scores(scores[b], n, direction, max_arc_length, square)
             polish(
                 own_atoms,
                 n,
@@ -230,7 +242,10 @@ def solve_trees(
                     inverses[used] = inverse[i, j]
                     used += 1
                 add_at_parts(own_atoms[i, :n], own_weights[i], original)
-            write_scores(original, n, means[b])
+            _unpack(original, n, means[b])
+            if not np.isfinite(own_weights[0]):
+                # Their sums are not.
+                status[b] = NOT_FINITE
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -245,11 +260,11 @@ def solve_trees_backward(
     room, longest = 1, 0
     for b in range(start, stop):
         room, longest = max(room, counts[b]), max(longest, lengths[b])
-    upstream, change = np.empty(room), np.empty(room)
+    upstream, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
     flat = np.empty((longest + 1) * (longest + 1))
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
-        read_scores(of_means[b], n, flat)
+        _pack(of_means[b], n, flat)
         for i in range(count):
             total = of_weights[b, i]
             for m in range(n):
@@ -257,8 +272,8 @@ def solve_trees_backward(
             upstream[i] = total
         packed = inverses[offsets[b] : offsets[b] + count * count]
         inverse = packed.reshape((count, count))
-        gradient_of_weights(count, inverse, upstream, change)
+        gradient_of_weights(count, inverse, upstream, change, row_sums)
         flat[: (n + 1) * (n + 1)] = 0.0
         for i in range(count):
             add_at_parts(atoms[b, i, :n], change[i], flat)
-        write_scores(flat, n, result[b])
+        _unpack(flat, n, result[b])

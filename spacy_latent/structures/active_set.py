@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
-from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.structures.base import SparseSolution, Structure
 
 
@@ -48,7 +47,7 @@ class _Support:
     """The support of one item: rows of part numbers, their weights, the inverse of G + 11ᵀ."""
 
     def __init__(self, scores: np.ndarray, parts: np.ndarray) -> None:
-        room = 8
+        room = kernel.row_room(1)
         self.scores = scores
         self.count = 1
         self.gap = np.inf
@@ -136,7 +135,6 @@ class _Support:
 
 class _ActiveSet(torch.autograd.Function):
     @staticmethod
-    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -189,15 +187,14 @@ class _ActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         upstream = mean_gradient.detach().double().flatten(1).cpu().numpy()
         of_weights = weights_gradient.detach().double().cpu().numpy()
         result = np.zeros_like(upstream)
         for b, support in enumerate(ctx.state):
             total = of_weights[: support.count, b] + support.along_atoms(upstream[b])
-            change = np.empty(support.count)
-            kernel.gradient_of_weights(support.count, support.inverse, total, change)
+            change, row_sums = np.empty((2, support.count))
+            kernel.gradient_of_weights(support.count, support.inverse, total, change, row_sums)
             kernel.scatter(support.atoms, support.count, change, result[b])
         gradient = torch.from_numpy(result).view(ctx.shape).to(mean_gradient)
         return gradient, None, None, None, None, None

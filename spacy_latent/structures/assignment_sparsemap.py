@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels.assignment_active_set import (
     solve_assignments,
     solve_assignments_backward,
 )
-from spacy_latent.kernels.pool import one_torch_thread, spread
-from spacy_latent.kernels.status import NOT_FINITE
+from spacy_latent.kernels.operators import check, like, read, read_float64
+from spacy_latent.kernels.pool import spread
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
 
@@ -44,7 +43,6 @@ def solve_one_to_one(
 
 class _AssignmentActiveSet(torch.autograd.Function):
     @staticmethod
-    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -56,9 +54,7 @@ class _AssignmentActiveSet(torch.autograd.Function):
         state: dict[str, np.ndarray],
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, rows, columns = scores.shape
-        # float64: the gap is a difference of sums of parts that may be as large as the scores.
-        cells = scores.detach().to("cpu", torch.float64).contiguous().numpy()
-        sizes = lengths.cpu().contiguous().numpy()
+        cells, sizes = read(scores, lengths)
         # A support is affinely independent, and the polytope has at most as many dimensions.
         room = min(max_iter, rows * columns + 1) + 2
         atoms = np.empty((batch, room, min(rows, columns)), dtype=np.int32)
@@ -73,11 +69,7 @@ class _AssignmentActiveSet(torch.autograd.Function):
         outputs = (atoms, all_weights, inverses, offsets, means, counts, gaps, status)
         options = (unaligned, max_iter, tolerance)
         spread(solve_assignments, costs, (cells, sizes, *options, *outputs))
-        if (status == NOT_FINITE).any():
-            items = np.flatnonzero(status == NOT_FINITE).tolist()
-            raise InvalidScores(not_finite_message(structure.name, items))
-        if status.any():
-            structure.raise_infeasible(np.flatnonzero(status).tolist())
+        check(structure.name, status)
         largest = int(counts.max(initial=1))
         kept = all_weights[:, :largest].copy()
         kept[np.arange(largest) >= counts[:, None]] = 0.0
@@ -88,8 +80,8 @@ class _AssignmentActiveSet(torch.autograd.Function):
         ctx.costs = costs / 10
         ordered = np.take_along_axis(kept, order, 1).T
         results = (
-            torch.from_numpy(means).to(scores),
-            torch.from_numpy(ordered.copy()).to(scores),
+            like(means, scores),
+            like(ordered.copy(), scores),
             torch.from_numpy(gaps).to(scores.device),
         )
         ctx.mark_non_differentiable(results[2])
@@ -97,18 +89,16 @@ class _AssignmentActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         state = ctx.state
-        upstream = mean_gradient.detach().to("cpu", torch.float64).flatten(1)
-        of_means = upstream.contiguous().numpy()
-        ordered = weights_gradient.detach().to("cpu", torch.float64).numpy().T
+        of_means = read_float64(mean_gradient).reshape(len(mean_gradient), -1)
+        ordered = read_float64(weights_gradient).T
         of_weights = np.empty(ordered.shape)
         np.put_along_axis(of_weights, state["order"], ordered, 1)
         result = np.zeros(of_means.shape)
         support = (state["atoms"], state["counts"], ctx.inverses, ctx.offsets)
         spread(solve_assignments_backward, ctx.costs, (*support, of_means, of_weights, result))
-        gradient = torch.from_numpy(result).view(mean_gradient.shape).to(mean_gradient)
+        gradient = like(result.reshape(mean_gradient.shape), mean_gradient)
         return gradient, None, None, None, None, None, None
 
 

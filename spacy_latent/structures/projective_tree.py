@@ -26,5 +26,5 @@ class ProjectiveTree(DependencyTree):
         from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
         prepared, lengths = self.prepare(scores, lengths)
-        options = max_iter, tolerance, True, self.single_root
+        options = max_iter, tolerance, True
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)

@@ -25,5 +25,5 @@ class SpanningTree(DependencyTree):
         from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
         prepared, lengths = self.prepare(scores, lengths)
-        options = max_iter, tolerance, False, self.single_root
+        options = max_iter, tolerance, False
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)

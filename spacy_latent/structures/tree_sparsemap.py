@@ -11,58 +11,49 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores, not_finite_message
-from spacy_latent.kernels.pool import one_torch_thread, spread
+from spacy_latent.kernels.operators import check, like, read, read_float64
+from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.tree_active_set import solve_trees, solve_trees_backward
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.dependency import DependencyTree
 
 # Measured nanoseconds of an item of n tokens over n², or over n³ where trees are projective.
 COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0
 
 
 def solve_dependency_trees(
-    structure: Structure,
+    structure: DependencyTree,
     scores: Tensor,
     lengths: Tensor,
     max_iter: int,
     tolerance: float,
     projective: bool,
-    single_root: bool,
 ) -> SparseSolution:
     """As :func:`spacy_latent.structures.active_set.solve_with_oracle`, for arcs
     ``(B, n+1, n+1)``."""
     check_options(structure, max_iter, tolerance)
     state: dict[str, np.ndarray] = {}
     mean, weights, gap = _TreeActiveSet.apply(
-        scores, structure, lengths, max_iter, tolerance, projective, single_root, state
+        scores, structure, lengths, max_iter, tolerance, projective, state
     )
     return SparseSolution(mean, weights, gap, _expander(state, scores, weights.shape[0]))
 
 
 class _TreeActiveSet(torch.autograd.Function):
     @staticmethod
-    @one_torch_thread()
     def forward(
         ctx: Any,
         scores: Tensor,
-        structure: Structure,
+        structure: DependencyTree,
         lengths: Tensor,
         max_iter: int,
         tolerance: float,
         projective: bool,
-        single_root: bool,
         state: dict[str, np.ndarray],
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, nodes = scores.shape[:2]
-        masked = scores.detach().masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
-        # float64: the gap is a difference of sums of parts that may be as large as the scores.
-        arcs = masked.to("cpu", torch.float64).contiguous().numpy()
-        finite = (arcs < np.inf).all((1, 2))
-        if not finite.all():
-            items = np.flatnonzero(~finite).tolist()
-            raise InvalidScores(not_finite_message(structure.name, items))
-        sizes = lengths.cpu().numpy()
+        arcs, sizes = read(scores, lengths)
         # A support is affinely independent, and the polytope has fewer dimensions than arcs.
         room = min(max_iter, (nodes - 1) ** 2 + 1) + 2
         atoms = np.empty((batch, room, max(nodes - 1, 0)), dtype=np.int32)
@@ -72,6 +63,7 @@ class _TreeActiveSet(torch.autograd.Function):
         means = np.zeros((batch, nodes, nodes))
         counts = np.zeros(batch, dtype=np.int64)
         gaps = np.zeros(batch)
+        status = np.zeros(batch, dtype=np.int8)
         n = sizes.astype(np.float64)
         costs = (COST_PER_CUBE * n**3 if projective else COST_PER_SQUARE * n**2) + 2000.0
         spread(
@@ -81,7 +73,7 @@ class _TreeActiveSet(torch.autograd.Function):
                 arcs,
                 sizes,
                 projective,
-                single_root,
+                *structure._family[1],
                 max_iter,
                 tolerance,
                 atoms,
@@ -91,10 +83,10 @@ class _TreeActiveSet(torch.autograd.Function):
                 means,
                 counts,
                 gaps,
+                status,
             ),
         )
-        if (counts == 0).any():
-            structure.raise_infeasible(np.flatnonzero(counts == 0).tolist())
+        check(structure.name, status)
         largest = int(counts.max(initial=1))
         kept = all_weights[:, :largest].copy()
         kept[np.arange(largest) >= counts[:, None]] = 0.0
@@ -105,8 +97,8 @@ class _TreeActiveSet(torch.autograd.Function):
         ctx.costs = costs / 10
         ordered = np.take_along_axis(kept, order, 1).T
         results = (
-            torch.from_numpy(means).to(scores),
-            torch.from_numpy(ordered.copy()).to(scores),
+            like(means, scores),
+            like(ordered.copy(), scores),
             torch.from_numpy(gaps).to(scores.device),
         )
         ctx.mark_non_differentiable(results[2])
@@ -114,11 +106,10 @@ class _TreeActiveSet(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @one_torch_thread()
     def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
         state = ctx.state
-        of_means = mean_gradient.detach().to("cpu", torch.float64).contiguous().numpy()
-        ordered = weights_gradient.detach().to("cpu", torch.float64).numpy().T
+        of_means = read_float64(mean_gradient)
+        ordered = read_float64(weights_gradient).T
         of_weights = np.empty(ordered.shape)
         np.put_along_axis(of_weights, state["order"], ordered, 1)
         result = np.zeros(of_means.shape)
@@ -136,8 +127,7 @@ class _TreeActiveSet(torch.autograd.Function):
                 result,
             ),
         )
-        gradient = torch.from_numpy(result).to(mean_gradient)
-        return gradient, None, None, None, None, None, None, None
+        return like(result, mean_gradient), None, None, None, None, None, None
 
 
 def _expander(state: dict[str, np.ndarray], scores: Tensor, largest: int) -> Callable[[], Tensor]:

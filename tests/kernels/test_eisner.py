@@ -84,7 +84,8 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
             items.append(scores)
             if n >= 0:
                 matrices[lane, : scores.size] = scores.ravel()
-        set_scores(charts, matrices, np.array(lengths), max(lengths))
+        rows = np.empty((2, LANES), dtype=np.int64)
+        set_scores(charts, matrices, np.array(lengths), max(lengths), rows)
         stack = np.full(6 * (longest + 2), 10**6, dtype=np.int32)
         best_trees_beside(np.array(lengths), max(lengths), single_root, charts, heads, stack, found)
         for lane, (n, scores) in enumerate(zip(lengths, items)):

@@ -190,6 +190,8 @@ def test_rows_of_sentences_go_side_by_side(size: int) -> None:
     source = np.random.default_rng(1).normal(size=LANES * (size + 3))
     starts = np.arange(LANES) * (size + 3)
     limits = np.array([size, 0, 1, size // 2, size, size - 1, 0, size])
+    for start, limit in zip(starts, limits):
+        source[start + limit : start + size + 3] = np.nan
     row = np.full((size + 2, LANES), 7.0)
     interleave_row(source, starts, limits, size, row)
     for lane in range(LANES):

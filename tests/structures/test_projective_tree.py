@@ -248,3 +248,18 @@ def test_sparsemap_and_top_k_of_the_structure_itself() -> None:
     mean = structure.sparsemap(scores, lengths, tolerance=1e-9).mean
     gradient = scores - mean
     assert (trees * gradient).sum((-1, -2)).max() <= (mean * gradient).sum() + 1e-8
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_change_of_a_sum_near_the_smallest_number(batch: int) -> None:
+    """A sum over spans of 1e-290 has a relative change that float64 does not hold."""
+    torch.manual_seed(3)
+    for _ in range(109):
+        scores = 300 * torch.randn(256, 13, 13, dtype=torch.float64)
+    along = torch.arange(13).double().sin().expand(13, 13).contiguous()
+    expected = reference(scores[37].numpy(), along.numpy(), True)[2]
+    given = scores[37].repeat(batch, 1, 1).requires_grad_()
+    marginals = ProjectiveTree(single_root=True).marginals(given, torch.full((batch,), 12))
+    (product_,) = torch.autograd.grad(marginals, given, along.expand_as(given))
+    for found in product_:
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-12)
