@@ -68,6 +68,8 @@ def one_torch_thread() -> Iterator[None]:
 
     torch's threads spin while they wait for each other, so where another process keeps a core busy
     each small operation takes milliseconds instead of a fraction of one. Those of this pool sleep.
+    A Python thread that first uses torch in this time keeps to one thread: new ones start with
+    torch's number.
     """
     threads = torch.get_num_threads()
     if threads == 1:
