@@ -55,7 +55,7 @@ def decompose(mean: Tensor) -> SparseSolution:
     choice changes only where u passes the end of a stretch: the weights are the distances between
     these. They are differentiable, and linear in the mean.
     """
-    batch, size = mean.shape
+    batch = len(mean)
     # The ends in float64: each is a sum of up to N numbers.
     ends = mean.double().cumsum(1)
     # Where a sum should be whole, rounding must not open a sliver at either side of it.
@@ -67,19 +67,19 @@ def decompose(mean: Tensor) -> SparseSolution:
     knots, _ = knots.sort(1)
     weights = knots[:, 1:] - knots[:, :-1]
     with torch.no_grad():
-        offsets = (knots[:, 1:] + knots[:, :-1]) / 2
+        weights_now = weights.detach()
+        order = weights_now.argsort(dim=1, descending=True, stable=True)
+        # Most of the knots of a sparse mean are the same.
+        count = max(int((weights_now > 1e-12).sum(1).max()), 1) if weights.numel() else 1
+        order = order[:, :count]
+        offsets = ((knots[:, 1:] + knots[:, :-1]) / 2).gather(1, order)
         begins = torch.cat([ends.new_zeros(batch, 1), ends[:, :-1]], 1)
         # Numbers of the form u + whole, below a point: how many a stretch holds.
         below = (ends[:, None] - offsets[:, :, None]).ceil()
         above = (begins[:, None] - offsets[:, :, None]).ceil()
-        atoms = (below - above).clamp(0, 1)
-        weights_now = weights.detach()
-        order = weights_now.argsort(dim=1, descending=True, stable=True)
-        count = max(int((weights_now > 1e-12).sum(1).max()), 1) if weights.numel() else 1
-        order = order[:, :count]
+        atoms = (below - above).clamp(0, 1).to(mean.dtype)
     picked = weights.gather(1, order)
     picked = torch.where(picked.detach() > 1e-12, picked, torch.zeros_like(picked))
-    chosen = atoms.gather(1, order[:, :, None].expand(-1, -1, size)).to(mean.dtype)
-    chosen = torch.where(picked.detach()[:, :, None] > 0, chosen, 0.0).transpose(0, 1)
+    chosen = torch.where(picked.detach()[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
     gap = torch.zeros(batch, dtype=torch.float64, device=mean.device)
     return SparseSolution(mean, picked.t().to(mean.dtype), gap, lambda: chosen)
