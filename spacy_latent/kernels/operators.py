@@ -232,12 +232,7 @@ def _total_on_cpu(
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
-    # NumPy converts: torch's threads would spin on, on the core that the next call needs.
-    result, log_partition = (
-        item.astype(array.dtype, copy=False) for item in (result, log_partition)
-    )
-    first, second = torch.from_numpy(result), torch.from_numpy(log_partition)
-    return Found(first.to(scores.device), second.to(scores.device), status)
+    return Found(like(result, scores), like(log_partition, scores), status)
 
 
 @library.custom_op("spacy_latent::log_partition", mutates_args=())
