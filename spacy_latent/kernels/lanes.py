@@ -7,8 +7,7 @@ is in a cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from spacy_latent.kernels.vector import (
     LANES,
     VECTOR,
     broadcast,
+    in_blocks,
     larger,
     transposed,
     vector_of,
@@ -290,19 +290,6 @@ def aligned(room):
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
 
 
-def _in_blocks(builder: Any, begin: Any, end: Any) -> Any:
-    """The first places of blocks of LANES, of which the last may meet the one before."""
-    number = end.type
-    last = builder.sub(end, number(LANES))
-
-    @contextmanager
-    def blocks() -> Iterator[Any]:
-        with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (j, _):
-            yield builder.select(builder.icmp_signed("<", j, last), j, last)
-
-    return blocks()
-
-
 @intrinsic
 def _interleave_blocks(
     typingctx: Any, source: Any, starts: Any, limits: Any, size: Any, row: Any
@@ -323,7 +310,7 @@ def _interleave_blocks(
             [builder.load(builder.gep(data, [size.type(lane)])) for lane in range(LANES)]
             for data in (begins, ends)
         )
-        with _in_blocks(builder, size.type(0), size) as j:
+        with in_blocks(builder, size.type(0), size) as j:
             found = []
             for first, limit in zip(firsts, limits):
                 at = builder.gep(numbers, [builder.add(first, j)])
@@ -381,7 +368,7 @@ def _separate_blocks(
         begin, size = arguments[1:3]
         number, vector = size.type, vector_of(signature.args[3])
         firsts = [builder.load(builder.gep(begins, [number(lane)])) for lane in range(LANES)]
-        with _in_blocks(builder, begin, size) as j:
+        with in_blocks(builder, begin, size) as j:
             values = [
                 builder.load(_vector_at(builder, cells, builder.add(j, number(k))), align=8)
                 for k in range(LANES)

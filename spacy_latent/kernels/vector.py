@@ -4,7 +4,8 @@ rests of up to 31 numbers to scalar code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -187,9 +188,7 @@ def _maxima_in_vectors(
         flags = ir.VectorType(ir.IntType(32), LANES)
         wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
         top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, wide)
-        last = builder.sub(size, number(LANES))
-        with cgutils.for_range_slice(builder, number(0), size, number(LANES), number) as (j, _):
-            j = builder.select(builder.icmp_signed("<", j, last), j, last)
+        with in_blocks(builder, number(0), size) as j:
             columns = builder.add(broadcast(builder, j), lanes)
             builder.store(low, top)
             builder.store(broadcast(builder, begin), row)
@@ -370,10 +369,7 @@ def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
         flags = ir.VectorType(ir.IntType(32), LANES)
         high = ir.Constant(VECTOR, [float("inf")] * LANES)
         wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
-        step, last = size.type(LANES), builder.sub(size, size.type(LANES))
-        with cgutils.for_range_slice(builder, size.type(0), size, step, size.type) as (start, _):
-            early = builder.icmp_signed("<", start, last)
-            index = builder.select(early, start, last)
+        with in_blocks(builder, size.type(0), size) as index:
             place = builder.bitcast(builder.gep(source, [index]), vector_of(kind).as_pointer())
             values = builder.fpext(builder.load(place, align=4), VECTOR)
             place = builder.bitcast(builder.gep(target, [index]), VECTOR.as_pointer())
@@ -493,8 +489,8 @@ def product_tile(vectors: int) -> Any:
 
         result[i + r, j + c] = Σ_{k < n} a[i + r, k] · b[k, j + c]
 
-    for r below GROUP and c below ``vectors`` · LANES; contiguous float64 matrices. All
-    of it is kept in registers: 4 · 4 vectors are enough to keep the multipliers busy.
+    for r below GROUP and c below ``vectors`` · LANES; contiguous float64 matrices. All of it is
+    kept in registers: 4 · 4 vectors are enough to keep the multipliers busy.
     """
 
     def build(typingctx: Any, a: Any, b: Any, i: Any, j: Any, n: Any, result: Any) -> Any:
@@ -655,6 +651,16 @@ def broadcast(builder: Any, value: Any) -> Any:
     lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(lane, nothing, mask)
+
+
+@contextmanager
+def in_blocks(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
+    """A loop over the first places of blocks of LANES, of which the last may meet the one
+    before."""
+    number = end.type
+    last = builder.sub(end, number(LANES))
+    with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (start, _):
+        yield builder.select(builder.icmp_signed("<", start, last), start, last)
 
 
 def transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
