@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
-from spacy_latent.layers.tree_levels import most_probable_heads, token_levels, tree_levels
+from spacy_latent.layers.recursive_message_passing import most_probable_heads
 
 
 class ChildSumTreeLstm(Composer):
@@ -38,7 +38,7 @@ class ChildSumTreeLstm(Composer):
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
         arcs = z[:, 1:, 1:].to(vectors.dtype)
-        level, _ = token_levels(z, most_probable_heads(z))
+        level = levels(z)
         gates = self.gates(vectors)
         forget = arcs.transpose(1, 2) @ self.forget(vectors)
         hidden = vectors.new_zeros(*vectors.shape[:2], self.output_width)
@@ -55,27 +55,51 @@ class ChildSumTreeLstm(Composer):
 
     def _over_tokens(self, vectors: Tensor, z: Tensor) -> Tensor:
         batch, longest, _ = vectors.shape
-        tree = tree_levels(z)
-        assert tree is not None, "estimators give this composer trees only"
-        flat = vectors.flatten(0, 1)[tree.order]
-        gates, forget = self.gates(flat).split(tree.sizes), self.forget(flat).split(tree.sizes)
+        heads = most_probable_heads(z)
+        level = levels(z, heads).flatten()
+        # Tokens level by level, the root's first: all children of a level are on the next.
+        order = level.argsort(stable=True)[int((level < 0).sum()) :]
+        sizes = torch.bincount(level[order]).tolist()
+        place = torch.zeros_like(level)
+        place[order] = torch.cat([torch.arange(size, device=z.device) for size in [*sizes, 0]])
+        shift = longest * torch.arange(batch, device=z.device)[:, None] - 1
+        above = (heads[:, 1:] + shift).flatten()[order].clamp_min(0)
+        parents = place[above].split(sizes)
+        flat = vectors.flatten(0, 1)[order]
+        gates, forget = self.gates(flat).split(sizes), self.forget(flat).split(sizes)
         hidden: list[Tensor] = []
         cell = flat.new_zeros(0, self.output_width)
-        for current in range(len(tree.sizes) - 1, -1, -1):
+        for current in range(len(sizes) - 1, -1, -1):
             sums, kept = gates[current], None
             if hidden:
-                below = hidden[-1]
-                sums = sums + self.from_children(tree.children_sum(current, below))
-                forgotten = forget[current][tree.parents[current + 1]]
-                open_gate = torch.sigmoid(forgotten + self.forget_from_child(below))
-                kept = tree.children_sum(current, open_gate * cell)
+                parent, below = parents[current + 1], hidden[-1]
+                summed = below.new_zeros(sizes[current], self.output_width)
+                sums = sums + self.from_children(summed.index_add(0, parent, below))
+                open_gate = torch.sigmoid(forget[current][parent] + self.forget_from_child(below))
+                passed = open_gate * cell
+                kept = passed.new_zeros(summed.shape).index_add(0, parent, passed)
             i, o, u = sums.chunk(3, -1)
             cell = torch.sigmoid(i) * torch.tanh(u)
             if kept is not None:
                 cell = cell + kept
             hidden.append(torch.sigmoid(o) * torch.tanh(cell))
-        nothing = cell.new_zeros(0, self.output_width)
-        return tree.restore([*hidden[::-1], nothing], batch, longest)
+        result = torch.cat([*hidden[::-1], cell.new_zeros(0, self.output_width)])
+        blank = result.new_zeros(batch * longest, self.output_width)
+        return blank.index_copy(0, order, result).view(batch, longest, self.output_width)
+
+
+def levels(z: Tensor, heads: Tensor | None = None) -> Tensor:
+    """Number of tokens above each token, ``(B, n)``; −1 at padding. heads: if they are known."""
+    heads = most_probable_heads(z) if heads is None else heads
+    present = z.detach().sum(1)[:, 1:] > 0.5
+    node = heads
+    level = torch.zeros_like(heads)
+    for _ in range(heads.shape[1]):
+        if not bool((node > 0).any()):
+            break
+        level += (node > 0).to(level.dtype)
+        node = heads.gather(1, node)
+    return torch.where(present, level[:, 1:], -1)
 
 
 def build_child_sum_tree_lstm_v1(output_width: int | None = None) -> ComposerBuilder:

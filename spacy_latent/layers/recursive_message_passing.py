@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
-from spacy_latent.layers.tree_levels import TreeLevels, most_probable_heads, tree_levels
 
 # A soft tree has no depth, and a deep one is mostly undecided: more rounds add only cost.
 MAX_ROUNDS = 32
@@ -24,9 +23,6 @@ class RecursiveMessagePassing(Composer):
     """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
 
     rounds: how often; None for as often as the item's most probable heads have levels, at most 32.
-
-    Hard trees without a gradient (samples, atoms of SparseMAP, prediction) of no more levels than
-    rounds are composed from the leaves up, each token once; that is the same.
     """
 
     def __init__(self, width: int, output_width: int | None, rounds: int | None) -> None:
@@ -42,10 +38,6 @@ class RecursiveMessagePassing(Composer):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        if not z.requires_grad and bool(((z == 0) | (z == 1)).all()):
-            tree = tree_levels(z)
-            if tree is not None and len(tree.sizes) <= (self.rounds or MAX_ROUNDS):
-                return self._bottom_up(vectors, tree)
         arcs = z[:, 1:, 1:].to(vectors.dtype)
         below = self.input(vectors)
         state = below
@@ -58,18 +50,12 @@ class RecursiveMessagePassing(Composer):
             state = new if levels is None else torch.where(levels[:, None, None] > done, new, state)
         return state
 
-    def _bottom_up(self, vectors: Tensor, tree: TreeLevels) -> Tensor:
-        below = self.input(vectors.flatten(0, 1)[tree.order]).split(tree.sizes)
-        states: list[Tensor] = []
-        for level in range(len(tree.sizes) - 1, -1, -1):
-            own = below[level]
-            if states:
-                received = tree.children_sum(level, self.message(states[-1]))
-            else:
-                received = torch.zeros_like(own)
-            states.append(self.norm(self.update(torch.cat([own, received], -1))))
-        nothing = vectors.new_zeros(0, self.output_width)
-        return tree.restore([*states[::-1], nothing], *vectors.shape[:2])
+
+def most_probable_heads(z: Tensor) -> Tensor:
+    """``(B, n+1)`` nodes, the root its own head. They may form cycles where z is soft."""
+    heads = z.detach().argmax(1)
+    heads[:, 0] = 0
+    return heads
 
 
 def depth(z: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ from spacy.util import registry
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.bilstm import build_bilstm_v1
-from spacy_latent.layers.child_sum_tree_lstm import ChildSumTreeLstm
+from spacy_latent.layers.child_sum_tree_lstm import ChildSumTreeLstm, levels
 from spacy_latent.layers.recursive_message_passing import RecursiveMessagePassing, depth
-from spacy_latent.layers.tree_levels import most_probable_heads, token_levels
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 SCORERS = {
@@ -146,8 +145,7 @@ def test_soft_trees_do_not_hear_of_the_rest_of_the_batch(name):
 
 def test_depth_and_levels():
     z = from_heads([3, 1, 0, 3, 4])
-    found, rooted = token_levels(z, most_probable_heads(z))
-    assert found.tolist() == [[1, 2, 0, 1, 2]] and rooted
+    assert levels(z).tolist() == [[1, 2, 0, 1, 2]]
     assert depth(z).tolist() == [3]
     assert depth(from_heads([0, 0])).tolist() == [1]
     cyclic = torch.zeros(1, 3, 3)
