@@ -100,7 +100,7 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
         return total.index_add(0, item, weighted)
@@ -111,7 +111,7 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)[None]
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)
 
