@@ -66,26 +66,29 @@ class Rows:
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def differences(item, place, begin, values, lengths, seen):
+def differences(item, place, begin, values, lengths, inner, seen):
     """seen ``(6·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
-    v_j of each of the K values, of what is between i and j with both; K rows that are left as they
-    are; exp(i − j); 1."""
+    v_j of each of the K values; K rows that are left as they are; exp(i − j); 1.
+
+    Extremes are of v_i … v_{j−1}; without v_i if inner, where those of nothing are infinite.
+    """
     count = values.shape[2]
+    infinite = values.dtype.type(np.inf)
     for r in range(len(item)):
         b, i = item[r], place[r]
         for k in range(count):
             own = values[b, i, k]
-            low, high = own, own
+            low, high = (infinite, -infinite) if inner else (own, own)
             p = begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
-                low = value if value < low else low
-                high = value if value > high else high
                 seen[k, p] = value - own
                 seen[count + k, p] = low - own
                 seen[2 * count + k, p] = low - value
                 seen[3 * count + k, p] = high - own
                 seen[4 * count + k, p] = high - value
+                low = value if value < low else low
+                high = value if value > high else high
                 p += 1
         p = begin[r]
         for j in range(i + 1, lengths[b]):
@@ -95,37 +98,45 @@ def differences(item, place, begin, values, lengths, seen):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def differences_gradient(item, place, begin, values, lengths, seen, change, result):
+def _through_tanh(result, change):
+    return change - result * result * change
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
     """Adds to result ``(B, n, K)`` the gradient of the values.
 
     seen: after tanh and exp. change ``(6·K, pairs)``: its gradient. That of an extreme goes to the
     first of equal places.
     """
     count = values.shape[2]
+    infinite, two = values.dtype.type(np.inf), values.dtype.type(2)
     for r in range(len(item)):
         b, i = item[r], place[r]
         for k in range(count):
             own = values[b, i, k]
-            low, high = own, own
+            low, high = (infinite, -infinite) if inner else (own, own)
             low_place, high_place = i, i
-            of_own = own * 0
+            of_own = own - own
             p = begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
-                if value < low:
-                    low, low_place = value, j
-                if value > high:
-                    high, high_place = value, j
-                ends = (1 - seen[k, p] ** 2) * change[k, p]
-                ends -= 2 * (value - own) * seen[5 * count + k, p] * change[5 * count + k, p]
-                low_first = (1 - seen[count + k, p] ** 2) * change[count + k, p]
-                low_last = (1 - seen[2 * count + k, p] ** 2) * change[2 * count + k, p]
-                high_first = (1 - seen[3 * count + k, p] ** 2) * change[3 * count + k, p]
-                high_last = (1 - seen[4 * count + k, p] ** 2) * change[4 * count + k, p]
+                # Of an infinite extreme it is 0: tanh is 1 there.
+                low_first = _through_tanh(seen[count + k, p], change[count + k, p])
+                low_last = _through_tanh(seen[2 * count + k, p], change[2 * count + k, p])
+                high_first = _through_tanh(seen[3 * count + k, p], change[3 * count + k, p])
+                high_last = _through_tanh(seen[4 * count + k, p], change[4 * count + k, p])
+                equal = seen[5 * count + k, p] * change[5 * count + k, p]
+                ends = _through_tanh(seen[k, p], change[k, p])
+                ends -= two * (value - own) * equal
                 of_own -= ends + low_first + high_first
                 result[b, j, k] += ends - low_last - high_last
                 result[b, low_place, k] += low_first + low_last
                 result[b, high_place, k] += high_first + high_last
+                if value < low:
+                    low, low_place = value, j
+                if value > high:
+                    high, high_place = value, j
                 p += 1
             result[b, i, k] += of_own
 
@@ -137,16 +148,17 @@ def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, score
     hidden: ``(pairs, 1 or 2, H)``, of h = i and m = j, then of h = j and m = i.
     """
     orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
     for r in range(len(item)):
         b, i = item[r], place[r]
         p = begin[r]
         for j in range(i + 1, lengths[b]):
             for order in range(orders):
                 h, m = (i, j) if order == 0 else (j, i)
-                total = hidden[p, order, 0] * 0
+                total = zero
                 for u in range(units):
                     unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
-                    total += output[u] * (unit if unit > 0 else 0 * output[u])
+                    total += output[u] * max(unit, zero)
                 scores[b, h, m] = total
             p += 1
 
@@ -171,6 +183,7 @@ def outputs_gradient(
     change: the gradient of the scores, ``(B, n, n)``.
     """
     orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
     for r in range(len(item)):
         b, i = item[r], place[r]
         p = begin[r]
@@ -180,8 +193,8 @@ def outputs_gradient(
                 given = change[b, h, m]
                 for u in range(units):
                     unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
-                    of_output[u] += given * (unit if unit > 0 else 0 * given)
-                    step = given * output[u] if unit > 0 else 0 * given
+                    of_output[u] += given * max(unit, zero)
+                    step = given * output[u] if unit > zero else zero
                     hidden[p, order, u] = step
                     of_heads[b, h, u] += step
                     of_modifiers[b, m, u] += step
@@ -200,13 +213,14 @@ class Weights:
     heads: np.ndarray
     modifiers: np.ndarray
     output: np.ndarray
+    inner: bool
 
     @classmethod
-    def read(cls, *tensors: Tensor) -> Weights:
+    def read(cls, *tensors: Tensor, inner: bool) -> Weights:
         on_cpu = [tensor.detach().cpu().contiguous() for tensor in tensors]
         values, lengths, first, hidden, *others = on_cpu
         heads, modifiers, output = (tensor.numpy() for tensor in others)
-        return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output)
+        return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
 
     def costs(self) -> np.ndarray:
         pairs = 0.5 * self.lengths * (self.lengths - 1.0)
@@ -229,7 +243,15 @@ class _Layers:
         given, pairs = self.given, int(rows.begin[-1])
         count, units = given.values.shape[2], len(given.hidden)
         seen, one, two = self._seen[:, :pairs], self._one[:pairs], self._two[:pairs]
-        differences(rows.item, rows.place, rows.begin, given.values, given.lengths, seen.numpy())
+        differences(
+            rows.item,
+            rows.place,
+            rows.begin,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+        )
         torch.mul(seen[:count], seen[:count], out=seen[BOUNDED * count : SEEN * count])
         seen[BOUNDED * count : SEEN * count].neg_().exp_()
         seen[: BOUNDED * count].tanh_()
@@ -319,7 +341,13 @@ def _add_gradients(
         of_first.addmm_(seen, of_one)
         torch.mm(given.first[: len(of_seen)], of_one.t(), out=of_pairs)
         differences_gradient(
-            *where, given.values, given.lengths, seen.numpy(), of_pairs.numpy(), result.values
+            *where,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+            of_pairs.numpy(),
+            result.values,
         )
     result.first[start], result.hidden[start] = of_first, of_hidden
     result.output[start] = torch.from_numpy(of_output)
@@ -334,8 +362,9 @@ def _counter_pairs(
     heads: Tensor,
     modifiers: Tensor,
     output: Tensor,
+    inner: bool,
 ) -> Tensor:
-    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output)
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
     batch, size, _ = given.values.shape
     scores = np.zeros((batch, size, size), dtype=given.values.dtype)
     spread(_score, given.costs(), (given, scores))
@@ -351,10 +380,11 @@ def _counter_pairs_gradient(
     heads: Tensor,
     modifiers: Tensor,
     output: Tensor,
+    inner: bool,
     change: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of all arguments but the lengths, in order."""
-    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output)
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
     result = Gradients.of(given)
     along = change.detach().cpu().contiguous().numpy()
     spread(_add_gradients, 3 * given.costs(), (given, along, result))
@@ -376,18 +406,19 @@ def _(values: Tensor, *_: Any) -> Tensor:
 
 
 @_counter_pairs_gradient.register_fake
-def _(values: Tensor, lengths: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    inputs = (values, *others[:-1])
+def _(values: Tensor, lengths: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    inputs = (values, *others[:-2])
     return tuple(torch.empty_like(item, memory_format=torch.contiguous_format) for item in inputs)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+    *tensors, ctx.inner = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, change: Tensor) -> tuple[Tensor | None, ...]:
-    of_values, *others = _counter_pairs_gradient(*ctx.saved_tensors, change)
-    return of_values, None, *others
+    of_values, *others = _counter_pairs_gradient(*ctx.saved_tensors, ctx.inner, change)
+    return of_values, None, *others, None
 
 
 _counter_pairs.register_autograd(_backward, setup_context=_keep)
@@ -401,22 +432,24 @@ def counter_pairs(
     heads: Tensor,
     modifiers: Tensor,
     output: Tensor,
+    inner: bool = False,
 ) -> Tensor:
     """Scores ``(B, n, n)``, [h, m]: outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]),
     0 at padding and wherever no pair is scored.
 
     values: ``(B, n, K)``, float32 or float64 as all others. Of the places i < j the perceptron has
-        as x, of each of the K in turn: tanh(v_j − v_i); of the least value from i to j, both
-        included, tanh of it less v_i, and less v_j; the same of the greatest; exp(−(v_j − v_i)²);
-        and at the end exp(i − j) and 1.
+        as x, of each of the K in turn: tanh(v_j − v_i); of the least of v_i … v_{j−1}, tanh of it
+        less v_i, and less v_j; the same of the greatest; exp(−(v_j − v_i)²); and at the end
+        exp(i − j) and 1.
     lengths: ``(B,)`` int64; padding is not read.
     first: ``(6·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
     hidden: ``(H, H)``. heads, modifiers: ``(B, n, H)``. output: ``(H,)``.
+    inner: leave v_i out of the extremes. Where nothing is between, tanh of them is 1 and −1.
 
     On a GPU by torch's operations, in O(B·n²·H) memory.
     """
     score = pairs_by_tensors if values.is_cuda else _counter_pairs
-    return score(values, lengths, first, hidden, heads, modifiers, output)
+    return score(values, lengths, first, hidden, heads, modifiers, output, inner)
 
 
 def pairs_by_tensors(
@@ -427,6 +460,7 @@ def pairs_by_tensors(
     heads: Tensor,
     modifiers: Tensor,
     output: Tensor,
+    inner: bool = False,
 ) -> Tensor:
     """:func:`counter_pairs` of all pairs at once, on any device."""
     batch, size, _ = values.shape
@@ -436,10 +470,10 @@ def pairs_by_tensors(
         item.masked_fill(padding[..., None], 0.0) for item in (values, heads, modifiers)
     )
     i, j = torch.triu_indices(size, size, 1, device=values.device)
-    before = (place[None, :] < place[:, None])[..., None]
+    skipped = place[None, :] < place[:, None] + int(inner)
     all_between = values[:, None].expand(-1, size, -1, -1)
-    least = all_between.masked_fill(before, math.inf).cummin(2).values[:, i, j]
-    greatest = all_between.masked_fill(before, -math.inf).cummax(2).values[:, i, j]
+    least = all_between.masked_fill(skipped[..., None], math.inf).cummin(2).values[:, i, j - 1]
+    greatest = all_between.masked_fill(skipped[..., None], -math.inf).cummax(2).values[:, i, j - 1]
     own, other = values[:, i], values[:, j]
     ends = [other - own, least - own, least - other, greatest - own, greatest - other]
     near = torch.exp((i - j).to(values.dtype))

@@ -18,13 +18,14 @@ class CounterScorer(CountingScorer):
 
     Token i adds u_i = tanh(U v_i), between −1 and 1, to each of K counters: c_i = u_1 + … + u_i. An
     arc sees, of each counter, tanh of its difference c_m − c_h and of its least and greatest value
-    from h to m less its value at either end, and exp(−(c_m − c_h)²); which end is first and how
-    near they are; then the vectors of both tokens. A token is a root by its vector and the counters
-    before and after it.
+    after the first token and before the second less its value after either, and exp(−(c_m − c_h)²);
+    which token is first and how near they are; then the vectors of both. A token is a root by its
+    vector and the counters before and after it.
 
-    Opening brackets that add 1 and closing ones that take 1 away match where the counter is back at
-    its value and was never below it in between: however deep they are nested, and however deep
-    those of the training data were. A BiLSTM matches them to the depth that it was trained on.
+    A closing bracket belongs to the opening one after which the counter was never lower, until the
+    closing one took its 1 away: however deep they are nested, and however deep those of the
+    training data were. A BiLSTM matches them to the depth that it was trained on. Were the closing
+    bracket's own step among the extremes, brackets side by side would look alike.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """

@@ -17,11 +17,11 @@ class CounterSpanScorer(CountingScorer):
     """Scores ``(B, n, n)``, [first, last], from K running sums of what each token adds.
 
     Counters are those of :class:`CounterScorer`. A span sees, of each, tanh of how much the counter
-    changes over it and of its least and greatest value, from before the first token to after the
-    last, less its value at either end, and exp(−change²); how short the span is; then the vectors
+    changes over it and of its least and greatest value between two of its tokens less its value
+    before the first and after the last, and exp(−change²); how short the span is; then the vectors
     of its first and last token and of those just outside, 0 where the text ends. A pair of brackets
-    with what is between them is a span over which a counter comes back to its value and was never
-    below it. Entries with first after last are no spans, and 0.
+    with what is between them is a span over which a counter comes back to its value, and inside is
+    always above it. Entries with first after last are no spans, and 0.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """
@@ -54,6 +54,7 @@ class CounterSpanScorer(CountingScorer):
             hidden(torch.cat([after, before], -1), self.first.weight, self.hidden.bias),
             self.last(torch.cat([before, after], -1)),
             self.output.weight[0],
+            inner=True,
         )
         return (scores[:, :-1, 1:] + self.output.bias).triu()
 
