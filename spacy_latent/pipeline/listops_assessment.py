@@ -88,11 +88,13 @@ def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
 @dataclass
 class ListOpsAssessment:
     """figures: see :func:`assess_listops`. examples: the first corpus with the predictions of the
-    first model. component: its component with the trees, None for a pipeline without any."""
+    first model. component: its component with the trees, None for a pipeline without any; kind:
+    of these, "heads" or "spans"."""
 
     figures: dict[str, Any]
     examples: list[Example]
     component: str | None
+    kind: str
 
 
 def assess_listops(
@@ -146,7 +148,7 @@ def assess_listops(
             name, reading = next(iter(readings.items()))
             own = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
             figures.update(_summary(own, reading, controls, words, seed))
-            first = ListOpsAssessment(figures, reading.examples, reading.component)
+            first = ListOpsAssessment(figures, reading.examples, reading.component, reading.kind)
     if first is None:
         raise LatentError("There is no corpus to judge the pipelines on.")
     return first
