@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "dev", "test")
 DRAWN = 12
+MAX_DEPTH = 20
 
 app = typer.Typer(name="listops", help="Make and judge ListOps corpora.", no_args_is_help=True)
 
@@ -34,7 +35,7 @@ def generate_cli(
         "MIN,MAX,MED,SM", "--operators", help="Some of MIN, MAX, MED, SM"
     ),
     max_depth: int = typer.Option(
-        20,
+        MAX_DEPTH,
         "--max-depth",
         help="As published: the root's depth is 1, and all nodes at this one are digits. There is "
         "one level of lists less",
@@ -98,7 +99,7 @@ def generate_cli(
                 min_depth=min_depth,
                 without=known,
             )
-        except (LatentError, OSError) as error:
+        except LatentError as error:
             msg.fail(str(error), exits=1)
     for path, expressions in zip(files, splits):
         listops.write(path, expressions)

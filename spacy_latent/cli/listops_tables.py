@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wasabi import msg
@@ -18,24 +18,31 @@ WIDTH = 100
 SPACING = 2
 
 
+# Expressions of a depth, of which fewer would have figures that say nothing.
+ENOUGH = 50
+Share = Sequence[float] | None
+
+
 @dataclass(frozen=True)
 class Row:
     """shares: of each column [share, low, high], None for an empty cell. own: of a model. below: it
     says more of the row above."""
 
     name: str
-    shares: Sequence[Sequence[float] | None]
+    shares: tuple[Share, ...] = ()
     own: bool = False
     below: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """meaning: what its shares are, in words, where all of them are the same."""
+    """above: rows of text, with their names, that say what the columns are of. meaning: what the
+    shares are, in words, where all of them are of one measure."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Row]
+    above: Sequence[tuple[str, tuple[str, ...]]] = ()
     meaning: str = ""
 
 
@@ -47,7 +54,7 @@ def overview(figures: dict[str, Any], corpus: str) -> Table:
     measures = _measures(figures)
     rows = []
     for row, found in _rows(part["by_depth"][ALL], measures):
-        rows.append(Row(row.name, [found.get(m) for m in measures], row.own, row.below))
+        rows.append(replace(row, shares=tuple(found.get(measure) for measure in measures)))
     low, high = part["tokens"]
     depths = part["depths"]
     deep = f"depth {depths[0]}" + (f" to {depths[-1]}" if len(depths) > 1 else "")
@@ -56,34 +63,42 @@ def overview(figures: dict[str, Any], corpus: str) -> Table:
 
 
 def by_depth(figures: dict[str, Any]) -> list[Table]:
-    """A table for each measure, with a column for each corpus and each depth in it."""
+    """A table for each measure, with a column for each corpus and each depth of one with several,
+    if it has :data:`ENOUGH` expressions; none where there is but one column."""
     from spacy_latent.pipeline.listops_assessment import ALL
 
-    columns, groups = [], []
+    columns, groups, notes = [], [], []
     for corpus, part in figures["corpora"].items():
         depths = part["depths"]
-        columns.append(corpus if len(depths) > 1 else f"{corpus} ({depths[0]})")
-        groups.append(part["by_depth"][ALL])
-        if len(depths) > 1:
-            columns += [f"· {depth}" for depth in depths]
-            groups += [part["by_depth"][str(depth)] for depth in depths]
+        listed = [str(depth) for depth in depths] if len(depths) > 1 else []
+        for name in (ALL, *listed):
+            group = part["by_depth"][name]
+            if name != ALL and group["expressions"] < ENOUGH:
+                continue
+            span = f"{depths[0]}–{depths[-1]}" if len(depths) > 1 else str(depths[0])
+            columns.append(corpus)
+            groups.append(group)
+            notes.append((span if name == ALL else name, f"{group['expressions']:,}"))
+    if len(columns) < 2:
+        return []
+    above = (
+        ("depth", tuple(depth for depth, _ in notes)),
+        ("expressions", tuple(count for _, count in notes)),
+    )
     tables = []
     for measure in _measures(figures):
-        listed: dict[tuple[str, bool, bool, str], list[Sequence[float] | None]] = {}
+        rows: dict[tuple[str, Row], list[Share]] = {}
         for place, group in enumerate(groups):
-            above = ""
+            model = ""
             for row, found in _rows(group, [measure]):
-                above = above if row.below else row.name
-                cells = listed.setdefault(
-                    (above, row.own, row.below, row.name), [None] * len(groups)
-                )
+                model = model if row.below else row.name
+                cells = rows.setdefault((model, row), [None] * len(groups))
                 cells[place] = found.get(measure)
-        rows = [
-            Row(name, cells, own, below)
-            for (_, own, below, name), cells in listed.items()
-            if any(cell is not None for cell in cells)
+        filled = [
+            replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)
         ]
-        tables.append(Table(f"{measure}, by depth", columns, rows, figures["meanings"][measure]))
+        meaning = figures["meanings"][measure]
+        tables.append(Table(f"{measure}, by depth", columns, filled, above, meaning))
     return tables
 
 
@@ -105,16 +120,16 @@ def _rows(
 ) -> Iterator[tuple[Row, dict[str, Sequence[float]]]]:
     """Names of the rows, with their shares by measure."""
     for name, found in group["models"].items():
-        yield Row(name, (), own=True), found
+        yield Row(name, own=True), found
         if "accuracy" not in measures:
             continue
         if "accuracy_as_predicted" in found:
             mixed = {"accuracy": found["accuracy_as_predicted"]}
-            yield Row("with its mixture of trees", (), below=True), mixed
+            yield Row("with its mixture of trees", below=True), mixed
         for trees, share in found.get("accuracy_with", {}).items():
-            yield Row(f"with {_of_trees(trees)}", (), below=True), {"accuracy": share}
+            yield Row(f"with {_of_trees(trees)}", below=True), {"accuracy": share}
     for name, found in group["controls"].items():
-        yield Row(name, ()), found
+        yield Row(name), found
 
 
 def _of_trees(name: str) -> str:
@@ -147,22 +162,14 @@ def print_tables(figures: dict[str, Any]) -> None:
     _print(("percent, of the best tree", *first.columns), lines)
     for measure in first.columns:
         msg.text(f"{measure}: {figures['meanings'][measure]}")
-    if sum(len(part["depths"]) for part in figures["corpora"].values()) < 2:
-        return
-    counts = [
-        part["by_depth"][group]["expressions"]
-        for part in figures["corpora"].values()
-        for group in part["by_depth"]
-        if group == "all" or len(part["depths"]) > 1
-    ]
     for table in by_depth(figures):
         msg.divider(table.caption)
+        told = [(name, *cells) for name, cells in table.above]
         lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
-        lines.insert(0, ("expressions", *(f"{count:,}" for count in counts)))
-        _print(("percent", *table.columns), lines)
+        _print(("percent", *table.columns), [*told, *lines])
 
 
-def _cell(share: Sequence[float] | None) -> str:
+def _cell(share: Share) -> str:
     return "" if share is None else shown(share[0])
 
 
@@ -196,12 +203,11 @@ def make_opening(figures: dict[str, Any]) -> Markup:
     from spacy_latent.visualize.elements import join, tag
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
 
-    tables = [overview(figures, corpus) for corpus in figures["corpora"]]
-    tables += by_depth(figures)
-    notes = [f"{measure}: {figures['meanings'][measure]}" for measure in tables[0].columns]
-    parts = []
+    tables = [overview(figures, next(iter(figures["corpora"]))), *by_depth(figures)]
+    made = []
     for table in tables:
-        rows = [
+        rows = [FigureRow(name, [(cell, "") for cell in cells]) for name, cells in table.above]
+        rows += [
             FigureRow(
                 row.name,
                 [("", "") if s is None else (shown(s[0]), interval(s)) for s in row.shares],
@@ -210,16 +216,18 @@ def make_opening(figures: dict[str, Any]) -> Markup:
             )
             for row in table.rows
         ]
-        parts.append(figure_table(table.caption, table.columns, rows))
-    about = tag(
-        "p",
+        made.append(figure_table(table.caption, table.columns, rows))
+    meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in tables[0].columns]
+    about = (
         "In percent, of the single best tree of each expression, with 95 % intervals of 1,000 "
-        "resamples of the expressions. Depth: levels of lists within each other. ",
-        "; ".join(notes),
-        ".",
-        class_="sl-note",
+        "resamples of the expressions. Depth: levels of lists within each other; depths of fewer "
+        f"than {ENOUGH} expressions have no column. {'; '.join(meanings)}."
     )
-    return join(parts[: len(figures["corpora"])], about, parts[len(figures["corpora"]) :])
+    return join(
+        tag("h1", f"ListOps: {', '.join(figures['models'])}"),
+        tag("p", about, class_="sl-note"),
+        tag("div", made, class_="sl-side"),
+    )
 
 
 __all__ = ["Row", "Table", "by_depth", "make_opening", "overview", "print_tables"]

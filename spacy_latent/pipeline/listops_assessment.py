@@ -208,7 +208,7 @@ class _Run:
             return _Reading(self._examples(plainly), counts=self._values(plainly))
         component = self.component or only_component(some)
         pipe: Any = latent[component].pipe if component in latent else None
-        best = self._predict_with(pipe, "best", "best trees") if pipe else self._predict("trees")
+        best = self._best(pipe)
         kind = _kind(best, component)
         found = _Reading(self._examples(best), component, kind)
         found.references = [tree for e in found.examples if (tree := reference_tree(e))]
@@ -225,6 +225,15 @@ class _Run:
         if pipe is not None:
             found.put_under = self._put_under(pipe, kind)
         return found
+
+    def _best(self, pipe: Any) -> list[Doc]:
+        """With the best trees alone, or with those that the layer is given."""
+        from spacy_latent.models.inspection import latent_models, latent_module
+
+        nodes = latent_models(pipe.model) if pipe else []
+        if any(latent_module(node).latent.estimator.uses_scores for node in nodes):
+            return self._predict_with(pipe, "best", "best trees")
+        return self._predict("trees")
 
     def _put_under(self, pipe: Any, kind: str) -> Counts:
         """Counts of right values with trees that are not the pipeline's own."""
