@@ -66,8 +66,9 @@ def compare_yields(
     marks = [np.asarray(mask, bool) for mask in masks]
     known = [bool((np.asarray(tree) >= 0).all()) for tree in theirs]
     kept = [d for d, whole in enumerate(known) if whole and len(theirs[d])]
-    ours = _Forest([pairs[d][0] for d in kept], [marks[d] for d in kept], kept)
-    gold = _Forest([pairs[d][1] for d in kept], [marks[d] for d in kept], kept)
+    mask = [marks[d] for d in kept]
+    ours = _Forest([pairs[d][0] for d in kept], mask, [f"tree {d}" for d in kept])
+    gold = _Forest([pairs[d][1] for d in kept], mask, [f"reference {d}" for d in kept])
 
     whole = np.sort(gold.prints[gold.roots == np.arange(len(gold.roots))])
     wanted, words = gold.sets(whole)
@@ -102,7 +103,7 @@ class _Forest:
     """
 
     def __init__(
-        self, trees: Sequence[Heads], counted: Sequence[np.ndarray], names: Sequence[int]
+        self, trees: Sequence[Heads], counted: Sequence[np.ndarray], names: Sequence[str]
     ) -> None:
         lengths = np.array([len(tree) for tree in trees], dtype="int64")
         self.text = np.repeat(np.arange(len(trees)), lengths)
@@ -114,8 +115,8 @@ class _Forest:
         if len(outside):
             text = self.text[outside[0]]
             raise LatentError(
-                f"Text {names[text]} has {lengths[text]} tokens and a head of index "
-                f"{heads[outside[0]]}."
+                f"The {names[text]} has {lengths[text]} tokens and a head of index "
+                f"{heads[outside[0]]}; expected indices of its tokens, and −1 for none."
             )
         parent = np.where(heads < 0, word, heads + first)
         mask = np.concatenate([empty.astype(bool), *counted])
@@ -156,7 +157,7 @@ def _among(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
 
 
 def _levels(
-    parent: np.ndarray, text: np.ndarray, lengths: np.ndarray, names: Sequence[int]
+    parent: np.ndarray, text: np.ndarray, lengths: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each word the number of arcs above it, and the word that these lead to."""
     top = parent
@@ -168,7 +169,7 @@ def _levels(
     endless = np.flatnonzero(parent[top] != top)
     if len(endless):
         raise LatentError(
-            f"The heads of text {names[text[endless[0]]]} hold a cycle, so they are no tree."
+            f"The heads of {names[text[endless[0]]]} hold a cycle, so they are no tree."
         )
     return level, top
 

@@ -79,13 +79,16 @@ def generate_cli(
         one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
         expected = f"{one}, for a file" if len(files) == 1 else f"{three}, for a directory"
         msg.fail(f"--sizes is {sizes!r}; expected {expected}", exits=1)
-    if depth is not None and min_depth:
-        msg.fail("--depth and --min-depth say two things; give one of them", exits=1)
+    if depth is not None and (min_depth or max_depth != MAX_DEPTH):
+        msg.fail("--depth stands for --min-depth and --max-depth; give it without them", exits=1)
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
+    try:
+        known = {" ".join(tokens) for path in without or () for _, tokens in listops.read(path)}
+    except (LatentError, OSError) as error:
+        msg.fail(str(error), exits=1)
     with tqdm(total=sum(counts), desc="Generating ListOps", unit="expression") as bar:
         try:
-            known = {" ".join(tokens) for path in without or () for _, tokens in listops.read(path)}
             splits = listops.generate(
                 counts,
                 [name.strip() for name in operators.split(",")],
