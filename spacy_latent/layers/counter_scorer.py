@@ -33,9 +33,14 @@ class CounterScorer(CountingScorer):
     parts = "arcs"
 
     def __init__(
-        self, width: int, counters: int, hidden_width: int, encoder: EncoderBuilder | None = None
+        self,
+        width: int,
+        counters: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        noise: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder)
+        super().__init__(width, counters, encoder, noise)
         # Of an arc: six features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -50,7 +55,7 @@ class CounterScorer(CountingScorer):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         vectors = self.read(vectors, lengths)
-        added = torch.tanh(self.step(vectors))
+        added = self.steps(vectors)
         counters = added.cumsum(1)
         arcs = counter_pairs(
             counters,
@@ -87,11 +92,17 @@ class CounterScorer(CountingScorer):
 
 
 def build_counter_scorer_v1(
-    counters: int = 4, hidden_width: int = 64, encoder: EncoderBuilder | None = None
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone."""
-    check_counters("CounterScorer", counters)
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on."""
+    check_counters("CounterScorer", counters, noise)
     check_hidden_width("CounterScorer", hidden_width)
-    return partial(CounterScorer, counters=counters, hidden_width=hidden_width, encoder=encoder)
+    return partial(
+        CounterScorer, counters=counters, hidden_width=hidden_width, encoder=encoder, noise=noise
+    )
