@@ -116,7 +116,9 @@ def share_subtrees(z, lengths, item, width, rounds):
             states += high - low + 1
             tallest = max(tallest, high)
             if heads[s, token] > 0:
-                low, high = _rounds_of(rounds, height[s, heads[s, token]], depth[s, heads[s, token]])
+                low, high = _rounds_of(
+                    rounds, height[s, heads[s, token]], depth[s, heads[s, token]]
+                )
                 messages += high - low + 1
     if status != HARD:
         states = messages = tallest = places = 0

@@ -61,9 +61,7 @@ class Composer(nn.Module):
     @abstractmethod
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor: ...
 
-    def compose_several(
-        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor
-    ) -> Tensor:
+    def compose_several(self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor) -> Tensor:
         """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``.
 
         item: ``(S,)`` int64, which of the items each is of. Structures of an item that are the same

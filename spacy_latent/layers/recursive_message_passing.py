@@ -50,9 +50,7 @@ class RecursiveMessagePassing(Composer):
             return self._over_arcs(vectors, z)
         return self._over_subtrees(vectors, shared)
 
-    def compose_several(
-        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor
-    ) -> Tensor:
+    def compose_several(self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor) -> Tensor:
         rounds = self.rounds or MAX_ROUNDS
         shared = share_subtrees(z, lengths[item], len(vectors), item, rounds)
         if shared is None:
