@@ -84,6 +84,12 @@ def one_torch_thread() -> Iterator[None]:
         _calm.threads = None
 
 
+def threads_for(nanoseconds: float) -> int:
+    """How many threads work of so many (estimated) nanoseconds is worth, of those there are."""
+    threads = getattr(_calm, "threads", None) or torch.get_num_threads()
+    return max(1, min(threads, int(nanoseconds / SERIAL_NANOSECONDS)))
+
+
 def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:
     """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
     equal cost, one of them on the calling thread.

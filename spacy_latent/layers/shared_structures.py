@@ -57,7 +57,7 @@ def share_subtrees(
     from spacy_latent.kernels import subtrees
 
     status, *found = subtrees.share_subtrees(
-        _array(z), lengths.numpy(), _item(items, item), z.shape[-1] - 1, rounds
+        _array(z), _array(lengths), _item(items, item), z.shape[-1] - 1, rounds
     )
     if status != subtrees.HARD:
         return None
@@ -83,7 +83,7 @@ def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] |
         return None
     from spacy_latent.kernels import subtrees
 
-    first, kind = subtrees.share_equals(_array(z.flatten(1)), item.numpy(), items)
+    first, kind = subtrees.share_equals(_array(z.flatten(1)), _array(item), items)
     if len(first) == len(z):
         return None
     return torch.from_numpy(first), torch.from_numpy(kind)
@@ -94,11 +94,12 @@ def _readable(z: Tensor) -> bool:
     return not traced and not z.requires_grad and z.device.type == "cpu"
 
 
-def _array(z: Tensor) -> np.ndarray:
-    if z.dtype not in (torch.float32, torch.float64):
-        z = z.float()
-    return z.contiguous().numpy()
+def _array(values: Tensor) -> np.ndarray:
+    """Contiguous, and of a type that kernels are compiled for."""
+    if values.dtype not in (torch.float32, torch.float64, torch.int64):
+        values = values.float() if values.is_floating_point() else values.long()
+    return values.contiguous().numpy()
 
 
 def _item(items: int, item: Tensor | None) -> np.ndarray:
-    return np.arange(items) if item is None else item.numpy()
+    return np.arange(items) if item is None else _array(item)
