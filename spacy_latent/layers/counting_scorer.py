@@ -13,12 +13,14 @@ class CountingScorer(EncodedScorer):
     """Token i adds u_i = tanh(U v_i), between −1 and 1, to each of K counters: after it they are at
     c_i = u_1 + … + u_i, before the first token at 0."""
 
+    counts = True
+
     def __init__(self, width: int, counters: int, encoder: EncoderBuilder | None) -> None:
         super().__init__(width, encoder)
         self.step = nn.Linear(self.width, counters)
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """The counters after each token, ``(B, n, K)``; what stands at padding means nothing."""
+        """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
         return torch.tanh(self.step(self.read(vectors, lengths))).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:

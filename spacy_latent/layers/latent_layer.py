@@ -18,11 +18,13 @@ from spacy_latent.structures.base import Structure
 
 @dataclass
 class LatentOutput:
-    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature."""
+    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature.
+    scored: ``(B, n, d)``, what the scorer read, kept in prediction where it has counters."""
 
     vectors: Tensor
     draw: Draw
     scores: Tensor
+    scored: Tensor | None = None
 
 
 class LatentLayer(nn.Module):
@@ -51,7 +53,8 @@ class LatentLayer(nn.Module):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
         draw, scores = self.read(vectors, lengths)
-        return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
+        composed = self.compose(vectors, draw, lengths)
+        return LatentOutput(composed, draw, scores, self.kept(vectors))
 
     def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
         """The structures, and the scores after division by temperature."""
@@ -72,6 +75,10 @@ class LatentLayer(nn.Module):
                 scores = scores.float()
             bound = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
             return bound, scores / self.temperature
+
+    def kept(self, vectors: Tensor) -> Tensor | None:
+        """What :class:`LatentOutput` has of these vectors as ``scored``."""
+        return vectors.detach() if self.scorer.counts and not self.training else None
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.

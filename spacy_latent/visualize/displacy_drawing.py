@@ -16,7 +16,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.visualize.subject import PARTS_PER_WORD
 
 PIXELS_PER_CHARACTER = 9
-OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "fold")
+OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
 def render_with_displacy(
