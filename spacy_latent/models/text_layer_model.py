@@ -144,6 +144,7 @@ class TextModule(nn.Module):
                 chosen = cells.index_select(1, place[token.clamp(0, len(place) - 1)])
                 pooled.append(torch.where(lengths[:, None] > 0, chosen, 0.0))
             elif kind == "max" and tokens.shape[2]:
+                assert inside is not None
                 low = tokens.masked_fill(~inside[..., None], -torch.inf)
                 pooled.append(torch.where(lengths[:, None] > 0, low.amax(2), 0.0))
             else:
