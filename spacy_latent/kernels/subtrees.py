@@ -81,9 +81,9 @@ def share_subtrees(z, lengths, item, width, rounds):
 
     The state of a token after r rounds is a function of the token and of the states of its
     modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
-    the same in this sense are one row, and so are those of a token before and after a round that finds
-    nothing new below it. With as many rounds as the tallest tree has levels that is a row for each
-    subtree.
+    the same in this sense are one row, and so are those of a token before and after a round that
+    finds nothing new below it. With as many rounds as the tallest tree has levels that is a row for
+    each subtree.
 
     z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
         item whose tokens tree s is over. width: N, the places of an item.
