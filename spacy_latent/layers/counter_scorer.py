@@ -16,11 +16,11 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder, check_hidden_widt
 class CounterScorer(CountingScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of what each token adds.
 
-    Token i adds u_i = tanh(U v_i), between −1 and 1, to each of K counters: c_i = u_1 + … + u_i. An
-    arc sees, of each counter, tanh of its difference c_m − c_h and of its least and greatest value
-    after the first token and before the second less its value after either, and exp(−(c_m − c_h)²);
-    which token is first and how near they are; then the vectors of both. A token is a root by its
-    vector and the counters before and after it.
+    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
+    An arc sees, of each counter, tanh of its difference c_m − c_h and of its least and greatest
+    value after the first token and before the second less its value after either, and
+    exp(−(c_m − c_h)²); which token is first and how near they are; then the vectors of both. A
+    token is a root by its vector and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
     closing one took its 1 away: however deep they are nested, and however deep those of the
@@ -33,9 +33,14 @@ class CounterScorer(CountingScorer):
     parts = "arcs"
 
     def __init__(
-        self, width: int, counters: int, hidden_width: int, encoder: EncoderBuilder | None = None
+        self,
+        width: int,
+        counters: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        noise: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder)
+        super().__init__(width, counters, encoder, noise)
         # Of an arc: six features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -50,7 +55,7 @@ class CounterScorer(CountingScorer):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         vectors = self.read(vectors, lengths)
-        added = torch.tanh(self.step(vectors))
+        added = self.steps(vectors)
         counters = added.cumsum(1)
         arcs = counter_pairs(
             counters,
@@ -87,11 +92,17 @@ class CounterScorer(CountingScorer):
 
 
 def build_counter_scorer_v1(
-    counters: int = 4, hidden_width: int = 64, encoder: EncoderBuilder | None = None
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone."""
-    check_counters("CounterScorer", counters)
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on."""
+    check_counters("CounterScorer", counters, noise)
     check_hidden_width("CounterScorer", hidden_width)
-    return partial(CounterScorer, counters=counters, hidden_width=hidden_width, encoder=encoder)
+    return partial(
+        CounterScorer, counters=counters, hidden_width=hidden_width, encoder=encoder, noise=noise
+    )

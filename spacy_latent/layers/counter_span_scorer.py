@@ -29,9 +29,14 @@ class CounterSpanScorer(CountingScorer):
     parts = "spans"
 
     def __init__(
-        self, width: int, counters: int, hidden_width: int, encoder: EncoderBuilder | None = None
+        self,
+        width: int,
+        counters: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        noise: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder)
+        super().__init__(width, counters, encoder, noise)
         # Of a span: six features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -41,7 +46,7 @@ class CounterSpanScorer(CountingScorer):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         vectors = self.read(vectors, lengths)
-        counters = torch.tanh(self.step(vectors)).cumsum(1)
+        counters = self.steps(vectors).cumsum(1)
         # A span is from one boundary to another: 0 is before the first token, n after the last.
         after = nn.functional.pad(vectors, (0, 0, 0, 1))
         before = nn.functional.pad(vectors, (0, 0, 1, 0))
@@ -60,11 +65,21 @@ class CounterSpanScorer(CountingScorer):
 
 
 def build_counter_span_scorer_v1(
-    counters: int = 4, hidden_width: int = 64, encoder: EncoderBuilder | None = None
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone."""
-    check_counters("CounterSpanScorer", counters)
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on."""
+    check_counters("CounterSpanScorer", counters, noise)
     check_hidden_width("CounterSpanScorer", hidden_width)
-    return partial(CounterSpanScorer, counters=counters, hidden_width=hidden_width, encoder=encoder)
+    return partial(
+        CounterSpanScorer,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+    )

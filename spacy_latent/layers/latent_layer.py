@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
+from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 
 @dataclass
@@ -31,7 +37,11 @@ class LatentLayer(nn.Module):
     """The weighted average over the K structures of a Draw of what the composer makes of each.
 
     temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
+    update: which update of training this is, from 0, and None at prediction; a plain attribute. The
+        structure and the estimator may have stages, of which it tells the present one.
     """
+
+    update: int | None
 
     def __init__(
         self,
@@ -50,20 +60,59 @@ class LatentLayer(nn.Module):
         self.estimator = estimator
         self.composer = composer
         self.temperature = temperature
+        self.update = None
+        # Those with weights are stored and trained with the others.
+        early = [stage for _, stage in estimator.stages if isinstance(stage, nn.Module)]
+        self.earlier_estimators = nn.ModuleList(early)
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
-        draw, scores = self.read(vectors, lengths)
+    @property
+    def present_structure(self) -> Structure:
+        return self.structure.at(self.update)
+
+    @property
+    def present_estimator(self) -> Estimator:
+        return self.estimator.at(self.update)
+
+    def forward(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> LatentOutput:
+        draw, scores = self.read(vectors, lengths, given)
         composed = self.compose(vectors, draw, lengths)
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
-    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
-        """The structures, and the scores after division by temperature."""
+    def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
+        """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
+        return self.estimator.given(self.structure, docs, spans)
+
+    def read(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[Draw, Tensor]:
+        """The structures, and the scores after division by temperature.
+
+        given: structures that stand for those of some items, as :meth:`given` has them. Their
+            scores are 1 for their parts and −1 for others.
+        """
+        if given is not None:
+            return self._read_given(vectors, lengths, given)
         structure, scores = self.score(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             return self.draw(structure, scores, lengths), scores
 
+    def _read_given(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None]
+    ) -> tuple[Draw, Tensor]:
+        if all(one is None for one in given):
+            return self.read(vectors, lengths)
+        z, known = encode_given(self.structure, given, vectors, lengths)
+        if bool(known.all()):
+            return Draw(z[None], z.new_ones((1, len(z)))), 2 * z - 1
+        draw, scores = self.read(vectors, lengths)
+        here = known.view(-1, *[1] * (z.dim() - 1))
+        draw = replace(draw, z=torch.where(here, z.to(draw.z), draw.z))
+        return draw, torch.where(here, (2 * z - 1).to(scores), scores)
+
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
-        return self.estimator(structure, scores, lengths, self.training)
+        return self.present_estimator(structure, scores, lengths, self.training)
 
     def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
         """The structure, with what the scorer binds to it, and the scores after division by
@@ -73,7 +122,8 @@ class LatentLayer(nn.Module):
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            bound = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
+            structure = self.present_structure
+            bound = self.scorer.bind(structure, vectors, lengths, self.temperature)
             return bound, scores / self.temperature
 
     def kept(self, vectors: Tensor) -> Tensor | None:
@@ -89,7 +139,7 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
         return total.index_add(0, item, weighted)
@@ -99,10 +149,38 @@ class LatentLayer(nn.Module):
         structure."""
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)[None]
+        if draw.padding is None:
+            count, items = draw.weights.shape
+            item = torch.arange(items, device=vectors.device).repeat(count)
+            composed = self.composer.compose_several(vectors, draw.z.flatten(0, 1), lengths, item)
+            return composed.unflatten(0, (count, items))
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)
+
+
+def encode_given(
+    structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Structures as annotations have them, at least one, as ``(B, *parts)``, 0/1 in single
+    precision or that of the vectors ``(B, n, d)``, zero where there is none; and where there is
+    one, ``(B,)`` bool."""
+    sizes = lengths.tolist()
+    made = [
+        None if one is None else torch.as_tensor(structure.encode(one, size))
+        for one, size in zip(given, sizes, strict=True)
+    ]
+    known = torch.tensor([one is not None for one in made], device=vectors.device)
+    # Parts grow with the length, whatever more there is of them, as for a root.
+    more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
+    shape = (np.min(more, 0) + vectors.shape[1]).tolist()
+    dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32
+    z = torch.zeros(len(made), *shape, dtype=dtype)
+    for row, one in zip(z, made):
+        if one is not None:
+            row[tuple(slice(0, size) for size in one.shape)] = one.to(dtype)
+    return z.to(vectors.device), known
 
 
 def check_kind(argument: str, given: object, expected: type) -> None:
@@ -126,7 +204,8 @@ def check_parts(
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
-    estimator.check(structure)
+    for first, _ in periods(structure, estimator):
+        estimator.at(first).check(structure.at(first))
     for argument, part in (("scorer", scorer), ("composer", composer)):
         kind = _kind(part)
         parts = getattr(kind, "parts", "")
@@ -147,12 +226,13 @@ def check_parts(
             f"{_fitting(structure.parts)}, or the structure {decides}",
         )
     kind = _kind(composer)
-    if getattr(kind, "requires_hard", False) and not (
-        estimator.hard and estimator.hard_at_prediction
-    ):
+    soft = [stage for _, stage in estimator.stages if not stage.hard]
+    if not (estimator.hard and estimator.hard_at_prediction):
+        soft.append(estimator)
+    if getattr(kind, "requires_hard", False) and soft:
         raise IncompatiblePair(
             kind.__name__,
-            estimator.name,
+            soft[0].name,
             "this composer walks hard 0/1 structures and the estimator gives soft ones",
             "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
             f"composer that takes soft ones ({_soft_composers(structure.parts)})",

@@ -13,7 +13,7 @@ from thinc.types import Floats2d
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
-from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_shim import LatentShim
@@ -125,6 +125,11 @@ def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> Non
         )
 
 
+def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | None:
+    """Those of the group's spans."""
+    return None if given is None else [given[d][s] for d, s in group.members]
+
+
 class SpanModule(nn.Module):
     """Rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer, span by span.
 
@@ -150,7 +155,11 @@ class SpanModule(nn.Module):
         self.entropy_weight = entropy_weight
 
     def forward(
-        self, rows: Tensor, groups: list[Group], supervision: Supervision | None = None
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        given: Given | None = None,
+        supervision: Supervision | None = None,
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -158,10 +167,11 @@ class SpanModule(nn.Module):
         for group in groups:
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
+            known_here = of_group(given, group)
             if supervision is None:
-                output = self.latent(vectors, lengths)
+                output = self.latent(vectors, lengths, known_here)
             else:
-                draw, scores = self.latent.read(vectors, lengths)
+                draw, scores = self.latent.read(vectors, lengths, known_here)
                 draw, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, draw, scores
                 )
@@ -200,7 +210,7 @@ def total_penalty(
         tokens = sum(int(group.lengths.sum()) for group in groups)
         for group, output in zip(groups, outputs):
             lengths = group.lengths.to(output.scores.device)
-            nats = latent.structure.entropy(output.scores, lengths).sum()
+            nats = latent.present_structure.entropy(output.scores, lengths).sum()
             terms.append(entropy_weight * nats / tokens)
     return torch.stack(terms).sum() if terms else None
 
@@ -208,6 +218,15 @@ def total_penalty(
 def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
     """Padded groups, each ``(K, B, n, width)``, as ``(K, N, width)`` in the order of the N rows;
     zero where a row is in no span."""
+    cells, place = side_by_side(composed, groups, rows, width)
+    return cells.index_select(1, place)
+
+
+def side_by_side(
+    composed: list[Tensor], groups: list[Group], rows: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, and the cell of each of
+    the N rows, ``(N,)``; one of zeros where a row is in no span."""
     total = rows.shape[0]
     flat = [part.flatten(1, 2) for part in composed]
     if sum(int(group.lengths.sum()) for group in groups) < total:
@@ -217,7 +236,7 @@ def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: i
     place = torch.full((total + 1,), len(cells))
     place[cells] = torch.arange(len(cells))
     together = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-    return together[:, place[:total].to(rows.device)]
+    return together, place[:total].to(rows.device)
 
 
 def build_latent_layer(
@@ -228,15 +247,32 @@ def build_latent_layer(
     composer: ComposerBuilder,
 ) -> LatentLayer:
     # An estimator with a state of its own starts again with the weights.
-    own = estimator.for_width(input_width)
+    own = estimator.each(lambda stage: stage.for_width(input_width))
     return LatentLayer(scorer(input_width), structure, own, composer(input_width))
 
 
 def check_entropy_weight(structure: Structure, weight: float) -> None:
-    if weight and "entropy" not in structure.tractable:
-        raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
+    for each in [structure, *(stage for _, stage in structure.stages)]:
+        if weight and "entropy" not in each.tractable:
+            raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
     if not -math.inf < weight < math.inf:
         raise LatentError(f"entropy_weight is {weight}; expected a finite number.")
+
+
+def check_needs_no_loss(estimator: Estimator) -> None:
+    """Refuse estimators that only a component with a loss of its own can train."""
+    stages = [*(stage for _, stage in estimator.stages), estimator]
+    for number, stage in enumerate(stages):
+        if stage.needs_loss:
+            before = f" after {stages[number - 1].name}" if number else ""
+            raise IncompatiblePair(
+                f"{stage.name}{before}",
+                "LatentTok2Vec",
+                f"{stage.name} needs the loss of each structure, and components that read token "
+                "vectors give back only a gradient",
+                "the component latent_textcat or latent_textcat_multilabel with this estimator, or "
+                "an estimator that needs no loss, such as Marginals, SparseMAP or ImplicitMLE",
+            )
 
 
 def check_rates(scorer_learn_rate: float, dropout: float | None) -> None:
@@ -298,15 +334,7 @@ def build_latent_layer_model(
     see ``build_latent_tok2vec_v1``.
     """
     check_parts(structure, estimator, scorer, composer)
-    if estimator.needs_loss:
-        raise IncompatiblePair(
-            estimator.name,
-            "LatentTok2Vec",
-            "it needs the loss of each structure, and components that read token vectors give back "
-            "only a gradient",
-            "the component latent_textcat or latent_textcat_multilabel with this estimator, or an "
-            "estimator that needs no loss, such as Marginals, SparseMAP or ImplicitMLE",
-        )
+    check_needs_no_loss(estimator)
     check_entropy_weight(structure, entropy_weight)
     build = partial(
         build_module,
@@ -381,8 +409,9 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
-    """inputs: rows of each doc, its spans, and in training a Supervision or None."""
-    arrays, spans, *supervision = inputs
+    """inputs: rows of each doc, its spans; where there are any, structures that are given for
+    spans, or None; in training a Supervision or None."""
+    arrays, spans, *known = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     lengths = [len(array) for array in arrays]
@@ -393,12 +422,12 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     groups = group_spans(lengths, spans)
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays if len(array)])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
-    prepare(model)
+    prepare(model, is_train)
     backprop_rows = None
     if is_train:
-        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *supervision))
+        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
-        result, _, outputs = shim.predict((rows, groups))
+        result, _, outputs = shim.predict((rows, groups, *known))
         # In training a step that overflows in half precision is skipped; here it would be hidden.
         # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
@@ -426,11 +455,12 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     return batch, backprop
 
 
-def prepare(model: Model) -> None:
-    """Bring the temperature and dropout to the module."""
+def prepare(model: Model, is_train: bool) -> None:
+    """Bring the temperature, the stage of training and dropout to the module."""
     shim: Any = model.shims[0]
     module = shim.module
     module.latent.temperature = shim.temperature
+    module.latent.update = shim.updates if is_train else None
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):

@@ -14,7 +14,7 @@ from thinc.types import Floats2d
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_layer_model import (
@@ -26,8 +26,9 @@ from spacy_latent.models.latent_layer_model import (
     check_rates,
     detached,
     group_spans,
-    in_order,
+    of_group,
     prepare,
+    side_by_side,
     total_penalty,
 )
 from spacy_latent.models.latent_shim import LatentShim
@@ -90,9 +91,15 @@ class TextModule(nn.Module):
         return self.latent.composer.output_width * len(self.pooling) * self.texts
 
     def forward(
-        self, rows: Tensor, groups: list[Group], docs: list[Range], texts: list[Range]
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        docs: list[Range],
+        texts: list[Range],
+        given: Given | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], int, Tensor]]:
-        """docs: the rows of each doc. texts: those of each text, a doc's together.
+        """docs: the rows of each doc. texts: those of each text, a doc's together. given:
+        structures that stand for those of spans.
 
         RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` in one row, so
         that there is one gradient; a penalty or None; structures, K, and the docs' features.
@@ -102,7 +109,7 @@ class TextModule(nn.Module):
         for group in groups:
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
-            draw, scores = self.latent.read(vectors, lengths)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group))
             composed.append(self.latent.compose_each(vectors, draw, lengths))
             outputs.append(
                 LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
@@ -110,8 +117,8 @@ class TextModule(nn.Module):
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
-        tokens = in_order(composed, groups, rows, width)
-        pooled = self.dropout(self._pool(tokens, texts))
+        cells, place = side_by_side(composed, groups, rows, width)
+        pooled = self.dropout(self._pool(cells, place, texts))
         weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
         log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(docs))
         flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
@@ -122,26 +129,25 @@ class TextModule(nn.Module):
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
         return flat, penalty, (outputs, count, means)
 
-    def _pool(self, tokens: Tensor, texts: list[Range]) -> Tensor:
-        """Vectors ``(K, N, width)`` of tokens as ``(K, texts, width of each)``; 0 for an empty
-        text."""
-        padded, inside = _padded(tokens, texts)
-        lengths = inside.sum(1)
+    def _pool(self, cells: Tensor, place: Tensor, texts: list[Range]) -> Tensor:
+        """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
+        each)``; 0 for an empty text."""
+        first, end = torch.tensor(texts, dtype=torch.int64).view(-1, 2).to(cells.device).unbind(1)
+        lengths = end - first
+        tokens = inside = None
+        if not {"first", "last"}.issuperset(self.pooling) or not bool((lengths > 0).any()):
+            tokens, inside = _padded(cells.index_select(1, place), texts)
         pooled = []
         for kind in self.pooling:
-            if kind == "mean":
-                pooled.append(padded.sum(2) / lengths.clamp_min(1)[:, None])
-            elif kind == "max":
-                low = padded.masked_fill(~inside[..., None], -torch.inf)
-                found = low.amax(2) if padded.shape[2] else padded.sum(2)
-                pooled.append(torch.where(lengths[:, None] > 0, found, 0.0))
-            elif not padded.shape[2]:
-                pooled.append(padded.sum(2))
-            elif kind == "first":
-                pooled.append(padded[:, :, 0])
+            if tokens is None or (kind in ("first", "last") and tokens.shape[2]):
+                token = first if kind == "first" else end - 1
+                chosen = cells.index_select(1, place[token.clamp(0, len(place) - 1)])
+                pooled.append(torch.where(lengths[:, None] > 0, chosen, 0.0))
+            elif kind == "max" and tokens.shape[2]:
+                low = tokens.masked_fill(~inside[..., None], -torch.inf)
+                pooled.append(torch.where(lengths[:, None] > 0, low.amax(2), 0.0))
             else:
-                text = torch.arange(len(texts), device=tokens.device)
-                pooled.append(padded[:, text, (lengths - 1).clamp_min(0)])
+                pooled.append(tokens.sum(2) / lengths.clamp_min(1)[:, None])
         return torch.cat(pooled, -1)
 
     def _of_docs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
@@ -161,7 +167,7 @@ class TextModule(nn.Module):
         if bool((weights.detach() - result.detach()[:, doc]).abs().gt(1e-4).any()):
             raise LatentError(
                 f"A text has several spans, each with weighted structures of its own, and "
-                f"{self.latent.estimator.name} needs one structure for a whole text. Use "
+                f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "
                 "spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with a larger "
                 "max_length as the span_getter."
             )
@@ -314,23 +320,26 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     return model
 
 
-def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
-    arrays, spans = inputs
+def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
+    """inputs: rows of each doc, its spans, and where there are any structures that are given for
+    spans, or None."""
+    arrays, spans, *known = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     sizes = [len(array) for array in arrays]
     groups = group_spans(sizes, spans)
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
-    prepare(model)
+    prepare(model, is_train)
     backprop_rows = None
     ends = list(accumulate(sizes, initial=0))
     docs = list(zip(ends, ends[1:]))
-    given = (rows, groups, docs, docs if shim.module.texts == 1 else pair_ranges(docs, spans))
+    texts = docs if shim.module.texts == 1 else pair_ranges(docs, spans)
+    read = (rows, groups, docs, texts, *known)
     if is_train:
-        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(given)
+        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(read)
     else:
-        result, _, (outputs, count, features) = shim.predict(given)
+        result, _, (outputs, count, features) = shim.predict(read)
         if not torch.isfinite(result).all():
             raise LatentError(
                 "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
