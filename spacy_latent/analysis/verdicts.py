@@ -67,7 +67,7 @@ def verdicts(figures: Mapping[str, Any]) -> list[Verdict]:
     good = [verdict for verdict in found if verdict.level == "good"]
     untested = [] if any(v.code in TRAINED for v in found) else [_untested(figures)]
     if warnings:
-        return warnings + untested + notes + good
+        return warnings + untested + good + notes
     return [_without_warning(figures, good, untested), *good, *notes]
 
 
@@ -119,7 +119,8 @@ FIRST = (
 HEADLINES = {
     "no-better-than-trained": "No better than a control: the {plural} do not help",
     "no-better-than-random": "No better than a control: {plural} like random ones",
-    "no-better-than-controls": "No better than a control",
+    "no-better-than-controls": "No better than a control: the {plural} are not those of the "
+    "reference",
     "chance": "The task is not learned",
     "ignored": "The task ignores the {plural}",
     "no-sign-of-use": "No sign that the task looks at the {plural}",
@@ -316,6 +317,15 @@ def _of_training(figures: Mapping[str, Any]) -> list[Verdict]:
                 for verdict in made
             ]
         found += made
+    if controls and all(one["trees"] == "random trees" for one in controls.values()):
+        found.append(
+            Verdict(
+                "note",
+                "only-random",
+                "Random trees are the weakest of controls: one of flat or right-branching trees, "
+                "or of a parser's, may do better.",
+            )
+        )
     for name, control in controls.items():
         if control["unlike"]:
             found.append(

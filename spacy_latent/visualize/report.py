@@ -694,16 +694,16 @@ def _foot() -> Markup:
         tag("h2", "About"),
         tag(
             "p",
-            "“Random structures” at prediction are the best ones under random scores, or, of items "
-            "and tags, those of the pipeline at random places; the rest of the pipeline is as it "
-            "is. Those that agreement is set beside are trees of the set that the pipeline chooses "
-            "from, all equally likely. Intervals are of 1,000 resamples of the docs. The entropy is of "
-            "the distribution over structures that the scores give. Controls: “left-branching”, "
-            "every token on the next; “right-branching”, every token on the one before; “flat”, "
-            "all on the first; “balanced”, the middle one over the middles of the halves; "
-            "“nearest”, every token on the nearest before it whose word mostly is a head. Of "
-            "alignments: “same word”, every two copies of a word; “nearest same word”, each copy "
-            "in one link at most; “diagonal”, words that are as far along their texts. Docs "
+            "“Random structures” at prediction are the best ones under random scores, or, of "
+            "items and tags, those of the pipeline at random places; the rest of the pipeline is "
+            "as it is. Those that agreement is set beside are trees of the set that the pipeline "
+            "chooses from, all equally likely. Intervals are of 1,000 resamples of the docs. The "
+            "entropy is of the distribution over structures that the scores give. Controls: "
+            "“left-branching”, every token on the next; “right-branching”, every token on the one "
+            "before; “flat”, all on the first; “balanced”, the middle one over the middles of the "
+            "halves; “nearest”, every token on the nearest before it whose word mostly is a head. "
+            "Of alignments: “same word”, every two copies of a word; “nearest same word”, each "
+            "copy in one link at most; “diagonal”, words that are as far along their texts. Docs "
             "are sorted and drawn in this page; nothing leaves it.",
         ),
         tag("p", f"spacy-latent {__version__}", class_="soft"),
