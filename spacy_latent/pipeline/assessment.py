@@ -415,7 +415,9 @@ class _Run:
             figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
         figures["by_length"] = _by_length(kind, words, spans)
         random = substituted.spans.get(key)
-        if kind in ("heads", "spans"):
+        if kind in ("heads", "spans") and (
+            compared or any(self.references[d] is not None for d in spans)
+        ):
             random = self._random_trees(layer.structure, words, spans)
         reference = self._reference(kind, key, spans, controls, random)
         if reference is not None:

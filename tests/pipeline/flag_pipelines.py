@@ -31,13 +31,17 @@ def texts(count: int, seed: int) -> list[tuple[list[str], str]]:
 
 
 def flag_examples(nlp: Language, count: int, seed: int = 1, heads: bool = True) -> list[Example]:
-    """With heads of the reference, if asked for: every word on the one of WORDS."""
+    """With heads of the reference, if asked for: the flag on the one of WORDS, every second filler
+    on that and the others on the flag."""
     made = []
     for words, label in texts(count, seed):
         gold: dict[str, Any] = {"cats": {"good": 0.0, "bad": 0.0, label: 1.0}}
         if heads:
             key = next(i for i, word in enumerate(words) if word in WORDS)
-            gold |= {"heads": [key] * len(words), "deps": ["dep"] * len(words)}
+            flag = next(i for i, word in enumerate(words) if word in FLAGS)
+            on_flag = [word in FILLERS[::2] for word in words]
+            gold["heads"] = [flag if there else key for there in on_flag]
+            gold["deps"] = ["dep"] * len(words)
         made.append(Example.from_dict(nlp.make_doc(" ".join(words)), gold))
     return made
 
