@@ -188,3 +188,8 @@ def test_charts() -> None:
         "Scores", [0, 10], {"a": [0.0, 1.0], "<b>": [float("nan"), 2.0], "c": [float("nan")] * 2}
     )
     assert drawn.count("<polyline") == 2 and "&lt;b&gt;" in drawn
+    # A long name is not cut off.
+    long = curves("Loss", [0, 1], {"latent_encoder_supervision": [1.0, 0.25]})
+    (across,) = re.findall(r'viewBox="0 0 (\d+) ', long)
+    (begin,) = re.findall(r'x="(\d+)"[^>]*>latent_encoder_supervision 0.25', long)
+    assert int(across) - int(begin) >= 31 * 0.6 * 12
