@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
 
@@ -47,8 +48,9 @@ class Draw:
         return (weights * self.z).sum(0)
 
 
-class Estimator(ABC):
-    """Turns scores into a :class:`Draw`. Stateless unless it says so.
+class Estimator(Staged, ABC):
+    """Turns scores into a :class:`Draw`. Stateless unless it says so. ``stages`` are the estimators
+    that training begins with, see :mod:`spacy_latent.estimators.sequence`.
 
     requires: operations that the structure must not lack: "map", the best structure, or names in
         ``structure.tractable``.
@@ -67,10 +69,6 @@ class Estimator(ABC):
     inner_steps: int = 1
     clip: float = 0.0
     hard: ClassVar[bool]
-
-    @property
-    def name(self) -> str:
-        return type(self).__name__
 
     @property
     def hard_at_prediction(self) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
+from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 
@@ -29,7 +30,11 @@ class LatentLayer(nn.Module):
     """The weighted average over the K structures of a Draw of what the composer makes of each.
 
     temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
+    update: which update of training this is, from 0, and None at prediction; a plain attribute. The
+        structure and the estimator may have stages, of which it tells the present one.
     """
+
+    update: int | None
 
     def __init__(
         self,
@@ -48,6 +53,18 @@ class LatentLayer(nn.Module):
         self.estimator = estimator
         self.composer = composer
         self.temperature = temperature
+        self.update = None
+        # Those with weights are stored and trained with the others.
+        early = [stage for _, stage in estimator.stages if isinstance(stage, nn.Module)]
+        self.earlier_estimators = nn.ModuleList(early)
+
+    @property
+    def present_structure(self) -> Structure:
+        return self.structure.at(self.update)
+
+    @property
+    def present_estimator(self) -> Estimator:
+        return self.estimator.at(self.update)
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
         draw, scores = self.read(vectors, lengths)
@@ -60,7 +77,7 @@ class LatentLayer(nn.Module):
             return self.draw(structure, scores, lengths), scores
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
-        return self.estimator(structure, scores, lengths, self.training)
+        return self.present_estimator(structure, scores, lengths, self.training)
 
     def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
         """The structure, with what the scorer binds to it, and the scores after division by
@@ -70,7 +87,8 @@ class LatentLayer(nn.Module):
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            bound = self.scorer.bind(self.structure, vectors, lengths, self.temperature)
+            structure = self.present_structure
+            bound = self.scorer.bind(structure, vectors, lengths, self.temperature)
             return bound, scores / self.temperature
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -119,7 +137,8 @@ def check_parts(
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
-    estimator.check(structure)
+    for first, _ in periods(structure, estimator):
+        estimator.at(first).check(structure.at(first))
     for argument, part in (("scorer", scorer), ("composer", composer)):
         kind = _kind(part)
         parts = getattr(kind, "parts", "")
@@ -140,12 +159,13 @@ def check_parts(
             f"{_fitting(structure.parts)}, or the structure {decides}",
         )
     kind = _kind(composer)
-    if getattr(kind, "requires_hard", False) and not (
-        estimator.hard and estimator.hard_at_prediction
-    ):
+    soft = [stage for _, stage in estimator.stages if not stage.hard]
+    if not (estimator.hard and estimator.hard_at_prediction):
+        soft.append(estimator)
+    if getattr(kind, "requires_hard", False) and soft:
         raise IncompatiblePair(
             kind.__name__,
-            estimator.name,
+            soft[0].name,
             "this composer walks hard 0/1 structures and the estimator gives soft ones",
             "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
             f"composer that takes soft ones ({_soft_composers(structure.parts)})",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ class RationaleLayer(LatentLayer):
     ) -> None:
         if transition_cost and structure.parts == "tags":
             costs = _costs(transition_cost)
-            structure = structure.bind(-costs, -costs[0], torch.zeros(2))  # type: ignore[attr-defined]
+            sequences: Any = structure
+            structure = sequences.each(lambda stage: stage.bind(-costs, -costs[0], torch.zeros(2)))
         super().__init__(scorer, structure, estimator, composer)
         self.reader_width = reader_width
         self.transition_cost = transition_cost

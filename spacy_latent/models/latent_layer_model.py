@@ -200,7 +200,7 @@ def total_penalty(
         tokens = sum(int(group.lengths.sum()) for group in groups)
         for group, output in zip(groups, outputs):
             lengths = group.lengths.to(output.scores.device)
-            nats = latent.structure.entropy(output.scores, lengths).sum()
+            nats = latent.present_structure.entropy(output.scores, lengths).sum()
             terms.append(entropy_weight * nats / tokens)
     return torch.stack(terms).sum() if terms else None
 
@@ -228,15 +228,32 @@ def build_latent_layer(
     composer: ComposerBuilder,
 ) -> LatentLayer:
     # An estimator with a state of its own starts again with the weights.
-    own = estimator.for_width(input_width)
+    own = estimator.each(lambda stage: stage.for_width(input_width))
     return LatentLayer(scorer(input_width), structure, own, composer(input_width))
 
 
 def check_entropy_weight(structure: Structure, weight: float) -> None:
-    if weight and "entropy" not in structure.tractable:
-        raise NotTractable(structure.name, "entropy", "entropy_weight = 0.0")
+    for each in [structure, *(stage for _, stage in structure.stages)]:
+        if weight and "entropy" not in each.tractable:
+            raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
     if not -math.inf < weight < math.inf:
         raise LatentError(f"entropy_weight is {weight}; expected a finite number.")
+
+
+def check_needs_no_loss(estimator: Estimator) -> None:
+    """Refuse estimators that only a component with a loss of its own can train."""
+    stages = [*(stage for _, stage in estimator.stages), estimator]
+    for number, stage in enumerate(stages):
+        if stage.needs_loss:
+            before = f" after {stages[number - 1].name}" if number else ""
+            raise IncompatiblePair(
+                f"{stage.name}{before}",
+                "LatentTok2Vec",
+                f"{stage.name} needs the loss of each structure, and components that read token "
+                "vectors give back only a gradient",
+                "the component latent_textcat or latent_textcat_multilabel with this estimator, or "
+                "an estimator that needs no loss, such as Marginals, SparseMAP or ImplicitMLE",
+            )
 
 
 def check_rates(scorer_learn_rate: float, dropout: float | None) -> None:
@@ -298,15 +315,7 @@ def build_latent_layer_model(
     see ``build_latent_tok2vec_v1``.
     """
     check_parts(structure, estimator, scorer, composer)
-    if estimator.needs_loss:
-        raise IncompatiblePair(
-            estimator.name,
-            "LatentTok2Vec",
-            "it needs the loss of each structure, and components that read token vectors give back "
-            "only a gradient",
-            "the component latent_textcat or latent_textcat_multilabel with this estimator, or an "
-            "estimator that needs no loss, such as Marginals, SparseMAP or ImplicitMLE",
-        )
+    check_needs_no_loss(estimator)
     check_entropy_weight(structure, entropy_weight)
     build = partial(
         build_module,
@@ -393,7 +402,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     groups = group_spans(lengths, spans)
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays if len(array)])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
-    prepare(model)
+    prepare(model, is_train)
     backprop_rows = None
     if is_train:
         (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *supervision))
@@ -426,11 +435,12 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     return batch, backprop
 
 
-def prepare(model: Model) -> None:
-    """Bring the temperature and dropout to the module."""
+def prepare(model: Model, is_train: bool) -> None:
+    """Bring the temperature, the stage of training and dropout to the module."""
     shim: Any = model.shims[0]
     module = shim.module
     module.latent.temperature = shim.temperature
+    module.latent.update = shim.updates if is_train else None
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):

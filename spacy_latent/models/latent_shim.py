@@ -84,6 +84,11 @@ class LatentShim(PyTorchShim):
         return dict(self._learn_rates)
 
     @property
+    def updates(self) -> int:
+        """How often the weights were updated; stored with them."""
+        return self.cfg["updates"]
+
+    @property
     def temperature(self) -> float:
         return self.cfg["temperature"]
 

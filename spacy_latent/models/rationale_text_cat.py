@@ -34,6 +34,7 @@ from spacy_latent.models.latent_text_classifier import (
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import TextModule, text_layer_model
+from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 NAME = "RationaleTextCat"
@@ -102,8 +103,10 @@ def build_rationale_text_cat_v1(
     scorer = scorer or build_item_scorer_v1()
     pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
     check_structure(structure, transition_cost)
-    check_estimator(structure, estimator, transition_cost)
-    check_rates(structure, rate, transitions, multiplier_rate, damping)
+    for first, _ in periods(structure, estimator):
+        present = structure.at(first)
+        check_estimator(present, estimator.at(first), transition_cost)
+        check_rates(present, rate, transitions, multiplier_rate, damping)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
     check_parts(structure, estimator, scorer, reader)
     check_entropy_weight(structure, entropy_weight)
@@ -209,7 +212,7 @@ def build_rationale_module(
     layer = RationaleLayer(
         scorer(selector_width),
         structure,
-        estimator.for_width(selector_width + reader_width + 1),
+        estimator.each(lambda stage: stage.for_width(selector_width + reader_width + 1)),
         reader(reader_width),
         reader_width=reader_width,
         transition_cost=transition_cost,

@@ -144,8 +144,9 @@ def supervise(
     scores: Tensor,
 ) -> tuple[Draw, Tensor, int]:
     """What to compose, the sum of the losses, and the number of tokens that have gold."""
-    known = supervision.encode(latent.structure, members, lengths, draw, scores)
-    structure = latent.scorer.bind(latent.structure, vectors, lengths, latent.temperature)
+    present = latent.present_structure
+    known = supervision.encode(present, members, lengths, draw, scores)
+    structure = latent.scorer.bind(present, vectors, lengths, latent.temperature)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
         settings = supervision.loss, supervision.margin

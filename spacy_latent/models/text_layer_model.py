@@ -159,7 +159,7 @@ class TextModule(nn.Module):
         if bool((weights.detach() - result.detach()[:, doc]).abs().gt(1e-4).any()):
             raise LatentError(
                 f"A text has several spans, each with weighted structures of its own, and "
-                f"{self.latent.estimator.name} needs one structure for a whole text. Use "
+                f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "
                 "spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with a larger "
                 "max_length as the span_getter."
             )
@@ -320,7 +320,7 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     groups = group_spans(sizes, spans)
     flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
     rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
-    prepare(model)
+    prepare(model, is_train)
     backprop_rows = None
     ends = list(accumulate(sizes, initial=0))
     docs = list(zip(ends, ends[1:]))

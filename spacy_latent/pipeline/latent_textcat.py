@@ -297,7 +297,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         found, backprop, keep = run_and_keep(self.model, docs, is_train=True)
         loss, gradients = self.get_loss(examples, found)
         backprop(gradients)
-        estimator = latent_layer(self.model).estimator
+        estimator = latent_layer(self.model).present_estimator
         if estimator.inner_steps > 1:
             kept, advantage, before = keep(), gradients[2], found.made.log_probs
             for _ in range(estimator.inner_steps - 1):
@@ -333,7 +333,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         leaves = [part.detach().requires_grad_() for part in (logits, made.weights, made.log_probs)]
         with torch.enable_grad():
             each = self.loss_of(leaves[0], truths, known)
-            estimator = latent_layer(self.model).estimator
+            estimator = latent_layer(self.model).present_estimator
             objective = estimator.objective(each, leaves[1], leaves[2], made.features)
             objective.sum().backward()
         gradients = tuple(

@@ -23,6 +23,7 @@ from spacy_latent.errors import (
     NotTractable,
     not_finite_message,
 )
+from spacy_latent.stages import Staged
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
@@ -87,8 +88,9 @@ class SparseSolution:
         return SparseSolution(mean, weights, self.gap, lambda: expand().to(dtype))
 
 
-class Structure(ABC):
-    """A set of structures over parts. Subclasses are stateless and may be pickled.
+class Structure(Staged, ABC):
+    """A set of structures over parts. Subclasses are stateless and may be pickled. ``stages`` are
+    the sets that training begins with, see :mod:`spacy_latent.structures.released`.
 
     part_axes: number of trailing axes of ``scores`` that index parts.
     parts: what the parts are, so that a config with a scorer or composer of other parts is refused:
@@ -117,10 +119,6 @@ class Structure(ABC):
     annotation: ClassVar[str] = "parts"
 
     @property
-    def name(self) -> str:
-        return type(self).__name__
-
-    @property
     def kind(self) -> str:
         """That of its annotations, see :class:`spacy_latent.annotations.SpanStructure`."""
         return self.parts if self.annotation == "parts" and self.parts else self.annotation
@@ -130,8 +128,17 @@ class Structure(ABC):
         return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))
 
     def __repr__(self) -> str:
-        arguments = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items()))
-        return f"{self.name}({arguments})"
+        settings = sorted(self._settings().items())
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "stages"}
+
+    def covers(self, other: Structure) -> bool | None:
+        """Whether this set holds every structure of ``other``; None where that is not known. Only
+        sets that say so are known to hold more than themselves."""
+        same = type(self) is type(other) and self._settings() == other._settings()
+        return True if same else None
 
     # ---------------------------------------------------------------- to be given by a subclass
 

@@ -44,6 +44,11 @@ class Bits(Structure):
         self.parts = parts  # type: ignore[misc]
         self.part_axes = AXES[parts]  # type: ignore[misc]
 
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, Bits) or self.parts != other.parts:
+            return super().covers(other)
+        return self.budget is None or (other.budget is not None and self.budget >= other.budget)
+
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.part_axes == 1:
             return super().part_mask(scores, lengths)

@@ -63,6 +63,14 @@ class BudgetTree(DependencyTree):
         self.projective = projective
 
     @property
+    def crosses(self) -> bool:  # type: ignore[override]
+        return not self.projective
+
+    @property
+    def most_modifiers(self) -> float:  # type: ignore[override]
+        return self.max_modifiers
+
+    @property
     def tree(self) -> DependencyTree:
         """The same trees without a budget."""
         from spacy_latent.structures.projective_tree import ProjectiveTree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,6 +26,9 @@ class DependencyTree(Structure):
 
     Neither of the last two applies to arcs from the root. An item of length 0 has one tree, the
     empty one.
+
+    crosses: whether arcs drawn above the sentence may cross. most_modifiers: bound on those of a
+    token.
     """
 
     part_axes: ClassVar[int] = 2
@@ -32,6 +36,8 @@ class DependencyTree(Structure):
     family: ClassVar[str]
     exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
     annotation: ClassVar[str] = "heads"
+    crosses: bool = True
+    most_modifiers: float = math.inf
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def __init__(
@@ -51,6 +57,17 @@ class DependencyTree(Structure):
         self.single_root = single_root
         self.direction = direction
         self.max_arc_length = max_arc_length
+
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, DependencyTree):
+            return super().covers(other)
+        return (
+            (self.crosses or not other.crosses)
+            and self.most_modifiers >= other.most_modifiers
+            and (other.single_root or not self.single_root)
+            and self.direction in ("any", other.direction)
+            and _length(self.max_arc_length) >= _length(other.max_arc_length)
+        )
 
     @property
     def _family(self) -> tuple[str, list[int]]:
@@ -131,6 +148,10 @@ class DependencyTree(Structure):
         z = np.zeros((length + 1, length + 1), dtype="float32")
         z[np.asarray(gold, dtype="int64"), np.arange(1, length + 1)] = 1
         return z
+
+
+def _length(bound: int | None) -> float:
+    return math.inf if bound is None else bound
 
 
 def _indicate(heads: Tensor, scores: Tensor) -> Tensor:

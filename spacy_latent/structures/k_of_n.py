@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.items import ItemSet, decompose
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
@@ -27,6 +27,14 @@ class KOfN(ItemSet):
             raise InvalidScores(f"{self.name}: k is {k}; expected at least 1.")
         self.k = k
         self.exactly = exactly
+
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, KOfN):
+            return super().covers(other)
+        if self.exactly:
+            # Of a text of fewer words than either k, both choose all.
+            return other.exactly and self.k == other.k
+        return self.k >= other.k
 
     @property
     def _options(self) -> list[int]:

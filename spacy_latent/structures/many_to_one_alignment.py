@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.structures.alignment import Alignment
-from spacy_latent.structures.base import Reparameterized, SparseSolution
+from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.one_of_n import OneOfN
 
@@ -33,6 +33,11 @@ class ManyToOneAlignment(Alignment):
         self.unaligned = unaligned
         if not unaligned:
             self.exclusive_axes = (1,)  # type: ignore[misc]
+
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, ManyToOneAlignment):
+            return super().covers(other)
+        return self.unaligned or not other.unaligned
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         rows, sizes = self._rows(scores, lengths)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.alignment import Alignment
+from spacy_latent.structures.base import Structure
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
@@ -45,6 +46,11 @@ class MonotoneAlignment(Alignment):
         self.window = window
         if moves == "dtw":
             self.tractable = self.tractable | {"smoothed"}  # type: ignore[misc]
+
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, MonotoneAlignment) or self.moves != other.moves:
+            return super().covers(other)
+        return self.window is None or (other.window is not None and self.window >= other.window)
 
     @property
     def _options(self) -> list[int]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.alignment import Alignment
-from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.base import SparseSolution, Structure
 
 ADVICE = (
     "sinkhorn, its entropic relaxation; sparsemap; or an estimator that needs only the best "
@@ -29,6 +29,11 @@ class OneToOneAlignment(Alignment):
 
     def __init__(self, unaligned: bool = False) -> None:
         self.unaligned = unaligned
+
+    def covers(self, other: Structure) -> bool | None:
+        if not isinstance(other, OneToOneAlignment):
+            return super().covers(other)
+        return self.unaligned or not other.unaligned
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels.assignment import best_alignments

@@ -18,6 +18,7 @@ class ProjectiveTree(DependencyTree):
     :class:`DependencyTree`.
     """
 
+    crosses = False
     family: ClassVar[str] = "spacy_latent.kernels.inside_outside:FAMILY"
 
     def sparsemap(

@@ -45,6 +45,9 @@ class TagSequence(Structure):
     def __init__(self) -> None:
         self.bound: tuple[Tensor, Tensor, Tensor] | None = None
 
+    def _settings(self) -> dict[str, Any]:
+        return {} if self.bound is None else {"tags": len(self.bound[0])}
+
     def __repr__(self) -> str:
         tags = "" if self.bound is None else f"{len(self.bound[0])} tags"
         return f"{self.name}({tags})"

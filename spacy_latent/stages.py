@@ -1,0 +1,66 @@
+"""What may be another in the first updates of a training: a set of structures, an estimator.
+
+A config first gives what training begins with, then what follows it from some update on. What
+follows is what the model is saved and predicts with; the stages before it stand in its ``stages``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from spacy_latent.errors import LatentError
+
+Kind = TypeVar("Kind", bound="Staged")
+
+
+class Staged:
+    """stages: what training has in the place of this one, each until an update that it does not
+    reach itself, in order; updates count from 0. Empty for what is the same all along."""
+
+    stages: tuple[tuple[int, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def at(self: Kind, update: int | None) -> Kind:
+        """What an update of training has; this one where ``update`` is None, for prediction."""
+        if update is not None:
+            for end, stage in self.stages:
+                if update < end:
+                    return stage
+        return self
+
+    def each(self: Kind, function: Callable[[Kind], Kind]) -> Kind:
+        """``function`` of this one, with that of its stages before it."""
+        made = function(self)
+        made.stages = tuple((end, function(stage)) for end, stage in self.stages)
+        return made
+
+
+def follow(first: Kind, then: Kind, end: int, setting: str) -> Kind:
+    """``then``, with ``first`` in its place in updates before ``end``; both may have stages.
+
+    setting: what a message calls ``end``.
+    """
+    if isinstance(end, bool) or not isinstance(end, int) or end < 1:
+        raise LatentError(
+            f"{setting} is {end!r}; expected the number of updates of training, at least 1, after "
+            f"which {then.name} follows {first.name}."
+        )
+    made = copy.deepcopy(then)
+    early = tuple((own, stage) for own, stage in first.stages if own < end)
+    late = tuple((own, stage) for own, stage in then.stages if own > end)
+    plain = copy.deepcopy(first)
+    plain.stages = ()
+    made.stages = (*early, (end, plain), *late)
+    return made
+
+
+def periods(*staged: Staged) -> Iterator[tuple[int, int | None]]:
+    """Updates (first, end) in which none of them changes; the last, without end, is also that of
+    prediction."""
+    ends = sorted({end for each in staged for end, _ in each.stages})
+    yield from zip([0, *ends], [*ends, None])

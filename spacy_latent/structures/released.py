@@ -1,0 +1,79 @@
+"""Sets of structures that training begins with, before the larger one that it ends and predicts
+with: a restriction that leads scorer and composer to a first agreement, and is then released."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from itertools import accumulate, groupby, islice
+
+from spacy_latent.errors import LatentError
+from spacy_latent.stages import follow
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.dependency import DependencyTree
+
+
+def release(restricted: Structure, free: Structure, release_at: int) -> Structure:
+    """``free``, with ``restricted`` in its place in updates before ``release_at``."""
+    if restricted.parts != free.parts or restricted.part_axes != free.part_axes:
+        raise LatentError(
+            f"A release from {restricted!r} to {free!r}: the first is made of {restricted.parts}, "
+            f"the second of {free.parts}. Use structures of the same parts."
+        )
+    sets = [stage for _, stage in restricted.stages] + [restricted]
+    sets += [stage for end, stage in free.stages if end > release_at] + [free]
+    for smaller, larger in zip(sets, sets[1:]):
+        if larger.covers(smaller) is not True:
+            raise LatentError(
+                f"A release from {smaller!r} to {larger!r}: the second is not known to hold every "
+                "structure of the first, so that training would end in a smaller set than it "
+                "began with. Give the smaller one first, or let the structure say so by covers()."
+            )
+    return follow(restricted, free, release_at, "release_at")
+
+
+def build_released_structure_v1(
+    restricted: Structure, free: Structure, release_at: int
+) -> Structure:
+    """restricted: the set of structures in the first updates of the weights. free: the set from
+    then on, and at prediction; it has to hold all of those before. Each may be released itself.
+    release_at: number of updates under the restriction, at least 1."""
+    return release(restricted, free, release_at)
+
+
+def build_growing_arcs_v1(
+    structure: Structure, max_arc_length: Iterable[float], release_at: int
+) -> Structure:
+    """Dependency trees whose arcs may be the longer the longer training goes on.
+
+    structure: the trees from ``release_at`` on, and at prediction. max_arc_length: a Thinc schedule
+    with a value for each update, rounded down, or a list whose last value stays; it may not fall.
+    release_at: number of updates under the bounds, at least 1.
+    """
+    if not isinstance(structure, DependencyTree) or structure.stages:
+        raise LatentError(
+            f"GrowingArcs: the structure is {structure!r}; expected dependency trees such as "
+            "spacy-latent.ProjectiveTree.v1, without a release of their own."
+        )
+    if isinstance(release_at, bool) or not isinstance(release_at, int) or release_at < 1:
+        raise LatentError(
+            f"GrowingArcs: release_at is {release_at!r}; expected the number of updates of "
+            f"training after which {structure!r} is free, at least 1."
+        )
+    if isinstance(max_arc_length, (int, float)):
+        max_arc_length = [max_arc_length]
+    bounds = list(islice(iter(max_arc_length), release_at))
+    if not bounds or not all(1 <= bound < math.inf for bound in bounds):
+        raise LatentError(
+            f"GrowingArcs: max_arc_length gives {bounds[:10]}; expected numbers of tokens, each at "
+            "least 1."
+        )
+    runs = [(bound, len([*same])) for bound, same in groupby(map(int, bounds))]
+    ends = [*accumulate(length for _, length in runs)]
+    result: Structure = structure
+    for (bound, _), end in reversed([*zip(runs, [*ends[:-1], release_at])]):
+        bounded = copy.copy(structure)
+        bounded.max_arc_length = bound
+        result = release(bounded, result, end)
+    return result

@@ -1,0 +1,130 @@
+"""Arcs scored by learned counters, beside a loop over all pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from spacy.util import registry
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.bilstm import build_bilstm_v1
+from spacy_latent.layers.counter_scorer import CounterScorer, build_counter_scorer_v1
+
+LENGTHS = torch.tensor([5, 3, 1])
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return build_counter_scorer_v1(**{"counters": 2, "hidden_width": 7, **options})(6)
+
+
+def by_pairs(scorer: CounterScorer, vectors):
+    """Scores of one sentence, [head, modifier], each from its own slice."""
+    counters, total = [], torch.zeros(scorer.step.out_features, dtype=vectors.dtype)
+    for vector in vectors:
+        total = total + torch.tanh(scorer.step(vector))
+        counters.append(total)
+    size = len(vectors)
+    scores = torch.zeros(size + 1, size + 1, dtype=vectors.dtype)
+    for m in range(size):
+        before = counters[m - 1] if m else torch.zeros_like(total)
+        around = [vectors[m], torch.tanh(counters[m]), torch.tanh(before)]
+        scores[0, m + 1] = scorer.root(torch.cat(around)).squeeze()
+        for h in range(size):
+            between = torch.stack(counters[min(h, m) : max(h, m) + 1])
+            least, greatest = between.amin(0), between.amax(0)
+            features = [
+                torch.tanh(counters[m] - counters[h]),
+                torch.tanh(least - counters[h]),
+                torch.tanh(least - counters[m]),
+                torch.tanh(greatest - counters[h]),
+                torch.tanh(greatest - counters[m]),
+                torch.exp(-((counters[m] - counters[h]) ** 2)),
+                torch.tensor([float(m > h)], dtype=vectors.dtype),
+                torch.exp(torch.tensor([-abs(m - h)], dtype=vectors.dtype)),
+            ]
+            hidden = scorer.hidden(torch.relu(scorer.arc(torch.cat(features))))
+            hidden = hidden + scorer.head(vectors[h]) + scorer.modifier(vectors[m])
+            scores[h + 1, m + 1] = scorer.output(torch.relu(hidden)).squeeze()
+    return scores
+
+
+def real(scores, lengths=LENGTHS):
+    """The scores of arcs that there may be."""
+    found = []
+    for item, n in zip(scores, lengths.tolist()):
+        arcs = item[: n + 1, 1 : n + 1].clone()
+        arcs[torch.arange(1, n + 1), torch.arange(n)] = 0.0
+        found.append(arcs)
+    return found
+
+
+def test_equals_a_loop_over_pairs():
+    scorer = make().double()
+    vectors = torch.randn(3, 5, 6, dtype=torch.float64)
+    scores = scorer(vectors, LENGTHS)
+    assert scores.shape == (3, 6, 6)
+    expected = [by_pairs(scorer, item[:n]) for item, n in zip(vectors, LENGTHS.tolist())]
+    for found, wanted in zip(real(scores), real(expected), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
+def test_padding_changes_nothing(encoder):
+    scorer = make(encoder=encoder).double()
+    vectors = torch.randn(3, 5, 6, dtype=torch.float64)
+    with_nan = vectors.clone()
+    for item, n in zip(with_nan, LENGTHS.tolist()):
+        item[n:] = torch.nan
+    results = []
+    for given in (vectors, with_nan):
+        given.requires_grad_()
+        scorer.zero_grad()
+        scores = real(scorer(given, LENGTHS))
+        sum(item.tanh().sum() for item in scores).backward()
+        results.append((scores, [weight.grad.clone() for weight in scorer.parameters()]))
+    for one, other in zip(*results, strict=True):
+        for left, right in zip(one, other, strict=True):
+            assert torch.equal(left, right)
+    alone = real(scorer(vectors[1:2, :3], LENGTHS[1:2]), LENGTHS[1:2])[0]
+    torch.testing.assert_close(results[0][0][1], alone)
+
+
+def test_gradients():
+    scorer = make().double()
+    vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
+    weights = tuple(scorer.parameters())
+    assert torch.autograd.gradcheck(
+        lambda v, *_: torch.cat([item.flatten() for item in real(scorer(v, LENGTHS))]),
+        (vectors, *weights),
+    )
+
+
+def test_counters_are_the_running_sums():
+    scorer = make()
+    with torch.no_grad():
+        scorer.step.weight.zero_()
+        scorer.step.weight[0, 0] = 100.0
+        scorer.step.bias.zero_()
+    vectors = torch.zeros(1, 6, 6)
+    vectors[0, :, 0] = torch.tensor([1.0, 1.0, -1.0, 0.0, -1.0, 1.0])
+    counters = scorer.counters(vectors, torch.tensor([6]))
+    assert counters[0, :, 0].tolist() == [1.0, 2.0, 1.0, 1.0, 0.0, 1.0]
+    assert counters[0, :, 1].tolist() == [0.0] * 6
+
+
+def test_long_sentences_stay_finite():
+    scorer = make()
+    vectors = (10 * torch.randn(1, 300, 6)).requires_grad_()
+    scores = scorer(vectors, torch.tensor([300]))
+    scores.sum().backward()
+    assert scores.isfinite().all() and vectors.grad.isfinite().all()
+
+
+def test_is_registered_and_refuses_wrong_sizes():
+    build = registry.get("misc", "spacy-latent.CounterScorer.v1")
+    assert isinstance(build()(6), CounterScorer)
+    with pytest.raises(LatentError, match="counters is 0"):
+        build(counters=0)
+    with pytest.raises(LatentError, match="hidden_width is 0"):
+        build(hidden_width=0)
