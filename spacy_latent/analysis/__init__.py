@@ -17,6 +17,17 @@ from spacy_latent.analysis.attachment import (
     without_words,
 )
 from spacy_latent.analysis.task import confidence_interval
+from spacy_latent.analysis.tree_measures import (
+    SCORES,
+    TREE_MEASURES,
+    bracket_counts,
+    build_tree_scorer_v1,
+    score_tree_measures,
+    shares,
+    tree_counts,
+    tree_table,
+    whole,
+)
 from spacy_latent.analysis.trees import (
     BINARY_CONTROLS,
     CONTROLS,
@@ -25,30 +36,45 @@ from spacy_latent.analysis.trees import (
     bracketing_f1,
     control_trees,
     nearest_operator,
+    random_earlier_operator,
     tree_statistics,
 )
+from spacy_latent.analysis.yields import Yields, compare_yields, without_cycles
 
 __all__ = [
     "BINARY_CONTROLS",
     "CONTROLS",
     "PUNCTUATION",
+    "SCORES",
+    "TREE_MEASURES",
     "Attachments",
     "Heads",
     "ReferenceTree",
     "TreeStatistics",
+    "Yields",
     "attachment",
     "attachment_table",
     "attachments",
+    "bracket_counts",
     "bracketing_f1",
     "build_attachment_scorer_v1",
     "build_attachment_scorer_v2",
+    "build_tree_scorer_v1",
+    "compare_yields",
     "confidence_interval",
     "control_trees",
     "nearest_operator",
+    "random_earlier_operator",
     "reference_tree",
     "score_attachment",
+    "score_tree_measures",
     "score_trees",
+    "shares",
+    "tree_counts",
     "tree_statistics",
+    "tree_table",
+    "whole",
+    "without_cycles",
     "without_labels",
     "without_words",
 ]

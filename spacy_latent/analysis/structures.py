@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spacy_latent.analysis.trees import tree_statistics
+from spacy_latent.analysis.yields import without_cycles
 from spacy_latent.annotations import SpanStructure
 
 # What each number is, in words; "%" at the end of a name's entry marks shares.
@@ -79,6 +80,8 @@ def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
 def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
     heads = own_heads(decoded)
     own = np.arange(n)
+    # Of independent heads, the words of a cycle count as roots.
+    heads = np.where(without_cycles(heads) < 0, own, heads)
     tree = tree_statistics(heads)
     is_root = heads == own
     some = n > 1

@@ -121,6 +121,18 @@ def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
     return heads
 
 
+def random_earlier_operator(words: Sequence[str], rng: random.Random) -> list[int]:
+    """ListOps: every token on some operator before it, all equally likely; the first token where
+    there is none."""
+    heads: list[int] = []
+    operators: list[int] = []
+    for i, word in enumerate(words):
+        heads.append(rng.choice(operators) if operators else 0)
+        if word.startswith("["):
+            operators.append(i)
+    return heads
+
+
 Control = Callable[[Sequence[str], random.Random], list[int]]
 CONTROLS: dict[str, Control] = {
     "previous token": previous_token,

@@ -1,4 +1,4 @@
-"""ListOps from the command line: make a corpus, and judge a trained pipeline on it.
+"""ListOps from the command line: make a corpus, and judge trained pipelines on it.
 
 python -m spacy_latent.cli.listops generate corpus/demo --sizes 30000,1000,2000
 python -m spacy_latent.cli.listops report training/demo/model-best corpus/demo/test.tsv
@@ -6,51 +6,87 @@ python -m spacy_latent.cli.listops report training/demo/model-best corpus/demo/t
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
 
 if TYPE_CHECKING:
-    from spacy.training import Example
+    from spacy_latent.pipeline.listops_assessment import ListOpsAssessment
 
 SPLITS = ("train", "dev", "test")
 DRAWN = 12
+MAX_DEPTH = 20
 
 app = typer.Typer(name="listops", help="Make and judge ListOps corpora.", no_args_is_help=True)
 
 
 @app.command("generate")
 def generate_cli(
-    output: Path = typer.Argument(..., help="Directory for train.tsv, dev.tsv and test.tsv"),
-    sizes: str = typer.Option("30000,1000,2000", "--sizes", help="Expressions of train,dev,test"),
+    output: Path = typer.Argument(
+        ..., help="Directory for train.tsv, dev.tsv and test.tsv, or one file that ends in .tsv"
+    ),
+    sizes: str = typer.Option(
+        "30000,1000,2000", "--sizes", help="Expressions of train,dev,test, or of the one file"
+    ),
     operators: str = typer.Option(
         "MIN,MAX,MED,SM", "--operators", help="Some of MIN, MAX, MED, SM"
     ),
     max_depth: int = typer.Option(
-        20, "--max-depth", help="Depth at which all nodes are digits, the root's being 1"
+        MAX_DEPTH,
+        "--max-depth",
+        help="As published: the root's depth is 1, and all nodes at this one are digits. There is "
+        "one level of lists less",
+    ),
+    min_depth: int = typer.Option(
+        0, "--min-depth", help="Fewest levels of lists within each other; [MAX 2 9 ] has one"
+    ),
+    depth: Optional[int] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None,
+        "--depth",
+        help="Exactly so many levels of lists, in the place of --min-depth and --max-depth",
     ),
     max_arguments: int = typer.Option(5, "--max-arguments", help="Most arguments of an operator"),
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
     min_length: int = typer.Option(4, "--min-length", help="Fewest tokens"),
     max_length: int = typer.Option(100, "--max-length", help="Most tokens"),
+    without: Optional[list[Path]] = typer.Option(  # noqa: UP045
+        None, "--without", help="File whose expressions are left out; may be repeated"
+    ),
     seed: int = typer.Option(0, "--seed", help="Seed of the generator"),
 ) -> None:
-    """Generate ListOps expressions; none occurs twice, within or across the files."""
+    """Generate ListOps expressions; none occurs twice, within or across the files.
+
+    \b
+    Examples:
+      python -m spacy_latent.cli.listops generate corpus/demo
+      python -m spacy_latent.cli.listops generate corpus/demo/depth5.tsv --sizes 500 --depth 5
+        --min-length 8 --max-length 80 --without corpus/demo/train.tsv
+    """
     from tqdm import tqdm
 
     from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
 
+    files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
     try:
         counts = [int(size) for size in sizes.split(",")]
     except ValueError:
         counts = []
-    if len(counts) != len(SPLITS) or min(counts) < 0:
-        msg.fail(f"--sizes is {sizes!r}; expected three numbers such as 30000,1000,2000", exits=1)
+    if len(counts) != len(files) or min(counts) < 0:
+        one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
+        expected = f"{one}, for a file" if len(files) == 1 else f"{three}, for a directory"
+        msg.fail(f"--sizes is {sizes!r}; expected {expected}", exits=1)
+    if depth is not None and (min_depth or max_depth != MAX_DEPTH):
+        msg.fail("--depth stands for --min-depth and --max-depth; give it without them", exits=1)
+    if depth is not None:
+        min_depth, max_depth = depth, depth + 1
+    try:
+        known = {" ".join(tokens) for path in without or () for _, tokens in listops.read(path)}
+    except (LatentError, OSError) as error:
+        msg.fail(str(error), exits=1)
     with tqdm(total=sum(counts), desc="Generating ListOps", unit="expression") as bar:
         try:
             splits = listops.generate(
@@ -63,152 +99,133 @@ def generate_cli(
                 max_length=max_length,
                 seed=seed,
                 progress=bar.update,
+                min_depth=min_depth,
+                without=known,
             )
         except LatentError as error:
             msg.fail(str(error), exits=1)
-    for name, expressions in zip(SPLITS, splits):
-        listops.write(output / f"{name}.tsv", expressions)
-    msg.good(f"{output}: {', '.join(f'{n} {name}' for name, n in zip(SPLITS, counts))}")
+    for path, expressions in zip(files, splits):
+        listops.write(path, expressions)
+    made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
+    msg.good(f"{output}: {made}")
 
 
 @app.command("report")
 def report_cli(
     model: Path = typer.Argument(..., help="Trained pipeline"),
-    corpus: Path = typer.Argument(..., help="Expressions to judge it on"),
-    component: str | None = typer.Option(
+    corpora: list[Path] = typer.Argument(
+        ...,
+        metavar="CORPUS...",
+        help="Expressions to judge it on: files, or directories, whose .tsv files but train.tsv "
+        "and dev.tsv are taken",
+    ),
+    beside: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
+    ),
+    component: Optional[str] = typer.Option(  # noqa: UP045
         None, "--component", help="Component with the trees; the only one, if there is one"
     ),
-    html: Path | None = typer.Option(
-        None, "--html", help="Draw the first expressions to this page"
+    html: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--html", help="A page of the tables and of the trees of the first expressions"
     ),
-    metrics: Path | None = typer.Option(
-        None, "--metrics", help="Write the figures to this JSON file"
+    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--metrics", help="Write all figures to this JSON file"
     ),
+    seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
     gpu_id: int = typer.Option(-1, "--gpu-id", help="GPU, or -1 for the CPU"),
 ) -> None:
-    """Accuracy, and attachment or bracketing of the best trees beside that of controls."""
-    import spacy
+    """Accuracy and the best trees by several measures, by depth, beside controls; and accuracy with
+    other trees put in the place of the pipeline's own."""
     import srsly
     from spacy.cli._util import setup_gpu
 
-    from spacy_latent.cli.attachment import for_json, print_table
-    from spacy_latent.corpora.listops import read_listops_v1
-    from spacy_latent.visualize import render
+    from spacy_latent.cli.listops_tables import make_opening, print_tables
+    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.show import load
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.assessment import plain
+    from spacy_latent.pipeline.listops_assessment import assess_listops
 
     setup_gpu(gpu_id)
-    nlp = spacy.load(model)
-    examples = list(read_listops_v1(corpus, heads=True)(nlp))
-    for example, doc in zip(examples, nlp.pipe((e.predicted for e in examples), batch_size=256)):
-        example.predicted = doc
-    component = component or only_component(examples)
-    figures = measure(examples, component)
-    msg.divider("Accuracy")
-    low, high = figures["accuracy_interval"]
-    msg.text(
-        f"{100 * figures['accuracy']:.1f} % of {len(examples)} expressions have the right value "
-        f"(95 % interval {100 * low:.1f} to {100 * high:.1f})"
-    )
-    if "brackets" in figures:
-        msg.divider("F1 of the spans of the best trees, in percent")
-        found = [(name, f"{100 * value:.1f}") for name, value in figures["brackets"].items()]
-        msg.table(found, aligns=("l", "r"))
-    else:
-        msg.divider("Attachment of the best trees to the gold trees, in percent")
-        print_table(figures["attachment"])
+    try:
+        files = named_files(corpora)
+        paths = named_models(model, beside or ())
+        models = {name: load(str(path)) for name, path in paths.items()}
+        found = assess_listops(models, files, component, seed, progress)
+    except LatentError as error:
+        msg.fail("The report could not be made", str(error), exits=1)
+    print_tables(found.figures)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
-        if "attachment" in figures:
-            figures = {**figures, "attachment": for_json(figures["attachment"])}
-        srsly.write_json(metrics, figures)
+        srsly.write_json(metrics, plain(found.figures))
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        docs = [example.predicted for example in examples[:DRAWN]]
-        gold = None if "brackets" in figures else [e.reference for e in examples[:DRAWN]]
-        options = {"distance": 120}
-        page = render(docs, component, page=True, jupyter=False, options=options, gold=gold)
+        page, told = _page(found, make_opening(found.figures))
         html.write_text(page, encoding="utf8")
-        beside = "" if gold is None else ", each above its gold tree"
-        msg.good(f"Trees of {len(docs)} expressions{beside}: {html.resolve()}")
+        msg.good(f"{told}: {html.resolve()}")
 
 
-def only_component(examples: Sequence[Example]) -> str:
-    """Name of the component that put trees on the docs."""
+def _page(found: ListOpsAssessment, opening: Any) -> tuple[str, str]:
+    """The page, and what is on it, in words."""
+    from spacy_latent.visualize import render
+
+    drawn = found.examples[:DRAWN] if found.component else []
+    docs = [example.predicted for example in drawn]
+    gold = None
+    if found.kind == "heads":
+        gold = [example.reference for example in drawn]
+    options = {"distance": 120}
+    page = render(
+        docs,
+        found.component,
+        page=True,
+        jupyter=False,
+        options=options,
+        gold=gold,
+        opening=opening,
+    )
+    beside = "" if gold is None else ", each above its gold tree"
+    told = f", and trees of {len(docs)} expressions{beside}" if docs else ""
+    return page, f"Tables{told}"
+
+
+def named_files(given: Sequence[Path]) -> dict[str, Path]:
+    """Files of expressions by name, those of directories among them, test.tsv first."""
     from spacy_latent.errors import LatentError
 
-    names = sorted({name for example in examples for name in example.predicted._.latent})
-    if len(names) != 1:
-        raise LatentError(
-            f"{', '.join(names) or 'No component'} put trees on the docs. Name the one to report "
-            "with --component, and set its annotate to other than 'none'."
-        )
-    return names[0]
-
-
-def measure(examples: Sequence[Example], component: str) -> dict[str, Any]:
-    """Accuracy of the category, and attachment of the trees, or F1 of their spans where they are
-    binary trees, with those of the controls."""
-    from spacy_latent.analysis import confidence_interval
-    from spacy_latent.errors import LatentError
-
-    right = 0
-    for example in examples:
-        if component not in example.predicted._.latent:
+    files: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        there = [one for one in path.glob("*.tsv") if one.stem not in SPLITS[:2]]
+        if not there:
             raise LatentError(
-                f"The pipeline put no tree of {component!r} on the docs. Name the component that "
-                "has one, and set its annotate to other than 'none'."
+                f"{path} holds no .tsv file other than train.tsv and dev.tsv. Make some with "
+                "'spacy latent generate listops'."
             )
-        predicted, reference = example.predicted.cats, example.reference.cats
-        right += max(predicted, key=predicted.__getitem__) == max(
-            reference, key=reference.__getitem__
-        )
-    binary = any(
-        span.kind == "spans"
-        for example in examples
-        for span in example.predicted._.latent[component].spans
-    )
-    return {
-        "accuracy": right / len(examples),
-        "accuracy_interval": confidence_interval(right, len(examples)),
-        **(_brackets(examples, component) if binary else _attachment(examples, component)),
-    }
+        files += sorted(there, key=lambda one: (one.stem != SPLITS[2], one.stem))
+    stems = [path.stem for path in files]
+    return {path.stem if stems.count(path.stem) == 1 else str(path): path for path in files}
 
 
-def _brackets(examples: Sequence[Example], component: str) -> dict[str, Any]:
-    from spacy_latent.analysis import BINARY_CONTROLS, bracketing_f1
-    from spacy_latent.corpora.listops import gold_brackets
+def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
+    """Pipelines by name; that of a directory written by ``spacy train`` is the one above it."""
+    from spacy_latent.errors import LatentError
 
-    words = [[token.text for token in example.reference] for example in examples]
-    gold = [gold_brackets(sentence) for sentence in words]
-    trees = [example.predicted._.latent[component].brackets() for example in examples]
-    rows = {component: bracketing_f1([[(b.start, b.end) for b in tree] for tree in trees], gold)}
-    for name, control in BINARY_CONTROLS.items():
-        rng = random.Random(0)
-        rows[name] = bracketing_f1([control(sentence, rng) for sentence in words], gold)
-    return {"brackets": rows}
-
-
-def _attachment(examples: Sequence[Example], component: str) -> dict[str, Any]:
-    from spacy_latent.analysis import (
-        CONTROLS,
-        attachment_table,
-        control_trees,
-        nearest_operator,
-        reference_tree,
-        without_words,
-    )
-    from spacy_latent.corpora.listops import CLOSE
-
-    references = [tree for example in examples if (tree := reference_tree(example))]
-    controls = {"nearest operator": nearest_operator, **CONTROLS}
-    trees = {
-        component: [example.predicted._.latent[component].heads for example in examples],
-        **control_trees([tree.words for tree in references], controls),
-    }
-    ways = {
-        "without ]": without_words(references, [CLOSE]),
-        "all tokens": without_words(references, ()),
-    }
-    return {"attachment": attachment_table(references, trees, ways)}
+    kept = ("model-best", "model-last")
+    found = {model.parent.name or model.name if model.name in kept else model.name: model}
+    for entry in beside:
+        name, equals, path = entry.partition("=")
+        if not name or not equals or not path:
+            raise LatentError(
+                f"--beside is {entry!r}; expected a name and a pipeline, such as "
+                "independent=training/independent/model-best."
+            )
+        if name in found:
+            raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")
+        found[name] = Path(path)
+    return found
 
 
 if __name__ == "__main__":

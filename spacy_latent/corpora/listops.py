@@ -11,7 +11,7 @@ never stored: an operator heads each of its arguments, a nested list is represen
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -83,6 +83,15 @@ def gold_heads(tokens: Sequence[str]) -> list[int]:
     return heads
 
 
+def depth(tokens: Sequence[str]) -> int:
+    """Levels of lists within each other: 0 of a digit, 1 of ``[MAX 2 9 ]``."""
+    level = deepest = 0
+    for token in tokens:
+        level += token.startswith("[") - (token == CLOSE)
+        deepest = max(deepest, level)
+    return deepest
+
+
 def gold_brackets(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """Spans (start, end) of two and more tokens of the binary tree in the published files: to an
     operator its arguments are added one by one, and then its bracket."""
@@ -111,10 +120,16 @@ def generate(
     max_length: int | None = None,
     seed: int = 0,
     progress: Callable[[int], object] = lambda count: None,
+    min_depth: int = 0,
+    without: Container[str] = (),
 ) -> list[list[list[str]]]:
     """Splits of the given sizes, no expression twice in any of them.
 
+    max_depth: as published: the root's depth is 1 and all nodes at this one are digits, so that
+        there are up to ``max_depth - 1`` levels of lists.
     min_length, max_length: bounds on the number of tokens.
+    min_depth: fewest levels of lists, as :func:`depth` counts them.
+    without: expressions, their tokens joined by spaces, that are left out.
     progress: called with 1 for each expression found.
     RETURNS: for each split a list of expressions, each a list of tokens.
     """
@@ -124,6 +139,12 @@ def generate(
     if max_length is not None and max_length < max(min_length, 1):
         raise LatentError(f"ListOps max_length {max_length} is below min_length {min_length}.")
     check_shape(max_depth, max_arguments, expansion)
+    if min_depth >= max_depth:
+        raise LatentError(
+            f"ListOps min_depth {min_depth} with max_depth {max_depth}: nodes at max_depth are "
+            f"digits, so that there are at most {max_depth - 1} levels of lists. Lower min_depth, "
+            "or raise max_depth."
+        )
     rng = random.Random(seed)
     found: dict[str, list[str]] = {}
     wanted, misses = sum(sizes), 0
@@ -131,7 +152,8 @@ def generate(
         tokens = sample_expression(rng, operators, max_depth, max_arguments, expansion)
         text = " ".join(tokens)
         fits = min_length <= len(tokens) and (max_length is None or len(tokens) <= max_length)
-        if fits and text not in found:
+        fits = fits and depth(tokens) >= min_depth
+        if fits and text not in found and text not in without:
             found[text] = tokens
             misses = 0
             progress(1)
@@ -140,7 +162,7 @@ def generate(
             if misses > 1_000_000:
                 raise LatentError(
                     f"ListOps: only {len(found)} of {wanted} different expressions were found in a "
-                    "million tries. Ask for fewer, or widen max_depth, expansion or the lengths."
+                    "million tries. Ask for fewer, or widen the depths, expansion or the lengths."
                 )
     expressions = list(found.values())
     rng.shuffle(expressions)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+# For each doc, for each of its spans, a structure as ``Structure.decode`` gives it, or None where
+# the scores tell it.
+Given = list[list["np.ndarray | None"]]
 
 
 @dataclass
@@ -59,6 +68,7 @@ class Estimator(Staged, ABC):
     needs_loss: whether its gradient needs the loss of each structure, which only a component that
         owns its loss can give (:meth:`objective`); elsewhere it is refused.
     inner_steps, clip: see ScoreFunction.
+    uses_scores: whether the structures depend on the scores; False where all of them are given.
     hard: whether ``Draw.z`` is 0/1 in training.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
@@ -66,6 +76,7 @@ class Estimator(Staged, ABC):
     requires: ClassVar[frozenset[str]] = frozenset({"map"})
     linear_only: ClassVar[bool] = True
     needs_loss: ClassVar[bool] = False
+    uses_scores: ClassVar[bool] = True
     inner_steps: int = 1
     clip: float = 0.0
     hard: ClassVar[bool]
@@ -104,6 +115,16 @@ class Estimator(Staged, ABC):
     def for_width(self, width: int) -> Estimator:
         """A copy with fresh state, for input vectors of ``width`` features."""
         return copy.deepcopy(self)
+
+    def given(
+        self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]
+    ) -> Given | None:
+        """Structures of these spans that the scores have no part in; None where all are told by
+        the scores.
+
+        spans: for each doc its spans, (start, end) in tokens.
+        """
+        return None
 
     def objective(
         self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor

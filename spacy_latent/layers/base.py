@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from spacy_latent.errors import LatentError
+from spacy_latent.layers.shared_structures import share_equals
 from spacy_latent.structures.base import Structure
 
 
@@ -58,6 +60,25 @@ class Composer(nn.Module):
 
     @abstractmethod
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def compose_several(self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor) -> Tensor:
+        """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``.
+
+        item: ``(S,)`` int64, which of the items each is of. Structures of an item that are the same
+            are composed once, unless there is dropout.
+        """
+        shared = None if _drops(self) else share_equals(z, len(vectors), item)
+        if shared is None:
+            return self(vectors[item], z, lengths[item])
+        first, kind = shared
+        return self(vectors[item[first]], z[first], lengths[item[first]])[kind]
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether the same call may give something else."""
+    return module.training and any(
+        isinstance(child, _DropoutNd) and child.p > 0 for child in module.modules()
+    )
 
 
 ScorerBuilder = Callable[[int], PartScorer]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
 from spacy_latent.layers.base import check_output_width
@@ -19,8 +21,11 @@ from spacy_latent.layers.binary_tree_lstm import (
     check_output,
 )
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.latent_layer import LatentOutput
+from spacy_latent.layers.latent_layer import LatentOutput, encode_given
 from spacy_latent.structures.parser_tree import ParserTree
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 ParserBuilder = Callable[[int], nn.Module]
 
@@ -60,8 +65,17 @@ class GumbelTreeLstm(nn.Module):
         self.structure = ParserTree()
         self.estimator = StraightThrough()
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
+    def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
+        """As of :class:`LatentLayer`."""
+        return self.estimator.given(self.structure, docs, spans)
+
+    def forward(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> LatentOutput:
         batch, longest, _ = vectors.shape
+        wanted = known = None
+        if given is not None and any(one is not None for one in given):
+            wanted, known = encode_given(self.structure, given, vectors, lengths)
         if self.encoder is not None:
             vectors = self.encoder(vectors, lengths)
         token = torch.arange(longest, device=vectors.device)
@@ -80,7 +94,13 @@ class GumbelTreeLstm(nn.Module):
                 pairs, scores = self._renew(pairs, scores, state, chosen)
             active = step < lengths - 1
             allowed = token[: longest - 1 - step] < (lengths - 1 - step)[:, None]
-            choice = self.choose(scores, allowed)
+            preferred = scores
+            if wanted is not None and known is not None:
+                # The first pair that makes a span of the tree.
+                spans = wanted[torch.arange(batch)[:, None], first[:, :-1], last[:, 1:]]
+                order = spans * (longest - token[: longest - 1 - step])
+                preferred = torch.where(known[:, None], order.to(scores), scores)
+            choice = self.choose(preferred, allowed)
             chosen = choice.detach().argmax(1)
             begin = first.gather(1, chosen[:, None]).squeeze(1)
             end = last.gather(1, chosen[:, None] + 1).squeeze(1)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
 from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 
 @dataclass
@@ -66,15 +71,42 @@ class LatentLayer(nn.Module):
     def present_estimator(self) -> Estimator:
         return self.estimator.at(self.update)
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> LatentOutput:
-        draw, scores = self.read(vectors, lengths)
+    def forward(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> LatentOutput:
+        draw, scores = self.read(vectors, lengths, given)
         return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
 
-    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
-        """The structures, and the scores after division by temperature."""
+    def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
+        """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
+        return self.estimator.given(self.structure, docs, spans)
+
+    def read(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[Draw, Tensor]:
+        """The structures, and the scores after division by temperature.
+
+        given: structures that stand for those of some items, as :meth:`given` has them. Their
+            scores are 1 for their parts and −1 for others.
+        """
+        if given is not None:
+            return self._read_given(vectors, lengths, given)
         structure, scores = self.score(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             return self.draw(structure, scores, lengths), scores
+
+    def _read_given(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None]
+    ) -> tuple[Draw, Tensor]:
+        if all(one is None for one in given):
+            return self.read(vectors, lengths)
+        z, known = encode_given(self.structure, given, vectors, lengths)
+        if bool(known.all()):
+            return Draw(z[None], z.new_ones((1, len(z)))), 2 * z - 1
+        draw, scores = self.read(vectors, lengths)
+        here = known.view(-1, *[1] * (z.dim() - 1))
+        draw = replace(draw, z=torch.where(here, z.to(draw.z), draw.z))
+        return draw, torch.where(here, (2 * z - 1).to(scores), scores)
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         return self.present_estimator(structure, scores, lengths, self.training)
@@ -100,7 +132,7 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
         return total.index_add(0, item, weighted)
@@ -111,9 +143,32 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)[None]
         k, item = draw.present.nonzero(as_tuple=True)
-        composed = self.composer(vectors[item], draw.z[k, item], lengths[item])
+        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)
+
+
+def encode_given(
+    structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Structures as annotations have them, at least one, as ``(B, *parts)``, 0/1 in single
+    precision or that of the vectors ``(B, n, d)``, zero where there is none; and where there is
+    one, ``(B,)`` bool."""
+    sizes = lengths.tolist()
+    made = [
+        None if one is None else torch.as_tensor(structure.encode(one, size))
+        for one, size in zip(given, sizes, strict=True)
+    ]
+    known = torch.tensor([one is not None for one in made], device=vectors.device)
+    # Parts grow with the length, whatever more there is of them, as for a root.
+    more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
+    shape = (np.min(more, 0) + vectors.shape[1]).tolist()
+    dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32
+    z = torch.zeros(len(made), *shape, dtype=dtype)
+    for row, one in zip(z, made):
+        if one is not None:
+            row[tuple(slice(0, size) for size in one.shape)] = one.to(dtype)
+    return z.to(vectors.device), known
 
 
 def check_kind(argument: str, given: object, expected: type) -> None:

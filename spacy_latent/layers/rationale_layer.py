@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,8 +65,10 @@ class RationaleLayer(LatentLayer):
         self.damping = damping
         self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
-    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Draw, Tensor]:
-        draw, scores = super().read(vectors, lengths)
+    def read(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[Draw, Tensor]:
+        draw, scores = super().read(vectors, lengths, given)
         return (draw if self.training else self._seen(vectors, draw)), scores
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:

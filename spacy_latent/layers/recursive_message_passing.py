@@ -11,9 +11,11 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 
 # A soft tree has no depth, and a deep one is mostly undecided: more rounds add only cost.
 MAX_ROUNDS = 32
@@ -23,6 +25,11 @@ class RecursiveMessagePassing(Composer):
     """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
 
     rounds: how often; None for as often as the item's most probable heads have levels, at most 32.
+
+    M ends and U begins with a linear map, and nothing but the sum stands between them: both are
+    done at once, and the part of x once for all rounds. On a CPU, where trees are hard and z has no
+    gradient (samples, atoms of SparseMAP, prediction), each subtree is composed once, however many
+    rounds pass over it and however many of an item's structures have it.
     """
 
     def __init__(self, width: int, output_width: int | None, rounds: int | None) -> None:
@@ -38,17 +45,61 @@ class RecursiveMessagePassing(Composer):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        shared = share_subtrees(z, lengths, len(vectors), None, self.rounds or MAX_ROUNDS)
+        if shared is None:
+            return self._over_arcs(vectors, z)
+        return self._over_subtrees(vectors, shared)
+
+    def compose_several(self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor) -> Tensor:
+        rounds = self.rounds or MAX_ROUNDS
+        shared = share_subtrees(z, lengths[item], len(vectors), item, rounds)
+        if shared is None:
+            return self._over_arcs(vectors, z, item)
+        return self._over_subtrees(vectors, shared)
+
+    def _joined(self, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The first linear map of U on x, and after the last one of M: its weight, and what each
+        message adds by its bias."""
+        first, last = self.update[0], self.message[2]
+        own, received = first.weight.split(self.output_width, 1)
+        return linear(below, own, first.bias), received @ last.weight, received @ last.bias
+
+    def _over_arcs(self, vectors: Tensor, z: Tensor, item: Tensor | None = None) -> Tensor:
         arcs = z[:, 1:, 1:].to(vectors.dtype)
-        below = self.input(vectors)
-        state = below
+        state = self.input(vectors)
+        start, weight, bias = self._joined(state)
+        hidden = torch.relu(self.message[0](state))
+        if item is not None:
+            state, start, hidden = state[item], start[item], hidden[item]
+        start = start + arcs.sum(-1, keepdim=True) * bias
         levels = depth(z) if self.rounds is None else None
         rounds = self.rounds or max([] if levels is None else levels.tolist(), default=0)
         for done in range(rounds):
-            received = arcs @ self.message(state)
-            new = self.norm(self.update(torch.cat([below, received], -1)))
+            received = arcs @ (hidden if done == 0 else torch.relu(self.message[0](state)))
+            new = self._after(start + linear(received, weight))
             # A soft tree must not get more rounds because a deeper one is in the batch.
             state = new if levels is None else torch.where(levels[:, None, None] > done, new, state)
         return state
+
+    def _over_subtrees(self, vectors: Tensor, shared: SharedSubtrees) -> Tensor:
+        below = self.input(vectors).flatten(0, 1)
+        start, weight, bias = self._joined(below)
+        known = torch.relu(self.message[0](below)) if shared.own else below[:0]
+        states = []
+        for round_ in shared.rounds:
+            sums = start[round_.place]
+            if len(round_.target):
+                received = known.new_zeros(len(sums), self.output_width)
+                received = received.index_add(0, round_.target, known[round_.source])
+                sums = sums + linear(received, weight) + round_.count[:, None].to(bias) * bias
+            states.append(self._after(sums))
+            if len(states) < len(shared.rounds):
+                known = torch.cat([known, torch.relu(self.message[0](states[-1]))])
+        return torch.cat(states)[shared.result]
+
+    def _after(self, sums: Tensor) -> Tensor:
+        """The rest of U, and the norm."""
+        return self.norm(self.update[2](torch.relu(sums)))
 
 
 def most_probable_heads(z: Tensor) -> Tensor:

@@ -118,7 +118,8 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
     if not any(len(doc) for doc in docs):
         return LatentBatch([], spans, [], [])
     tok2vec, latent = model.layers[:2]
-    made: Any = latent.predict((tok2vec.predict(docs), spans))
+    given = latent_module(model).latent.given(docs, spans)
+    made: Any = latent.predict((tok2vec.predict(docs), spans, given))
     return made if isinstance(made, LatentBatch) else made.batch
 
 
@@ -139,6 +140,8 @@ def _of_group(
 ) -> tuple[list[float], list[float], list[int]]:
     structure, scores = layer.structure, output.scores
     lengths = group.lengths.to(scores.device)
+    if not layer.estimator.uses_scores:
+        return [0.0] * len(lengths), [math.nan] * len(lengths), [1] * len(lengths)
     unknown = [math.nan] * len(lengths)
     nats = structure.entropy(scores, lengths) if "entropy" in structure.tractable else None
     count = structure.log_count(scores, lengths) if _countable(structure) else None

@@ -13,7 +13,7 @@ from thinc.types import Floats2d
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
-from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_shim import LatentShim
@@ -125,6 +125,11 @@ def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> Non
         )
 
 
+def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | None:
+    """Those of the group's spans."""
+    return None if given is None else [given[d][s] for d, s in group.members]
+
+
 class SpanModule(nn.Module):
     """Rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer, span by span.
 
@@ -150,7 +155,11 @@ class SpanModule(nn.Module):
         self.entropy_weight = entropy_weight
 
     def forward(
-        self, rows: Tensor, groups: list[Group], supervision: Supervision | None = None
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        given: Given | None = None,
+        supervision: Supervision | None = None,
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -158,10 +167,11 @@ class SpanModule(nn.Module):
         for group in groups:
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
+            known_here = of_group(given, group)
             if supervision is None:
-                output = self.latent(vectors, lengths)
+                output = self.latent(vectors, lengths, known_here)
             else:
-                draw, scores = self.latent.read(vectors, lengths)
+                draw, scores = self.latent.read(vectors, lengths, known_here)
                 draw, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, draw, scores
                 )
@@ -390,8 +400,9 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
-    """inputs: rows of each doc, its spans, and in training a Supervision or None."""
-    arrays, spans, *supervision = inputs
+    """inputs: rows of each doc, its spans; where there are any, structures that are given for
+    spans, or None; in training a Supervision or None."""
+    arrays, spans, *known = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     lengths = [len(array) for array in arrays]
@@ -405,9 +416,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     prepare(model, is_train)
     backprop_rows = None
     if is_train:
-        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *supervision))
+        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
-        result, _, outputs = shim.predict((rows, groups))
+        result, _, outputs = shim.predict((rows, groups, *known))
         # In training a step that overflows in half precision is skipped; here it would be hidden.
         # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():

@@ -239,7 +239,8 @@ def run_and_keep(
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
-    made, backprop_texts = texts((arrays, spans), is_train)
+    given = latent_layer(model).given(docs, spans)
+    made, backprop_texts = texts((arrays, spans, given), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]
     logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)

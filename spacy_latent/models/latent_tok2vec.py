@@ -151,8 +151,9 @@ def run(
         nothing = LatentBatch([model.ops.alloc2f(0, width) for _ in docs], spans, [], [])
         return nothing, lambda gradients: docs
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
+    given = latent_layer(model).given(docs, spans)
     known = () if supervision is None else (supervision(spans),)
-    batch, backprop_latent = latent((arrays, spans, *known), is_train)
+    batch, backprop_latent = latent((arrays, spans, given, *known), is_train)
     return batch, lambda gradients: backprop_tok2vec(backprop_latent(gradients))
 
 

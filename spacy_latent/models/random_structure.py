@@ -1,21 +1,26 @@
 """What if the structures were random? The layers of a trained pipeline with others put in."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from spacy.tokens import Doc
 from thinc.api import Model
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.base import Draw, Given
+from spacy_latent.estimators.given_trees import GivenTrees, tree_within
 from spacy_latent.layers.gumbel_tree_lstm import GumbelTreeLstm
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.structures.base import Structure
 
-Substitute = Literal["random", "best"]
+# Docs to the heads of each, or the brackets; see substitute_structures.
+TreesOfDocs = Callable[[Sequence[Doc]], Sequence["np.ndarray | Sequence[int] | None"]]
+Substitute = Literal["random", "best"] | GivenTrees | TreesOfDocs
 SUBSTITUTES = ("random", "best")
 
 
@@ -29,28 +34,32 @@ def substitute_structures(
     substitute: "random", for each span a structure that does not depend on its words: the best one
         under independent Gaussian scores; of items and tags, whose number nothing but the scores
         tells, those of the best structure at random places; "best", the single best structure, for
-        estimators that would compose with a mixture.
+        estimators that would compose with a mixture. Or trees of one's own, for layers of trees:
+        a GivenTrees, or a function from docs to one array for each doc, or None for one that keeps
+        its trees. For dependency trees that is for each token the place of its head in the doc, its
+        own for a root, and −1 where it is not known (spans with one such keep their trees); for
+        structures of spans ``(m, 2)``, the first and last token of each bracket, of which those
+        inside of a span count, and single tokens and the whole span may be left out. They may be
+        outside of the set that the layer chooses from.
     seed: of the random ones, which are the same for the same docs in the same batches.
     YIELDS: how many layers were found.
     """
-    if substitute not in SUBSTITUTES:
-        raise LatentError(f"substitute is {substitute!r}; expected one of {SUBSTITUTES}.")
+    if not callable(substitute) and substitute not in SUBSTITUTES:
+        raise LatentError(
+            f"substitute is {substitute!r}; expected one of {SUBSTITUTES}, a GivenTrees, or a "
+            "function from docs to their heads."
+        )
     generator = torch.Generator().manual_seed(seed)
     layers = [latent_module(node).latent for model in models for node in latent_models(model)]
     changed: list[tuple[Any, str]] = []
     try:
         for layer in layers:
-            name = "choose" if isinstance(layer, GumbelTreeLstm) else "read"
-            if name in vars(layer):
+            if {"choose", "read", "given"} & vars(layer).keys():
                 raise LatentError(
                     "The structures of this layer are substituted already. Leave one context "
                     "before the next is entered."
                 )
-            other: Callable[..., Any]
-            if isinstance(layer, GumbelTreeLstm):
-                other = _chooser(layer, substitute, generator)
-            else:
-                other = _reader(layer, substitute, generator)
+            name, other = _other(layer, substitute, generator)
             # On the instance, where it hides the method until it is deleted.
             object.__setattr__(layer, name, other)
             changed.append((layer, name))
@@ -60,13 +69,92 @@ def substitute_structures(
             object.__delattr__(layer, name)
 
 
-def _reader(layer: Any, substitute: Substitute, generator: torch.Generator) -> Callable[..., Any]:
-    """In the place of ``LatentLayer.read``, whose last argument are the lengths."""
+def _other(
+    layer: Any, substitute: Substitute, generator: torch.Generator
+) -> tuple[str, Callable[..., Any]]:
+    """The name of a method of the layer, and what takes its place."""
+    if isinstance(substitute, GivenTrees):
+        substitute.check(layer.structure)
+        return "given", partial(substitute.given, layer.structure)
+    if callable(substitute):
+        return "given", partial(given_by, substitute, layer.structure)
+    if isinstance(layer, GumbelTreeLstm):
+        return "choose", _chooser(layer, substitute, generator)
+    return "read", _reader(layer, substitute, generator)
+
+
+def given_by(
+    trees: TreesOfDocs,
+    structure: Structure,
+    docs: Sequence[Doc],
+    spans: Sequence[Sequence[tuple[int, ...]]],
+) -> Given:
+    """Trees of docs as those of spans, as ``structure.decode`` has them; None for a span whose tree
+    is not known."""
+    GivenTrees("left").check(structure)
+    found = trees(docs)
+    if len(found) != len(docs):
+        raise LatentError(f"The function gave trees for {len(found)} of {len(docs)} docs.")
+    within = _brackets_within if structure.kind == "spans" else _heads_within
+    return [
+        [None if tree is None else within(doc, np.asarray(tree), *span[:2]) for span in doc_spans]
+        for doc, tree, doc_spans in zip(docs, found, spans, strict=True)
+    ]
+
+
+def _heads_within(doc: Doc, heads: np.ndarray, start: int, end: int) -> np.ndarray | None:
+    if heads.shape != (len(doc),) or ((heads < -1) | (heads >= len(doc))).any():
+        raise LatentError(
+            f"The heads {heads.tolist()[:10]} are given for the doc {doc.text[:40]!r} of "
+            f"{len(doc)} tokens; expected for each the place of its head in the doc, its own for a "
+            "root, or −1."
+        )
+    tree = tree_within(heads, start, end)
+    if tree is None:
+        return None
+    above = np.concatenate([[0], tree])
+    for _ in range(len(tree).bit_length()):
+        above = above[above]
+    if above.any():
+        raise LatentError(
+            f"The heads {heads.tolist()[:10]} that are given for the doc {doc.text[:40]!r} hold a "
+            "cycle, so they are no tree."
+        )
+    return tree
+
+
+def _brackets_within(doc: Doc, brackets: np.ndarray, start: int, end: int) -> np.ndarray:
+    rows = brackets.reshape(-1, 2).astype("int64")
+    inside = {(int(a), int(b)) for a, b in rows if start <= a < b < end}
+    inside |= {(i, i) for i in range(start, end)} | {(start, end - 1)}
+    if _cross(inside) or len(inside) != 2 * (end - start) - 1:
+        raise LatentError(
+            f"The brackets {rows.tolist()[:10]} are given for the doc {doc.text[:40]!r}; expected "
+            f"those of a binary tree over tokens {start} to {end - 1}: {end - start - 1} of two "
+            "tokens and more, none of which cross."
+        )
+    return np.array(sorted(inside), dtype="int32").reshape(-1, 2) - start
+
+
+def _cross(brackets: set[tuple[int, int]]) -> bool:
+    around: list[int] = []
+    for first, last in sorted(brackets, key=lambda bracket: (bracket[0], -bracket[1])):
+        while around and around[-1] < first:
+            around.pop()
+        if around and around[-1] < last:
+            return True
+        around.append(last)
+    return False
+
+
+def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable[..., Any]:
+    """In the place of ``LatentLayer.read``."""
     read, structure = layer.read, layer.structure
 
-    def read_other(*arguments: Any) -> tuple[Draw, Tensor]:
-        draw, scores = read(*arguments)
-        lengths = arguments[-1]
+    def read_other(
+        vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[Draw, Tensor]:
+        draw, scores = read(vectors, lengths, given)
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
             # Scores whose best structure it is, for whoever asks for that.
@@ -128,7 +216,7 @@ def _noise(
 
 
 def _chooser(
-    layer: GumbelTreeLstm, substitute: Substitute, generator: torch.Generator
+    layer: GumbelTreeLstm, substitute: Any, generator: torch.Generator
 ) -> Callable[..., Any]:
     choose = layer.choose
 

@@ -112,6 +112,8 @@ def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) ->
     draw = output.draw
     if isinstance(layer.structure, MergeSequence):
         return merged_spans(draw.z[0], lengths).spans
+    if not layer.estimator.uses_scores:
+        return draw.mean()
     if draw.z.shape[0] == 1 and layer.estimator.hard_at_prediction:
         if "marginals" in layer.structure.tractable:
             return layer.structure.marginals(output.scores, lengths.to(output.scores.device))
@@ -125,7 +127,7 @@ def alternatives_of(
     support, all of it, and of the best ones ``count``."""
     draw, structure, scores = output.draw, layer.structure, output.scores
     lengths = lengths.to(scores.device)
-    if draw.z.shape[0] > 1 or not structure.linear:
+    if draw.z.shape[0] > 1 or not structure.linear or not layer.estimator.uses_scores:
         return draw.z, draw.weights
     if not structure.has_map:
         return draw.z[:0], draw.weights[:0]

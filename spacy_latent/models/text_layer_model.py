@@ -14,7 +14,7 @@ from thinc.types import Floats2d
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
 from spacy_latent.models.latent_layer_model import (
@@ -27,6 +27,7 @@ from spacy_latent.models.latent_layer_model import (
     detached,
     group_spans,
     in_order,
+    of_group,
     prepare,
     total_penalty,
 )
@@ -90,9 +91,15 @@ class TextModule(nn.Module):
         return self.latent.composer.output_width * len(self.pooling) * self.texts
 
     def forward(
-        self, rows: Tensor, groups: list[Group], docs: list[Range], texts: list[Range]
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        docs: list[Range],
+        texts: list[Range],
+        given: Given | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], int, Tensor]]:
-        """docs: the rows of each doc. texts: those of each text, a doc's together.
+        """docs: the rows of each doc. texts: those of each text, a doc's together. given:
+        structures that stand for those of spans.
 
         RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` in one row, so
         that there is one gradient; a penalty or None; structures, K, and the docs' features.
@@ -102,7 +109,7 @@ class TextModule(nn.Module):
         for group in groups:
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
-            draw, scores = self.latent.read(vectors, lengths)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group))
             composed.append(self.latent.compose_each(vectors, draw, lengths))
             outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores))
         count = max((len(part) for part in composed), default=1)
@@ -312,8 +319,10 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     return model
 
 
-def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) -> Any:
-    arrays, spans = inputs
+def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
+    """inputs: rows of each doc, its spans, and where there are any structures that are given for
+    spans, or None."""
+    arrays, spans, *known = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     sizes = [len(array) for array in arrays]
@@ -324,11 +333,12 @@ def forward(model: Model, inputs: tuple[list[Floats2d], Spans], is_train: bool) 
     backprop_rows = None
     ends = list(accumulate(sizes, initial=0))
     docs = list(zip(ends, ends[1:]))
-    given = (rows, groups, docs, docs if shim.module.texts == 1 else pair_ranges(docs, spans))
+    texts = docs if shim.module.texts == 1 else pair_ranges(docs, spans)
+    read = (rows, groups, docs, texts, *known)
     if is_train:
-        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(given)
+        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(read)
     else:
-        result, _, (outputs, count, features) = shim.predict(given)
+        result, _, (outputs, count, features) = shim.predict(read)
         if not torch.isfinite(result).all():
             raise LatentError(
                 "The latent layer gave vectors with NaN or infinite values. Its weights, or the "

@@ -15,14 +15,17 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis import (
+    TREE_MEASURES,
     attachments,
     reference_tree,
+    shares,
     structures,
     task,
+    tree_counts,
     without_words,
 )
+from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
@@ -41,6 +44,8 @@ DRAWN = 1000
 MOST_DRAWS = 5
 # Bytes of vectors that are kept from run to run.
 VECTORS = 256e6
+# What the figures call measures of trees that have another name elsewhere.
+DIRECTED = {"attachment": "directed"}
 # Of shorter spans nearly all structures look alike.
 LONG_ENOUGH = 4
 
@@ -413,20 +418,18 @@ class _Run:
             return self._reference_links(known, rows)
         references = [tree for d in known if (tree := self.references[d]) is not None]
         counted = without_words(references, self.ignore)
-        found = {
-            name: attachments(
-                [
-                    tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
-                    for d, tree in zip(known, references)
-                ],
-                [tree.heads for tree in references],
-                counted,
-                [tree.labels for tree in references],
-            )
+        gold = [tree.heads for tree in references]
+        trees = {
+            name: [
+                tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
+                for d, tree in zip(known, references)
+            ]
             for name, heads in rows.items()
         }
-        directed = task.intervals([one.directed for one in found.values()], self.seed)
-        undirected = task.intervals([one.undirected for one in found.values()], self.seed)
+        labels = [tree.labels for tree in references]
+        found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
+        counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
+        table = shares(counts, TREE_MEASURES, self.seed)
         relations: list[dict[str, Any]] = []
         for relation, (count, right, arcs, either) in found[key].relations.items():
             others = {
@@ -453,8 +456,8 @@ class _Run:
             "docs": len(known),
             "tokens": int(found[key].directed[:, 1].sum()),
             "rows": {
-                name: {"directed": list(first), "undirected": list(second)}
-                for name, first, second in zip(found, directed, undirected)
+                name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
+                for name, row in table.items()
             },
             "relations": relations,
         }

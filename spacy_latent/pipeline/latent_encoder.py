@@ -21,7 +21,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
@@ -434,11 +434,19 @@ class LatentEncoder(StoredComponent):
         from spacy_latent.models.latent_tok2vec import latent_layer
         from spacy_latent.structures.fenchel_young import check_loss
 
-        structure = latent_layer(self.model).structure
+        layer = latent_layer(self.model)
+        structure = layer.structure
         if self.cfg["set_heads"] and structure.annotation != "heads":
             raise LatentError(
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
+            )
+        if self.cfg["supervision"] and not layer.estimator.uses_scores:
+            raise IncompatiblePair(
+                f"{self.name} with supervision",
+                layer.estimator.name,
+                "supervision teaches the scorer, and this estimator does not use its scores",
+                "supervision = 0.0, or an estimator that draws structures from the scores",
             )
         if self.cfg["supervision"]:
             check_loss(structure, self.cfg["supervision_loss"])

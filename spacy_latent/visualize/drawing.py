@@ -11,8 +11,10 @@ from spacy.tokens import Doc, Span
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.displacy_drawing import render_with_displacy
+from spacy_latent.visualize.elements import Markup
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.page import (
+    NOTHING,
     deliver,
     fragment,
     html_page,
@@ -36,6 +38,7 @@ def render(
     jupyter: bool | None = None,
     options: dict[str, Any] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
+    opening: Markup = NOTHING,
 ) -> str:
     """Draw the latent structures of docs, as ``displacy.render`` does parses and entities.
 
@@ -52,6 +55,8 @@ def render(
         probabilities; and displaCy's compact, distance, color, bg, font and so on.
     gold: docs of the same tokens with dependency heads, drawn below the words of latent trees;
         arcs that only one of the two has are set apart.
+    opening: what a whole page has above the drawings, such as a
+        :func:`spacy_latent.visualize.figure_table.figure_table`.
     RETURNS: a single drawing of arcs, pairs or brackets is an SVG that can be a file of its own;
         everything else is HTML with its own style. Nothing in a notebook, which shows it.
 
@@ -68,7 +73,7 @@ def render(
     figures = make_figures(made, component, style, look, golds)
     if made:
         look = look.of(displacy.get_doc_settings(made[0]))
-    markup = _markup(figures, look, page, in_notebook(jupyter))
+    markup = _markup(figures, look, page, in_notebook(jupyter), opening)
     return deliver(minified(markup) if minify else markup, jupyter)
 
 
@@ -168,10 +173,12 @@ def _as_gold(docs: Sequence[Doc], gold: Doc | Sequence[Doc] | None) -> list[Doc]
     return golds
 
 
-def _markup(figures: Sequence[Figure], look: Look, page: bool, notebook: bool) -> str:
+def _markup(
+    figures: Sequence[Figure], look: Look, page: bool, notebook: bool, opening: Markup
+) -> str:
     pictures = [picture for figure in figures for picture in figure.pictures]
     if page:
-        return html_page(figures, look)
+        return html_page(figures, look, opening)
     if not pictures:
         return ""
     if len(pictures) == 1 and pictures[0].size is not None and not notebook:

@@ -8,11 +8,13 @@ from html import escape
 from spacy import displacy
 from spacy.util import find_available_port, is_in_jupyter
 
-from spacy_latent.visualize import highlights, tag_rows
+from spacy_latent.visualize import figure_table, highlights, tag_rows
+from spacy_latent.visualize.elements import Markup
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
 
+NOTHING = Markup("")
 RULES = """
 .spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
 .sl-figure{margin:0 0 1.5rem}
@@ -33,35 +35,36 @@ def fragment(figures: Sequence[Figure], look: Look) -> str:
     return _body(figures, look, _style())
 
 
-def html_page(figures: Sequence[Figure], look: Look) -> str:
-    """A whole HTML page of the figures; it needs nothing from anywhere else."""
+def html_page(figures: Sequence[Figure], look: Look, opening: Markup = NOTHING) -> str:
+    """A whole HTML page of the figures; it needs nothing from anywhere else. opening: what stands
+    above them, such as a :func:`spacy_latent.visualize.figure_table.figure_table`."""
     style = f"{overrides(look)}margin:0;min-height:100vh"
     lang, direction = escape(look.lang), escape(look.direction)
     head = (
         '<meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>Latent structures</title>{_style()}"
+        f"<title>Latent structures</title>{_style(figure_table.RULES if opening else '')}"
     )
     return (
         f'<!DOCTYPE html>\n<html lang="{lang}" dir="{direction}">\n<head>{head}</head>\n'
-        f'<body class="spacy-latent" style="{style}">\n{_body(figures, look, "")}\n'
+        f'<body class="spacy-latent" style="{style}">\n{_body(figures, look, opening)}\n'
         "</body>\n</html>\n"
     )
 
 
-def _style() -> str:
-    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES)
+def _style(more: str = "") -> str:
+    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES, more)
 
 
-def _body(figures: Sequence[Figure], look: Look, style: str) -> str:
+def _body(figures: Sequence[Figure], look: Look, before: str) -> str:
     attributes = {
         "class": "spacy-latent",
         "lang": look.lang,
         "dir": look.direction,
         "style": f"{overrides(look)}font-family:{look.font}",
     }
-    return element("div", attributes, style, *(_figure(figure) for figure in figures))
+    return element("div", attributes, before, *(_figure(figure) for figure in figures))
 
 
 def _figure(figure: Figure) -> str:

@@ -259,7 +259,10 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         return None
     names = {
         "directed": "same head",
+        "whole trees": "texts with every head the same",
         "undirected": "same arc, whichever way it points",
+        "yields": "sets of words under each head, F1",
+        "one arc": "of these, those that one arc joins to the rest",
         "brackets": "brackets of the reference's subtrees that are found",
         "links": "F1 of the sure links",
     }

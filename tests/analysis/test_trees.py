@@ -9,6 +9,7 @@ from spacy_latent.analysis import (
     CONTROLS,
     bracketing_f1,
     nearest_operator,
+    random_earlier_operator,
     tree_statistics,
 )
 from spacy_latent.errors import LatentError
@@ -42,6 +43,15 @@ def test_controls_are_trees(name, n):
 def test_nearest_operator_stays_inside_the_inner_list():
     words = "[MAX 2 [MIN 4 7 ] 3 ]".split()
     assert nearest_operator(words, random.Random(0)) == [0, 0, 0, 2, 2, 2, 2, 2]
+
+
+def test_random_earlier_operators_are_operators():
+    words = "[MAX 2 [MIN 4 7 ] 3 ]".split()
+    drawn = [random_earlier_operator(words, random.Random(seed)) for seed in range(30)]
+    assert all(heads[:3] == [0, 0, 0] for heads in drawn)
+    assert {head for heads in drawn for head in heads[3:]} == {0, 2}
+    assert random_earlier_operator(["1", "2"], random.Random(0)) == [0, 0]
+    assert random_earlier_operator([], random.Random(0)) == []
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 8])

@@ -3,21 +3,16 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.cli.train import train
-from spacy.tokens import Doc
-from spacy.training import Example
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.cli.listops import app as listops_app
-from spacy_latent.cli.listops import measure, only_component
-from spacy_latent.errors import LatentError
+from spacy_latent.corpora import listops
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -38,43 +33,113 @@ def trained(tmp_path_factory):
     return path
 
 
-def test_report_counts_hard_trees_beside_controls(trained):
-    arguments = [str(trained / "out" / "model-last"), str(trained / "test.tsv")]
-    options = ["--metrics", str(trained / "m.json"), "--html", str(trained / "page.html")]
-    result = CliRunner().invoke(listops_app, ["report", *arguments, *options])
+def report(*arguments):
+    result = CliRunner().invoke(listops_app, ["report", *map(str, arguments)])
     assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_report_counts_hard_trees_beside_controls(trained):
+    arguments = [trained / "out" / "model-last", trained / "test.tsv"]
+    options = ["--metrics", trained / "m.json", "--html", trained / "page.html"]
+    printed = report(*arguments, *options)
     figures = srsly.read_json(trained / "m.json")
     assert {"latent_encoder", "nearest operator", "flat"} <= set(figures["attachment"])
     assert 0 <= figures["accuracy"] <= 1
+    low, high = figures["accuracy_interval"]
+    assert low <= figures["accuracy"] <= high
     page = (trained / "page.html").read_text()
     assert page.count("<svg") == 12 and "gold" in page
-    assert "page.html" in result.output
+    # The tables are above the drawings.
+    assert page.index("random earlier operator") < page.index("<svg")
+    assert "page.html" in printed and max(map(len, printed.splitlines())) <= 100
+    for name in ("accuracy", "attachment", "whole trees", "undirected", "yields", "one arc"):
+        assert name in printed
+    for trees in ("gold trees", "nearest operator", "flat trees", "random trees"):
+        assert f"with {trees}" in printed and f"with {trees}" in page
 
 
-def binary_tree(nlp, component, spans):
-    doc = Doc(nlp.vocab, words=["[MAX", "2", "9", "]"])
-    decoded = np.array(spans, dtype="int32")
-    write(doc, component, [SpanStructure(0, 4, "ConstituencyTree", "spans", decoded)])
-    doc.cats = {"9": 1.0, "2": 0.0}
-    reference = Doc(nlp.vocab, words=["[MAX", "2", "9", "]"])
-    reference.cats = {"9": 1.0, "2": 0.0}
-    return Example(doc, reference)
+def test_report_takes_several_pipelines_and_corpora(trained):
+    folder = trained / "sets"
+    generate(folder / "deep.tsv", "--sizes", "15", "--depth", "3", "--operators", "MIN,MAX")
+    for name in ("train", "test"):
+        listops.write(folder / f"{name}.tsv", (t for _, t in listops.read(trained / "dev.tsv")))
+    model, other = trained / "out" / "model-last", trained / "out" / "model-best"
+    metrics = trained / "several.json"
+    printed = report(
+        *(model, folder, trained / "dev.tsv"), "--beside", f"best={other}", "--metrics", metrics
+    )
+    figures = srsly.read_json(metrics)
+    # Of the folder all but what is for training.
+    assert list(figures["corpora"]) == ["test", "deep", "dev"]
+    assert list(figures["models"]) == ["out", "best"]
+    assert figures["corpora"]["deep"]["depths"] == [3]
+    assert figures["corpora"]["test"]["by_depth"] == figures["corpora"]["dev"]["by_depth"]
+    part = figures["corpora"]["test"]["by_depth"]
+    assert sum(part[depth]["expressions"] for depth in part if depth != "all") == 20
+    own = part["all"]["models"]["out"]
+    assert own["attachment"][0] == figures["attachment"]["latent_encoder"]["without ]"]
+    assert list(own["accuracy_with"]) == ["gold", "nearest operator", "flat", "random tree"]
+    assert "accuracy, by depth" in printed and "best" in printed
 
 
-def test_binary_trees_are_judged_by_their_spans():
-    nlp = spacy.blank("xx")
-    gold = binary_tree(nlp, "a", [(0, 1), (0, 2), (0, 3)])
-    other = binary_tree(nlp, "a", [(0, 1), (2, 3), (0, 3)])
-    figures = measure([gold, other], "a")
-    assert figures["accuracy"] == 1.0 and "attachment" not in figures
-    assert figures["brackets"]["a"] == pytest.approx(5 / 6)
-    assert figures["brackets"]["left-branching"] == 1.0
-    assert figures["brackets"]["right-branching"] == pytest.approx(1 / 3)
-    assert only_component([gold, other]) == "a"
-    with pytest.raises(LatentError, match=r"a, b put trees.*--component"):
-        only_component([gold, binary_tree(nlp, "b", [(0, 3)])])
-    with pytest.raises(LatentError, match="no tree of 'b'"):
-        measure([gold], "b")
+def generate(*arguments, code=0):
+    result = CliRunner().invoke(listops_app, ["generate", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_deep_sets_are_made_by_one_command(trained):
+    known = {" ".join(tokens) for _, tokens in listops.read(trained / "train.tsv")}
+    path = trained / "deep" / "depth4.tsv"
+    options = ["--sizes", "30", "--min-length", "8", "--max-length", "80"]
+    generate(path, *options, "--depth", "4")
+    made = [tokens for _, tokens in listops.read(path)]
+    assert len(made) == 30 and {listops.depth(tokens) for tokens in made} == {4}
+    assert all(8 <= len(tokens) <= 80 for tokens in made)
+    generate(path, *options, "--min-depth", "3")
+    assert min(listops.depth(tokens) for _, tokens in listops.read(path)) == 3
+    # With the seed of the training set they would be its own.
+    same = ["--operators", "MIN,MAX", "--max-length", "12", "--sizes", "40"]
+    generate(path, *same)
+    assert known & {" ".join(tokens) for _, tokens in listops.read(path)}
+    generate(path, *same, "--without", trained / "train.tsv")
+    assert not known & {" ".join(tokens) for _, tokens in listops.read(path)}
+
+
+def test_sets_that_cannot_be_made_say_why(tmp_path):
+    path = tmp_path / "deep.tsv"
+    assert "one number such as 500, for a file" in generate(path, "--sizes", "1,2,3", code=1)
+    assert "without them" in generate(
+        path, "--sizes", "1", "--depth", "3", "--min-depth", "2", code=1
+    )
+    assert "without them" in generate(
+        path, "--sizes", "1", "--depth", "3", "--max-depth", "4", code=1
+    )
+    said = generate(path, "--sizes", "1", "--min-depth", "3", "--max-depth", "3", code=1)
+    assert "min_depth 3 with max_depth 3" in said and "at most 2 levels" in said
+    assert "none.tsv" in generate(path, "--sizes", "1", "--without", tmp_path / "none.tsv", code=1)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["test.tsv", "--beside", "model"], "--beside is 'model'"),
+        (["test.tsv", "--beside", "out=out/model-best"], "Two pipelines are called 'out'"),
+        (["none.tsv"], "none.tsv does not exist"),
+        (["empty.tsv"], "empty.tsv holds no expressions"),
+        (["nothing"], "holds no .tsv file other than train.tsv and dev.tsv"),
+        (["test.tsv", "--component", "ner"], "no tree of 'ner'"),
+    ],
+)
+def test_what_the_report_cannot_do_it_says(trained, arguments, expected, monkeypatch):
+    monkeypatch.chdir(trained)
+    Path("empty.tsv").touch()
+    Path("nothing").mkdir(exist_ok=True)
+    listops.write(Path("nothing/train.tsv"), [])
+    result = CliRunner().invoke(listops_app, ["report", "out/model-last", *arguments])
+    assert result.exit_code == 1 and expected in said(result)
 
 
 def test_show_prints_draws_and_speaks_json(trained):

@@ -66,6 +66,22 @@ def test_options_bound_what_is_made():
         listops.generate([1], min_length=5, max_length=3)
 
 
+def test_depth_is_levels_of_lists():
+    assert listops.depth(["7"]) == listops.depth([]) == 0
+    assert listops.depth("[MAX 2 9 ]".split()) == 1
+    assert listops.depth("[MAX [MIN 1 2 ] [MIN 1 [SM 2 3 ] ] ]".split()) == 3
+
+
+def test_the_least_depth_and_what_is_left_out():
+    made = sample(60, min_depth=3, max_depth=4)
+    assert {listops.depth(tokens) for tokens in made} == {3}
+    known = {" ".join(tokens) for tokens in made[:30]}
+    again = sample(60, min_depth=3, max_depth=4, without=known)
+    assert not known & {" ".join(tokens) for tokens in again}
+    with pytest.raises(LatentError, match=r"min_depth 3 with max_depth 3.*at most 2 levels"):
+        listops.generate([1], min_depth=3, max_depth=3)
+
+
 def test_splits_are_disjoint_and_seeded():
     splits = listops.generate([50, 20, 20], min_length=5, max_length=40, seed=7)
     assert [len(split) for split in splits] == [50, 20, 20]

@@ -31,7 +31,7 @@ def by_pairs(scorer: CounterScorer, vectors):
         around = [vectors[m], torch.tanh(counters[m]), torch.tanh(before)]
         scores[0, m + 1] = scorer.root(torch.cat(around)).squeeze()
         for h in range(size):
-            between = torch.stack(counters[min(h, m) : max(h, m) + 1])
+            between = torch.stack(counters[min(h, m) : max(h, m)] or [counters[h]])
             least, greatest = between.amin(0), between.amax(0)
             features = [
                 torch.tanh(counters[m] - counters[h]),
@@ -100,6 +100,41 @@ def test_gradients():
     )
 
 
+@pytest.mark.parametrize("depth", [1, 3, 40])
+def test_it_can_match_brackets_of_any_depth(depth):
+    """With weights by hand: after the opening bracket the counter stood one higher than after the
+    closing one, and was never lower in between."""
+    scorer = build_counter_scorer_v1(counters=1, hidden_width=4)(1)
+    one = torch.tanh(torch.tensor(1.0))
+    with torch.no_grad():
+        for weight in scorer.parameters():
+            weight.zero_()
+        scorer.step.weight.fill_(100.0)
+        # Units: lower in between, more than one higher, less than one higher, second.
+        difference, lower, first = 0, 1, 6
+        scorer.arc.weight[0, lower] = -1.0
+        scorer.arc.weight[1, difference] = 1.0
+        scorer.arc.bias[1] = one
+        scorer.arc.weight[2, difference] = -1.0
+        scorer.arc.bias[2] = -one
+        scorer.arc.weight[3, first] = -1.0
+        scorer.arc.bias[3] = 1.0
+        scorer.hidden.weight.copy_(torch.eye(4))
+        scorer.output.weight.fill_(-1.0)
+        scorer.root[2].bias.fill_(-10.0)
+    # ( ( ) ( ... ) ): at each level a pair before the deeper one.
+    steps, heads, opened = [], [], []
+    for step in [1, *([1, -1, 1] * (depth - 1)), *([-1] * depth)]:
+        steps.append(float(step))
+        heads.append(0 if step > 0 else opened.pop())
+        if step > 0:
+            opened.append(len(steps))
+    vectors = torch.tensor(steps)[None, :, None]
+    found = scorer(vectors, torch.tensor([len(steps)]))[0, :, 1:].argmax(0)
+    closing = torch.tensor(steps) < 0
+    assert found[closing].tolist() == torch.tensor(heads)[closing].tolist()
+
+
 def test_counters_are_the_running_sums():
     scorer = make()
     with torch.no_grad():
@@ -119,6 +154,12 @@ def test_long_sentences_stay_finite():
     scores = scorer(vectors, torch.tensor([300]))
     scores.sum().backward()
     assert scores.isfinite().all() and vectors.grad.isfinite().all()
+
+
+def test_no_tokens_and_no_items():
+    scorer, vectors = make(), torch.randn(3, 5, 6)
+    assert scorer(vectors[:0], LENGTHS[:0]).shape == (0, 6, 6)
+    assert scorer(vectors[:, :0], 0 * LENGTHS).shape == (3, 1, 1)
 
 
 def test_is_registered_and_refuses_wrong_sizes():

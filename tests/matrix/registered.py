@@ -9,6 +9,7 @@ from typing import Any
 
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.given_trees import TREES, GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.stochastic_mask import StochasticMask
 from spacy_latent.structures.base import Structure
@@ -41,6 +42,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
+    # Of trees that are told without words.
+    "spacy-latent.GivenTrees.v1": {"trees": "left"},
     "spacy-latent.ImplicitMLE.v1": {"target_step": 100.0},
     "spacy-latent.Oscarmax.v1": {"penalty": 1e-4},
 }
@@ -56,6 +59,8 @@ def fits(estimator: Estimator, structure: Structure) -> bool:
     if isinstance(estimator, (Attention, MixedDirichlet)) and not isinstance(structure, OneOfN):
         return False
     if isinstance(estimator, StochasticMask) and not isinstance(structure, Bits):
+        return False
+    if isinstance(estimator, GivenTrees) and structure.kind not in TREES:
         return False
     return linear and not structure.lacks(estimator.needed())
 

@@ -79,7 +79,8 @@ def total_loss(layer: LatentLayer, vectors: torch.Tensor, lengths: torch.Tensor)
 
 
 def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:
-    """Two steps: finite gradients, and at the second nonzero ones for scorer, composer, input."""
+    """Two steps: finite gradients, and at the second nonzero ones for scorer, composer, input; none
+    for a scorer that is not used."""
     vectors = torch.randn(3, 7, WIDTH, requires_grad=True)
     inside = tokens_inside(lengths)
     parameters = [vectors, *layer.parameters()]
@@ -96,6 +97,9 @@ def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:
     assert vectors.grad is not None and vectors.grad.any()
     for module in (layer.scorer, layer.composer):
         weights = list(module.parameters())
+        if module is layer.scorer and not layer.estimator.uses_scores:
+            assert not any(p.grad is not None and p.grad.any() for p in weights)
+            continue
         # A composer that only selects has nothing to learn.
         learns = weights or isinstance(module, PartScorer)
         assert not learns or any(p.grad is not None and p.grad.any() for p in weights)

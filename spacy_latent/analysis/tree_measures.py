@@ -1,0 +1,216 @@
+"""How right trees are, by several measures beside each other: some follow the convention of the
+reference, some do not.
+
+attachment: share of the counted tokens with the head of the reference.
+whole trees: share of the texts in which every counted token has it.
+undirected: share of the arcs of the reference that are there in one direction or the other.
+yields: F1 of the sets of the words under each head. one arc: share of those of the reference that
+hang together by one arc; for both see :mod:`spacy_latent.analysis.yields`.
+
+The first two tell a wrong tree from another convention as little as the last three tell the
+convention that was meant: read them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from spacy_latent.analysis.attachment import (
+    PUNCTUATION,
+    ReferenceTree,
+    Share,
+    attachments,
+    reference_tree,
+)
+from spacy_latent.analysis.task import Value, accuracy, f_score, intervals
+from spacy_latent.analysis.trees import Brackets, Heads
+from spacy_latent.analysis.yields import compare_yields, without_cycles
+
+if TYPE_CHECKING:
+    from spacy.training import Example
+
+# How the counts of each are summed up.
+TREE_MEASURES: dict[str, Value] = {
+    "attachment": accuracy,
+    "whole trees": accuracy,
+    "undirected": accuracy,
+    "yields": f_score,
+    "one arc": accuracy,
+}
+
+
+def tree_counts(
+    predicted: Iterable[Heads],
+    reference: Iterable[Heads],
+    counted: Iterable[Sequence[bool] | np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """For each of :data:`TREE_MEASURES` the counts of every text, ``(D, c)`` float64.
+
+    predicted, reference: heads, a root being its own, −1 for none. The words of a cycle of a
+        prediction count as hanging on nothing in yields; a cycle of the reference is an error.
+    counted: for each tree which tokens count; all by default.
+    """
+    ours, theirs = list(predicted), list(reference)
+    masks = None if counted is None else list(counted)
+    arcs = attachments(ours, theirs, masks)
+    yields = compare_yields(map(without_cycles, ours), theirs, masks)
+    return {
+        "attachment": arcs.directed,
+        "whole trees": whole(arcs.directed),
+        "undirected": arcs.undirected,
+        "yields": yields.sets,
+        "one arc": yields.one_arc,
+    }
+
+
+def whole(counts: np.ndarray) -> np.ndarray:
+    """Of counts ``(D, 2)``, right and all, those of the texts: 1 where all is right, 1 where there
+    is anything to be right."""
+    right, total = counts.T
+    return np.stack([(right == total) & (total > 0), total > 0], 1).astype("float64")
+
+
+def tree_table(
+    references: Sequence[ReferenceTree],
+    trees: Mapping[str, Sequence[Heads]],
+    counted: Sequence[np.ndarray],
+    seed: int = 0,
+) -> dict[str, dict[str, Share]]:
+    """Several sets of trees by each of :data:`TREE_MEASURES`: the share, 0 to 1, with the ends of
+    its 95 % interval by the bootstrap over texts, NaN where nothing counts.
+
+    trees: by name, heads of the predicted tokens. counted: which tokens of the references.
+    """
+    gold = [tree.heads for tree in references]
+    counts = {
+        name: tree_counts(
+            [tree.moved(heads) for tree, heads in zip(references, found, strict=True)],
+            gold,
+            counted,
+        )
+        for name, found in trees.items()
+    }
+    return shares(counts, TREE_MEASURES, seed)
+
+
+def bracket_counts(
+    predicted: Iterable[Brackets],
+    reference: Iterable[Brackets],
+    lists: Iterable[Brackets],
+    counted: Iterable[Sequence[bool] | np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Counts ``(D, c)`` float64 of binary trees as spans (start, end), single tokens left out:
+    "spans", right, predicted and of the reference; "whole trees", 1 where all spans of the
+    reference are there; and "lists", free of the reference's way to make a list binary: those
+    spans of ``lists`` whose counted tokens are the counted tokens of a predicted span, and all.
+    """
+    spans, found = [], []
+    for own, gold, wanted, mask in zip(predicted, reference, lists, counted, strict=True):
+        ours = {span for span in own if span[1] - span[0] > 1}
+        theirs = {span for span in gold if span[1] - span[0] > 1}
+        spans.append((len(ours & theirs), len(ours), len(theirs)))
+        before = np.concatenate([[0], np.cumsum(mask)]).tolist()
+        there = {(before[start], before[end]) for start, end in ours}
+        listed = {(before[start], before[end]) for start, end in wanted}
+        found.append((len(listed & there), len(listed)))
+    right = np.array(spans, dtype="float64").reshape(-1, 3)
+    return {
+        "spans": right,
+        "whole trees": whole(right[:, [0, 2]]),
+        "lists": np.array(found, dtype="float64").reshape(-1, 2),
+    }
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def shares(
+    counts: Mapping[Key, Mapping[str, np.ndarray]], measures: Mapping[str, Value], seed: int = 0
+) -> dict[Key, dict[str, Share]]:
+    """Counts ``(D, c)`` by name and measure, of the same texts, as shares with their intervals, all
+    by the same resamples."""
+    table: dict[Key, dict[str, Share]] = {name: {} for name in counts}
+    for measure, value in measures.items():
+        there = [name for name, found in counts.items() if measure in found]
+        if there:
+            for name, share in zip(
+                there, intervals([counts[key][measure] for key in there], seed, value)
+            ):
+                table[name][measure] = share
+    return table
+
+
+# ---------------------------------------------------------------- spaCy's scorers
+
+# What scorers call them.
+SCORES = {
+    "attachment": "latent_uas",
+    "whole trees": "latent_whole_trees",
+    "undirected": "latent_undirected",
+    "yields": "latent_yield_f",
+    "one arc": "latent_one_arc",
+}
+
+
+def score_tree_measures(
+    examples: Iterable[Example],
+    component: str,
+    ignore_labels: Sequence[str] = PUNCTUATION,
+    ignore: Sequence[str] = (),
+    **options: Any,
+) -> dict[str, float]:
+    """What ``component`` annotated, beside the heads of the references, by every measure.
+
+    ignore_labels, ignore: tokens of these labels, and those with these texts, do not count.
+    RETURNS: ``latent_uas``, ``latent_whole_trees``, ``latent_undirected``, ``latent_yield_f`` and
+        ``latent_one_arc``, 0 to 1; without those of which nothing counts, and nothing where no
+        example has reference heads and a latent tree.
+    """
+    labels, words = {label.lower() for label in ignore_labels}, set(ignore)
+    predicted, reference, counted = [], [], []
+    for example in examples:
+        annotation = example.predicted._.latent.get(component)
+        tree = None if annotation is None else reference_tree(example)
+        if annotation is not None and tree is not None:
+            predicted.append(tree.moved(annotation.heads))
+            reference.append(tree.heads)
+            left_out = [
+                label.lower() in labels or word in words
+                for label, word in zip(tree.labels, tree.words)
+            ]
+            counted.append(tree.known & ~np.array(left_out))
+    counts = tree_counts(predicted, reference, counted)
+    found = {name: float(TREE_MEASURES[name](each.sum(0))) for name, each in counts.items()}
+    return {SCORES[name]: share for name, share in found.items() if not np.isnan(share)}
+
+
+def build_tree_scorer_v1(
+    component: str = "latent_encoder",
+    ignore_labels: Sequence[str] = PUNCTUATION,
+    ignore: Sequence[str] = (),
+) -> Callable[..., dict[str, float]]:
+    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_tree_measures`. The
+    tokens of the reference may be others than those of the prediction."""
+    return partial(
+        score_tree_measures,
+        component=component,
+        ignore_labels=tuple(ignore_labels),
+        ignore=tuple(ignore),
+    )
+
+
+__all__ = [
+    "SCORES",
+    "TREE_MEASURES",
+    "bracket_counts",
+    "build_tree_scorer_v1",
+    "score_tree_measures",
+    "shares",
+    "tree_counts",
+    "tree_table",
+    "whole",
+]

@@ -1,0 +1,233 @@
+"""The figures of :func:`spacy_latent.pipeline.listops_assessment.assess_listops` as tables, in the
+terminal and on a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wasabi import msg
+
+if TYPE_CHECKING:
+    from spacy_latent.visualize.elements import Markup
+
+# Columns of a terminal, and between two columns of a table.
+WIDTH = 100
+SPACING = 2
+
+
+# Expressions of a depth, of which fewer would have figures that say nothing.
+ENOUGH = 50
+Share = Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """shares: of each column [share, low, high], None for an empty cell. own: of a model. below: it
+    says more of the row above."""
+
+    name: str
+    shares: tuple[Share, ...] = ()
+    own: bool = False
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """above: rows of text, with their names, that say what the columns are of. meaning: what the
+    shares are, in words, where all of them are of one measure."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    above: Sequence[tuple[str, tuple[str, ...]]] = ()
+    meaning: str = ""
+
+
+def overview(figures: dict[str, Any], corpus: str) -> Table:
+    """All measures on all of a corpus."""
+    from spacy_latent.pipeline.listops_assessment import ALL
+
+    part = figures["corpora"][corpus]
+    measures = _measures(figures)
+    rows = []
+    for row, found in _rows(part["by_depth"][ALL], measures):
+        rows.append(replace(row, shares=tuple(found.get(measure) for measure in measures)))
+    low, high = part["tokens"]
+    depths = part["depths"]
+    deep = f"depth {depths[0]}" + (f" to {depths[-1]}" if len(depths) > 1 else "")
+    told = f"{part['expressions']:,} expressions, {low} to {high} tokens, {deep}"
+    return Table(f"{corpus}: {told}", measures, rows)
+
+
+def by_depth(figures: dict[str, Any]) -> list[Table]:
+    """A table for each measure, with a column for each corpus and each depth of one with several,
+    if it has :data:`ENOUGH` expressions; none where there is but one column."""
+    from spacy_latent.pipeline.listops_assessment import ALL
+
+    columns, groups, notes = [], [], []
+    for corpus, part in figures["corpora"].items():
+        depths = part["depths"]
+        listed = [str(depth) for depth in depths] if len(depths) > 1 else []
+        for name in (ALL, *listed):
+            group = part["by_depth"][name]
+            if name != ALL and group["expressions"] < ENOUGH:
+                continue
+            span = f"{depths[0]}–{depths[-1]}" if len(depths) > 1 else str(depths[0])
+            columns.append(corpus)
+            groups.append(group)
+            notes.append((span if name == ALL else name, f"{group['expressions']:,}"))
+    if len(columns) < 2:
+        return []
+    above = (
+        ("depth", tuple(depth for depth, _ in notes)),
+        ("expressions", tuple(count for _, count in notes)),
+    )
+    tables = []
+    for measure in _measures(figures):
+        rows: dict[tuple[str, Row], list[Share]] = {}
+        for place, group in enumerate(groups):
+            model = ""
+            for row, found in _rows(group, [measure]):
+                model = model if row.below else row.name
+                cells = rows.setdefault((model, row), [None] * len(groups))
+                cells[place] = found.get(measure)
+        filled = [
+            replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)
+        ]
+        meaning = figures["meanings"][measure]
+        tables.append(Table(f"{measure}, by depth", columns, filled, above, meaning))
+    return tables
+
+
+def _measures(figures: dict[str, Any]) -> list[str]:
+    """Those that there are of any model, in their order."""
+    from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
+
+    there = {
+        measure
+        for part in figures["corpora"].values()
+        for row in part["by_depth"][ALL]["models"].values()
+        for measure in row
+    }
+    return [measure for measure in MEASURES if measure in there]
+
+
+def _rows(
+    group: dict[str, Any], measures: Sequence[str]
+) -> Iterator[tuple[Row, dict[str, Sequence[float]]]]:
+    """Names of the rows, with their shares by measure."""
+    for name, found in group["models"].items():
+        yield Row(name, own=True), found
+        if "accuracy" not in measures:
+            continue
+        if "accuracy_as_predicted" in found:
+            mixed = {"accuracy": found["accuracy_as_predicted"]}
+            yield Row("with its mixture of trees", below=True), mixed
+        for trees, share in found.get("accuracy_with", {}).items():
+            yield Row(f"with {_of_trees(trees)}", below=True), {"accuracy": share}
+    for name, found in group["controls"].items():
+        yield Row(name), found
+
+
+def _of_trees(name: str) -> str:
+    """What trees that are put under the composer are called."""
+    return {"random tree": "random trees", "gold": "gold trees", "flat": "flat trees"}.get(
+        name, name
+    )
+
+
+def shown(share: float) -> str:
+    return f"{100 * share:.1f}" if math.isfinite(share) else "–"
+
+
+def interval(share: Sequence[float]) -> str:
+    """Of :func:`overview`, in little room; nothing where there is none."""
+    ends = [f"{100 * end:.1f}".removesuffix(".0") for end in share[1:] if math.isfinite(end)]
+    return "–".join(ends)
+
+
+def print_tables(figures: dict[str, Any]) -> None:
+    """In percent: the first corpus with intervals, and all of them by depth."""
+    first = overview(figures, next(iter(figures["corpora"])))
+    msg.divider(first.caption)
+    lines = []
+    for row in first.rows:
+        lines.append((_indented(row), *(_cell(share) for share in row.shares)))
+        if row.own:
+            ends = ("" if share is None else interval(share) for share in row.shares)
+            lines.append(("  95 %", *ends))
+    _print(("percent, of the best tree", *first.columns), lines)
+    for measure in first.columns:
+        msg.text(f"{measure}: {figures['meanings'][measure]}")
+    for table in by_depth(figures):
+        msg.divider(table.caption)
+        told = [(name, *cells) for name, cells in table.above]
+        lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
+        _print(("percent", *table.columns), [*told, *lines])
+
+
+def _cell(share: Share) -> str:
+    return "" if share is None else shown(share[0])
+
+
+def _indented(row: Row) -> str:
+    return f"  {row.name}" if row.below else row.name
+
+
+def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In as many pieces as the width of a terminal takes, each with the names of the rows."""
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    pieces: list[list[int]] = [[]]
+    for place in range(1, len(header)):
+        taken = widths[0] + sum(SPACING + widths[i] for i in (*pieces[-1], place))
+        if pieces[-1] and taken > WIDTH:
+            pieces.append([])
+        pieces[-1].append(place)
+    for piece in pieces:
+        chosen = [[row[0], *(row[i] for i in piece)] for row in rows]
+        msg.table(
+            chosen,
+            header=[header[0], *(header[i] for i in piece)],
+            aligns=("l", *("r" for _ in piece)),
+            divider=True,
+            spacing=SPACING,
+            max_col=WIDTH,
+        )
+
+
+def make_opening(figures: dict[str, Any]) -> Markup:
+    """The tables as what a page opens with, with all intervals."""
+    from spacy_latent.visualize.elements import join, tag
+    from spacy_latent.visualize.figure_table import FigureRow, figure_table
+
+    tables = [overview(figures, next(iter(figures["corpora"]))), *by_depth(figures)]
+    made = []
+    for table in tables:
+        rows = [FigureRow(name, [(cell, "") for cell in cells]) for name, cells in table.above]
+        rows += [
+            FigureRow(
+                row.name,
+                [("", "") if s is None else (shown(s[0]), interval(s)) for s in row.shares],
+                row.own,
+                row.below,
+            )
+            for row in table.rows
+        ]
+        made.append(figure_table(table.caption, table.columns, rows))
+    meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in tables[0].columns]
+    about = (
+        "In percent, of the single best tree of each expression, with 95 % intervals of 1,000 "
+        "resamples of the expressions. Depth: levels of lists within each other; depths of fewer "
+        f"than {ENOUGH} expressions have no column. {'; '.join(meanings)}."
+    )
+    return join(
+        tag("h1", f"ListOps: {', '.join(figures['models'])}"),
+        tag("p", about, class_="sl-note"),
+        tag("div", made, class_="sl-side"),
+    )
+
+
+__all__ = ["Row", "Table", "by_depth", "make_opening", "overview", "print_tables"]

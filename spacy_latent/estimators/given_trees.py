@@ -1,0 +1,198 @@
+"""Trees that are not learned: random ones, chains, a parser's, as controls of learned ones."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.structures.base import Structure
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+Trees = Literal["random", "left", "right", "flat", "balanced", "nearest", "heads"]
+# Of what a span is made, the trees that there are.
+TREES = {
+    "heads": ("random", "left", "right", "flat", "balanced", "nearest", "heads"),
+    "spans": ("random", "left", "right", "balanced"),
+}
+# By how the controls of a report are called.
+CONTROLS = {
+    "left": "left-branching",
+    "right": "right-branching",
+    "flat": "flat",
+    "balanced": "balanced",
+}
+LOOKS_AT_WORDS = ("random", "nearest", "heads")
+
+
+class GivenTrees(Estimator):
+    """The composer gets trees that the scores have no part in, in training and at prediction: a
+    model to compare one with whose trees are learned. The scorer is not run and learns nothing.
+
+    trees: "random", one of the set of structures, all equally likely, and for the same words always
+        the same, in every epoch and process; "left", every token on the next; "right", every token
+        on the one before; "flat", all on the first; "balanced", the middle token over the middles
+        of both halves; "nearest", every token on the nearest before it that is one of ``words``;
+        "heads", those of the doc, which a parser before this component wrote (name it in
+        ``training.annotating_components``) or the corpus reader. Structures of spans have "random",
+        "left", "right" and "balanced". But for "random" they need not keep to a structure's
+        ``direction`` or ``max_arc_length``.
+    seed: of the random ones.
+    words: with "nearest", the texts of the tokens that have modifiers.
+    """
+
+    requires: ClassVar[frozenset[str]] = frozenset()
+    linear_only: ClassVar[bool] = False
+    uses_scores: ClassVar[bool] = False
+    hard = True
+
+    def __init__(
+        self, trees: Trees = "random", seed: int = 0, words: Sequence[str] | None = None
+    ) -> None:
+        if trees not in TREES["heads"]:
+            raise LatentError(
+                f"{self.name}: trees is {trees!r}; expected one of {', '.join(TREES['heads'])}."
+            )
+        if (trees == "nearest") != bool(words):
+            raise LatentError(
+                f"{self.name}: trees is {trees!r} and words is {words!r}; the words that may have "
+                "modifiers are needed with trees = 'nearest' and are read with no other."
+            )
+        self.trees: Trees = trees
+        self.seed = seed
+        self.words = frozenset(words or ())
+
+    def check(self, structure: Structure) -> None:
+        found = TREES.get(structure.kind, ())
+        if not found:
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                f"it gives trees, and this structure is made of {structure.parts or 'other parts'}",
+                "a structure of arcs or spans, such as SpanningTree or ConstituencyTree",
+            )
+        if self.trees not in found:
+            raise IncompatiblePair(
+                f"{self.name} with trees = {self.trees!r}",
+                structure.name,
+                f"there is no such tree of {structure.kind}",
+                f"one of {', '.join(found)}",
+            )
+
+    def given(
+        self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]
+    ) -> Given:
+        return [
+            self._of_doc(structure, doc, doc_spans)
+            for doc, doc_spans in zip(docs, spans, strict=True)
+        ]
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        """For whoever has no docs: trees that are told by the lengths."""
+        if self.trees in LOOKS_AT_WORDS:
+            raise LatentError(
+                f"{self.name} with trees = {self.trees!r} looks at the words, and got only scores. "
+                "Run it inside a model over docs, or take one of left, right, flat and balanced."
+            )
+        z = torch.zeros_like(scores)
+        for b, length in enumerate(lengths.tolist()):
+            tree = self._tree(structure, [""] * length)
+            made = torch.as_tensor(structure.encode(tree, length))
+            z[b][tuple(slice(0, size) for size in made.shape)] = made.to(z)
+        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+
+    def _of_doc(
+        self, structure: Structure, doc: Doc, spans: Sequence[tuple[int, ...]]
+    ) -> list[np.ndarray | None]:
+        if self.trees != "heads":
+            words = [token.text for token in doc]
+            return [self._tree(structure, words[start:end]) for start, end, *_ in spans]
+        heads = doc_heads(doc)
+        found = [None if heads is None else tree_within(heads, *span[:2]) for span in spans]
+        if any(tree is None for tree in found):
+            raise LatentError(
+                f"{self.name} with trees = 'heads': the doc {doc.text[:40]!r} does not have the "
+                "heads of all its tokens. Put a parser before this component and name it in "
+                "training.annotating_components, or use a corpus reader that gives heads."
+            )
+        return found
+
+    def _tree(self, structure: Structure, words: list[str]) -> np.ndarray:
+        """As ``structure.decode`` gives it."""
+        from spacy_latent.analysis.agreement import TREE_CONTROLS, nearest_head_word
+        from spacy_latent.analysis.trees import BINARY_CONTROLS
+
+        if self.trees == "random":
+            return random_tree(structure, len(words), text_seed(words, self.seed))
+        if structure.kind == "spans":
+            brackets = BINARY_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
+            words_alone = [(i, i + 1) for i in range(len(words))]
+            inner = [(start, end) for start, end in brackets if end - start > 1]
+            rows = sorted({*words_alone, *inner})
+            return np.array(rows, dtype="int32").reshape(-1, 2) - np.array([0, 1], dtype="int32")
+        if self.trees == "nearest":
+            heads = nearest_head_word(words, self.words)
+        else:
+            heads = TREE_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
+        tree = tree_within(np.asarray(heads, dtype="int64"), 0, len(words))
+        assert tree is not None
+        return tree
+
+
+def text_seed(words: Sequence[str], seed: int) -> int:
+    """A number from 0 to 2⁶³ − 1 that is the same for the same words and seed everywhere."""
+    content = "\0".join([str(seed), *words]).encode("utf8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
+def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
+    """A tree of the structure's set, all equally likely where that can be drawn, as
+    ``structure.decode`` gives it. Sets of arcs without sums: the best one under random scores."""
+    from spacy_latent.structures.constituency_tree import ConstituencyTree
+
+    # Parsers build their trees by decisions; what they build are these.
+    drawn = ConstituencyTree() if structure.kind == "spans" else structure
+    size = length if structure.kind == "spans" else length + 1
+    generator = torch.Generator().manual_seed(seed)
+    scores, lengths = torch.zeros(1, size, size), torch.tensor([length])
+    if "sample" in drawn.tractable:
+        z = drawn.sample(scores, lengths, 1, generator)[0, 0]
+    else:
+        z = drawn.map(torch.randn(scores.shape, generator=generator), lengths)[0]
+    return drawn.decode(z.numpy(), length)
+
+
+def doc_heads(doc: Doc) -> np.ndarray | None:
+    """For each token the place of its head in the doc, its own for a root, −1 where it has none;
+    None for a doc without heads."""
+    if not len(doc):
+        return np.zeros(0, dtype="int64")
+    if not doc.has_annotation("HEAD"):
+        return None
+    offsets, labels = doc.to_array(["HEAD", "DEP"]).view("int64").T
+    # As token.has_head() has it: a head without a label is none.
+    return np.where(labels != 0, np.arange(len(doc)) + offsets, -1)
+
+
+def tree_within(heads: np.ndarray, start: int, end: int) -> np.ndarray | None:
+    """Heads of a doc as those of a span, ``(end − start,)`` int32: 0 for the root, i for the i-th
+    token; a head beyond the span becomes the root. None where one is not known (−1)."""
+    chosen = heads[start:end]
+    if (chosen < 0).any():
+        return None
+    inside = (chosen >= start) & (chosen < end) & (chosen != np.arange(start, end))
+    return np.where(inside, chosen - start + 1, 0).astype("int32")
+
+
+__all__ = ["GivenTrees", "doc_heads", "random_tree", "text_seed", "tree_within"]

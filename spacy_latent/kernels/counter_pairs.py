@@ -1,0 +1,487 @@
+"""Scores of pairs of places by a perceptron over what running sums do between them.
+
+The hidden layers of all pairs of a batch are many times larger than a cache, and most of the time
+would go into writing and reading them. So a few thousand pairs go through at once, in the same
+memory, and the gradient makes their layers again. There are no pairs of padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor, library
+
+from spacy_latent.kernels.pool import spread
+
+# Pairs worked on together: their hidden layers are a megabyte or two.
+PAIRS = 2048
+# Nanoseconds of one pair, for sharing items among threads: of a counter, and of a weight.
+COUNTER_COST, WEIGHT_COST = 4.0, 0.02
+# Of sums only: nothing else gains from another order.
+SUMS = {"reassoc", "contract", "nsz"}
+# Rows of what is seen of each counter: differences through tanh, and that of the ends through exp.
+BOUNDED, SEEN = 5, 6
+
+
+@dataclass
+class Rows:
+    """Pairs of places i < j as rows of pairs that have their item and i in common.
+
+    item, place: of each row, b and i. begin: pairs before each row, and after the last.
+    """
+
+    item: np.ndarray
+    place: np.ndarray
+    begin: np.ndarray
+
+    @classmethod
+    def of(cls, start: int, stop: int, lengths: np.ndarray) -> Rows:
+        """Those of the items start .. stop−1."""
+        counts = np.maximum(lengths[start:stop] - 1, 0)
+        item = np.repeat(np.arange(start, stop), counts)
+        place = np.arange(len(item)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begin = np.zeros(len(item) + 1, dtype=np.int64)
+        np.cumsum(lengths[item] - 1 - place, out=begin[1:])
+        return cls(item, place, begin)
+
+    def blocks(self) -> Iterator[Rows]:
+        """Rows that are worked on together: as many as :data:`PAIRS` hold, or one."""
+        start = 0
+        while start < len(self.item):
+            limit = self.begin[start] + PAIRS
+            stop = max(int(np.searchsorted(self.begin, limit, side="right")) - 1, start + 1)
+            begin = self.begin[start : stop + 1] - self.begin[start]
+            yield Rows(self.item[start:stop], self.place[start:stop], begin)
+            start = stop
+
+    def room(self) -> int:
+        """Pairs that no block has more of."""
+        return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def differences(item, place, begin, values, lengths, inner, seen):
+    """seen ``(6·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
+    v_j of each of the K values; K rows that are left as they are; exp(i − j); 1.
+
+    Extremes are of v_i … v_{j−1}; without v_i if inner, where those of nothing are infinite.
+    """
+    count = values.shape[2]
+    infinite = values.dtype.type(np.inf)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        for k in range(count):
+            own = values[b, i, k]
+            low, high = (infinite, -infinite) if inner else (own, own)
+            p = begin[r]
+            for j in range(i + 1, lengths[b]):
+                value = values[b, j, k]
+                seen[k, p] = value - own
+                seen[count + k, p] = low - own
+                seen[2 * count + k, p] = low - value
+                seen[3 * count + k, p] = high - own
+                seen[4 * count + k, p] = high - value
+                low = value if value < low else low
+                high = value if value > high else high
+                p += 1
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            seen[SEEN * count, p] = math.exp(i - j)
+            seen[SEEN * count + 1, p] = 1.0
+            p += 1
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _through_tanh(result, change):
+    return change - result * result * change
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
+    """Adds to result ``(B, n, K)`` the gradient of the values.
+
+    seen: after tanh and exp. change ``(6·K, pairs)``: its gradient. That of an extreme goes to the
+    first of equal places.
+    """
+    count = values.shape[2]
+    infinite, two = values.dtype.type(np.inf), values.dtype.type(2)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        for k in range(count):
+            own = values[b, i, k]
+            low, high = (infinite, -infinite) if inner else (own, own)
+            low_place, high_place = i, i
+            of_own = own - own
+            p = begin[r]
+            for j in range(i + 1, lengths[b]):
+                value = values[b, j, k]
+                # Of an infinite extreme it is 0: tanh is 1 there.
+                low_first = _through_tanh(seen[count + k, p], change[count + k, p])
+                low_last = _through_tanh(seen[2 * count + k, p], change[2 * count + k, p])
+                high_first = _through_tanh(seen[3 * count + k, p], change[3 * count + k, p])
+                high_last = _through_tanh(seen[4 * count + k, p], change[4 * count + k, p])
+                equal = seen[5 * count + k, p] * change[5 * count + k, p]
+                ends = _through_tanh(seen[k, p], change[k, p])
+                ends -= two * (value - own) * equal
+                of_own -= ends + low_first + high_first
+                result[b, j, k] += ends - low_last - high_last
+                result[b, low_place, k] += low_first + low_last
+                result[b, high_place, k] += high_first + high_last
+                if value < low:
+                    low, low_place = value, j
+                if value > high:
+                    high, high_place = value, j
+                p += 1
+            result[b, i, k] += of_own
+
+
+@njit(cache=True, nogil=True, fastmath=SUMS)
+def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
+    """scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
+
+    hidden: ``(pairs, 1 or 2, H)``, of h = i and m = j, then of h = j and m = i.
+    """
+    orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            for order in range(orders):
+                h, m = (i, j) if order == 0 else (j, i)
+                total = zero
+                for u in range(units):
+                    unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
+                    total += output[u] * max(unit, zero)
+                scores[b, h, m] = total
+            p += 1
+
+
+@njit(cache=True, nogil=True, fastmath=SUMS)
+def outputs_gradient(
+    item,
+    place,
+    begin,
+    lengths,
+    hidden,
+    heads,
+    modifiers,
+    output,
+    change,
+    of_heads,
+    of_modifiers,
+    of_output,
+):
+    """Puts the gradient of hidden in its place, and adds to those of the other three.
+
+    change: the gradient of the scores, ``(B, n, n)``.
+    """
+    orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            for order in range(orders):
+                h, m = (i, j) if order == 0 else (j, i)
+                given = change[b, h, m]
+                for u in range(units):
+                    unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
+                    of_output[u] += given * max(unit, zero)
+                    step = given * output[u] if unit > zero else zero
+                    hidden[p, order, u] = step
+                    of_heads[b, h, u] += step
+                    of_modifiers[b, m, u] += step
+            p += 1
+
+
+@dataclass
+class Weights:
+    """Arguments of :func:`counter_pairs` on the CPU, without history: tensors for torch's products,
+    arrays for kernels."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+    first: Tensor
+    hidden: Tensor
+    heads: np.ndarray
+    modifiers: np.ndarray
+    output: np.ndarray
+    inner: bool
+
+    @classmethod
+    def read(cls, *tensors: Tensor, inner: bool) -> Weights:
+        on_cpu = [tensor.detach().cpu().contiguous() for tensor in tensors]
+        values, lengths, first, hidden, *others = on_cpu
+        heads, modifiers, output = (tensor.numpy() for tensor in others)
+        return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
+
+    def costs(self) -> np.ndarray:
+        pairs = 0.5 * self.lengths * (self.lengths - 1.0)
+        weights = self.first.numel() + self.hidden.shape[0] * self.first.shape[1]
+        return pairs * (COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights)
+
+
+class _Layers:
+    """The layers of one block of pairs after another, in the same memory."""
+
+    def __init__(self, given: Weights, room: int) -> None:
+        self.given = given
+        self._seen = given.first.new_empty(given.first.shape[0], room)
+        self._one = given.first.new_empty(room, given.first.shape[1])
+        self._two = torch.empty_like(self._one)
+
+    def run(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """What is seen ``(6·K + 2, pairs)``, and the two layers ``(pairs, 1 or 2, H)``, the second
+        before what the places add to it."""
+        given, pairs = self.given, int(rows.begin[-1])
+        count, units = given.values.shape[2], len(given.hidden)
+        seen, one, two = self._seen[:, :pairs], self._one[:pairs], self._two[:pairs]
+        differences(
+            rows.item,
+            rows.place,
+            rows.begin,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+        )
+        torch.mul(seen[:count], seen[:count], out=seen[BOUNDED * count : SEEN * count])
+        seen[BOUNDED * count : SEEN * count].neg_().exp_()
+        seen[: BOUNDED * count].tanh_()
+        torch.mm(seen.t(), given.first, out=one).relu_()
+        torch.mm(one.view(-1, units), given.hidden, out=two.view(-1, units))
+        return seen, one.view(pairs, -1, units), two.view(pairs, -1, units)
+
+
+def _score(start: int, stop: int, given: Weights, scores: np.ndarray) -> None:
+    """The scores of the items start .. stop−1."""
+    rows = Rows.of(start, stop, given.lengths)
+    layers = _Layers(given, rows.room())
+    for block in rows.blocks():
+        _, _, two = layers.run(block)
+        outputs(
+            block.item,
+            block.place,
+            block.begin,
+            given.lengths,
+            two.numpy(),
+            given.heads,
+            given.modifiers,
+            given.output,
+            scores,
+        )
+
+
+@dataclass
+class Gradients:
+    """Of the fields of :class:`Weights`; those of weights have a row for each range of items, so
+    that threads do not wait for each other, and sums do not depend on which is first."""
+
+    values: np.ndarray
+    heads: np.ndarray
+    modifiers: np.ndarray
+    first: dict[int, Tensor]
+    hidden: dict[int, Tensor]
+    output: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, given: Weights) -> Gradients:
+        values, heads, modifiers = given.values, given.heads, given.modifiers
+        return cls(
+            np.zeros_like(values), np.zeros_like(heads), np.zeros_like(modifiers), {}, {}, {}
+        )
+
+
+def _total(parts: dict[int, Tensor], like: Tensor) -> Tensor:
+    total = torch.zeros_like(like, device="cpu", memory_format=torch.contiguous_format)
+    for start in sorted(parts):
+        total += parts[start]
+    return total
+
+
+def _add_gradients(
+    start: int, stop: int, given: Weights, change: np.ndarray, result: Gradients
+) -> None:
+    """What the items start .. stop−1 add."""
+    rows = Rows.of(start, stop, given.lengths)
+    room, units = rows.room(), len(given.hidden)
+    layers = _Layers(given, room)
+    of_first, of_hidden = torch.zeros_like(given.first), torch.zeros_like(given.hidden)
+    of_output = np.zeros_like(given.output)
+    of_layer = given.first.new_empty(room, given.first.shape[1])
+    of_seen = given.first.new_empty(SEEN * given.values.shape[2], room)
+    for block in rows.blocks():
+        where = (block.item, block.place, block.begin)
+        seen, one, two = layers.run(block)
+        outputs_gradient(
+            *where,
+            given.lengths,
+            two.numpy(),
+            given.heads,
+            given.modifiers,
+            given.output,
+            change,
+            result.heads,
+            result.modifiers,
+            of_output,
+        )
+        below, of_two = one.view(-1, units), two.view(-1, units)
+        of_hidden.addmm_(below.t(), of_two)
+        of_one, of_pairs = of_layer[: len(two)], of_seen[:, : len(two)]
+        of_below = of_one.view(-1, units)
+        torch.mm(of_two, given.hidden.t(), out=of_below)
+        torch.ops.aten.threshold_backward.grad_input(of_below, below, 0, grad_input=of_below)
+        of_first.addmm_(seen, of_one)
+        torch.mm(given.first[: len(of_seen)], of_one.t(), out=of_pairs)
+        differences_gradient(
+            *where,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+            of_pairs.numpy(),
+            result.values,
+        )
+    result.first[start], result.hidden[start] = of_first, of_hidden
+    result.output[start] = torch.from_numpy(of_output)
+
+
+@library.custom_op("spacy_latent::counter_pairs", mutates_args=())
+def _counter_pairs(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool,
+) -> Tensor:
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
+    batch, size, _ = given.values.shape
+    scores = np.zeros((batch, size, size), dtype=given.values.dtype)
+    spread(_score, given.costs(), (given, scores))
+    return torch.from_numpy(scores).to(values.device)
+
+
+@library.custom_op("spacy_latent::counter_pairs_gradient", mutates_args=())
+def _counter_pairs_gradient(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool,
+    change: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of all arguments but the lengths, in order."""
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
+    result = Gradients.of(given)
+    along = change.detach().cpu().contiguous().numpy()
+    spread(_add_gradients, 3 * given.costs(), (given, along, result))
+    to = values.device
+    return (
+        torch.from_numpy(result.values).to(to),
+        _total(result.first, first).to(to),
+        _total(result.hidden, hidden).to(to),
+        torch.from_numpy(result.heads).to(to),
+        torch.from_numpy(result.modifiers).to(to),
+        _total(result.output, output).to(to),
+    )
+
+
+@_counter_pairs.register_fake
+def _(values: Tensor, *_: Any) -> Tensor:
+    batch, size, _count = values.shape
+    return values.new_empty((batch, size, size))
+
+
+@_counter_pairs_gradient.register_fake
+def _(values: Tensor, lengths: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    inputs = (values, *others[:-2])
+    return tuple(torch.empty_like(item, memory_format=torch.contiguous_format) for item in inputs)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.inner = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, change: Tensor) -> tuple[Tensor | None, ...]:
+    of_values, *others = _counter_pairs_gradient(*ctx.saved_tensors, ctx.inner, change)
+    return of_values, None, *others, None
+
+
+_counter_pairs.register_autograd(_backward, setup_context=_keep)
+
+
+def counter_pairs(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool = False,
+) -> Tensor:
+    """Scores ``(B, n, n)``, [h, m]: outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]),
+    0 at padding and wherever no pair is scored.
+
+    values: ``(B, n, K)``, float32 or float64 as all others. Of the places i < j the perceptron has
+        as x, of each of the K in turn: tanh(v_j − v_i); of the least of v_i … v_{j−1}, tanh of it
+        less v_i, and less v_j; the same of the greatest; exp(−(v_j − v_i)²); and at the end
+        exp(i − j) and 1.
+    lengths: ``(B,)`` int64; padding is not read.
+    first: ``(6·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
+    hidden: ``(H, H)``. heads, modifiers: ``(B, n, H)``. output: ``(H,)``.
+    inner: leave v_i out of the extremes. Where nothing is between, tanh of them is 1 and −1.
+
+    On a GPU by torch's operations, in O(B·n²·H) memory.
+    """
+    score = pairs_by_tensors if values.is_cuda else _counter_pairs
+    return score(values, lengths, first, hidden, heads, modifiers, output, inner)
+
+
+def pairs_by_tensors(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool = False,
+) -> Tensor:
+    """:func:`counter_pairs` of all pairs at once, on any device."""
+    batch, size, _ = values.shape
+    place = torch.arange(size, device=values.device)
+    padding = place >= lengths[:, None].to(values.device)
+    values, heads, modifiers = (
+        item.masked_fill(padding[..., None], 0.0) for item in (values, heads, modifiers)
+    )
+    i, j = torch.triu_indices(size, size, 1, device=values.device)
+    skipped = place[None, :] < place[:, None] + int(inner)
+    all_between = values[:, None].expand(-1, size, -1, -1)
+    least = all_between.masked_fill(skipped[..., None], math.inf).cummin(2).values[:, i, j - 1]
+    greatest = all_between.masked_fill(skipped[..., None], -math.inf).cummax(2).values[:, i, j - 1]
+    own, other = values[:, i], values[:, j]
+    ends = [other - own, least - own, least - other, greatest - own, greatest - other]
+    near = torch.exp((i - j).to(values.dtype))
+    position = torch.stack([near, torch.ones_like(near)], -1).expand(batch, -1, -1)
+    seen = [torch.tanh(torch.cat(ends, -1)), torch.exp(-((other - own) ** 2)), position]
+    layer = torch.relu(torch.cat(seen, -1) @ first).unflatten(-1, (-1, len(hidden))) @ hidden
+    scores = values.new_zeros(batch, size, size)
+    for order, (h, m) in enumerate(((i, j), (j, i))[: layer.shape[2]]):
+        units = torch.relu(layer[:, :, order] + heads[:, h] + modifiers[:, m])
+        scores[:, h, m] = (units @ output).to(scores.dtype)
+    return scores.masked_fill(padding[:, :, None] | padding[:, None, :], 0.0)

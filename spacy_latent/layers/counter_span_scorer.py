@@ -1,0 +1,85 @@
+"""Span scores from learned counters: brackets that are matched to any depth."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.kernels.counter_pairs import SEEN, counter_pairs
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.counting_scorer import CountingScorer, check_counters
+from spacy_latent.layers.encoded_scorer import EncoderBuilder, check_hidden_width
+
+
+class CounterSpanScorer(CountingScorer):
+    """Scores ``(B, n, n)``, [first, last], from K running sums of what each token adds.
+
+    Counters are those of :class:`CounterScorer`. A span sees, of each, tanh of how much the counter
+    changes over it and of its least and greatest value between two of its tokens less its value
+    before the first and after the last, and exp(−change²); how short the span is; then the vectors
+    of its first and last token and of those just outside, 0 where the text ends. A pair of brackets
+    with what is between them is a span over which a counter comes back to its value, and inside is
+    always above it. Entries with first after last are no spans, and 0.
+
+    Time is O(n²·hidden_width²), memory O(n²).
+    """
+
+    parts = "spans"
+
+    def __init__(
+        self,
+        width: int,
+        counters: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        super().__init__(width, counters, encoder, noise)
+        # Of a span: six features of each counter, and its shortness.
+        self.span = nn.Linear(SEEN * counters + 1, hidden_width)
+        self.hidden = nn.Linear(hidden_width, hidden_width)
+        self.first = nn.Linear(2 * self.width, hidden_width, bias=False)
+        self.last = nn.Linear(2 * self.width, hidden_width, bias=False)
+        self.output = nn.Linear(hidden_width, 1)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        vectors = self.read(vectors, lengths)
+        counters = self.steps(vectors).cumsum(1)
+        # A span is from one boundary to another: 0 is before the first token, n after the last.
+        after = nn.functional.pad(vectors, (0, 0, 0, 1))
+        before = nn.functional.pad(vectors, (0, 0, 1, 0))
+        hidden = nn.functional.linear
+        scores = counter_pairs(
+            nn.functional.pad(counters, (0, 0, 1, 0)),
+            lengths + 1,
+            torch.cat([self.span.weight.t(), self.span.bias[None]]),
+            self.hidden.weight.t(),
+            hidden(torch.cat([after, before], -1), self.first.weight, self.hidden.bias),
+            self.last(torch.cat([before, after], -1)),
+            self.output.weight[0],
+            inner=True,
+        )
+        return (scores[:, :-1, 1:] + self.output.bias).triu()
+
+
+def build_counter_span_scorer_v1(
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
+) -> ScorerBuilder:
+    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
+    scorer, and only the scorer, the context of each token; without one, what a token adds depends
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on."""
+    check_counters("CounterSpanScorer", counters, noise)
+    check_hidden_width("CounterSpanScorer", hidden_width)
+    return partial(
+        CounterSpanScorer,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+    )

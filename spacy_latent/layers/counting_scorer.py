@@ -1,0 +1,50 @@
+"""What scorers by learned counters share: running sums, and pairs of places seen through them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
+
+
+class CountingScorer(EncodedScorer):
+    """Token i adds u_i = tanh(U v_i), between −1 and 1, to each of K counters: after it they are at
+    c_i = u_1 + … + u_i, before the first token at 0.
+
+    noise: standard deviation of what is added to each step in training. The longer a text, the
+        farther it carries a counter off: what is learned then are steps near −1, 0 and 1 that stand
+        out from it, which also hold for longer texts than those of the training.
+    """
+
+    def __init__(
+        self, width: int, counters: int, encoder: EncoderBuilder | None, noise: float
+    ) -> None:
+        super().__init__(width, encoder)
+        self.step = nn.Linear(self.width, counters)
+        self.noise = noise
+
+    def steps(self, vectors: Tensor) -> Tensor:
+        """What each token adds, ``(B, n, K)``, from encoded vectors."""
+        added = torch.tanh(self.step(vectors))
+        if self.training and self.noise:
+            added = added + self.noise * torch.randn_like(added)
+        return added
+
+    def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """The counters after each token, ``(B, n, K)``; what stands at padding means nothing."""
+        return torch.tanh(self.step(self.read(vectors, lengths))).cumsum(1)
+
+    def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Encoded vectors, 0 at padding: what stands there would reach the weights' gradients."""
+        vectors = self.encode(vectors, lengths)
+        token = torch.arange(vectors.shape[1], device=vectors.device)
+        return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
+
+
+def check_counters(name: str, counters: int, noise: float) -> None:
+    if counters < 1:
+        raise LatentError(f"{name}: counters is {counters}; it must be at least 1.")
+    if not 0 <= noise < float("inf"):
+        raise LatentError(f"{name}: noise is {noise}; expected a standard deviation, at least 0.")

@@ -1,0 +1,104 @@
+"""What several structures of one item have in common, so that a composer does it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Round:
+    """The states that a round of messages adds.
+
+    place: ``(R,)`` int64, of each state its token, as its place among those of all items.
+    target: ``(E,)`` int64, of each message the state, among those of this round, that gets it.
+    source: ``(E,)`` int64, where it comes from: the states of all earlier rounds are counted in
+        turn, after those that tokens have before the first one where :class:`SharedSubtrees` has
+        them.
+    count: ``(R,)`` int64, messages of each state.
+    """
+
+    place: Tensor
+    target: Tensor
+    source: Tensor
+    count: Tensor
+
+
+@dataclass
+class SharedSubtrees:
+    """The different subtrees of S trees over tokens ``(B, n)``, from the leaves up.
+
+    own: whether messages from tokens before the first round are asked for.
+    rounds: the states that each adds.
+    result: ``(S, n)`` int64, the state of each token after the last round, in the order in which
+        the rounds add them; at padding that of some token.
+    """
+
+    own: bool
+    rounds: list[Round]
+    result: Tensor
+
+
+def share_subtrees(
+    z: Tensor, lengths: Tensor, items: int, item: Tensor | None, rounds: int
+) -> SharedSubtrees | None:
+    """See kernels.subtrees. None where there is something else to do: soft structures, those whose
+    arcs get a gradient, those with cycles or several heads of a token, and any on a GPU, where a
+    product with all arcs takes less time than the way to the CPU.
+
+    z: ``(S, n+1, n+1)``. lengths: ``(S,)``. item: ``(S,)``, which of the items each is of; None for
+        each of its own.
+    """
+    if not _readable(z) or not lengths.any():
+        return None
+    from spacy_latent.kernels import subtrees
+
+    status, *found = subtrees.share_subtrees(
+        _array(z), lengths.numpy(), _item(items, item), z.shape[-1] - 1, rounds
+    )
+    if status != subtrees.HARD:
+        return None
+    rows, messages = found[1].tolist(), found[2].tolist()
+    place, _, _, target, source, count, result = map(torch.from_numpy, found)
+    own = bool((source < 0).any())
+    first_state = items * (z.shape[-1] - 1) if own else 0
+    source = torch.where(source < 0, -1 - source, source + first_state)
+    parts = zip(
+        place.split(rows), target.split(messages), source.split(messages), count.split(rows)
+    )
+    return SharedSubtrees(own, [Round(*part) for part in parts], result)
+
+
+def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Which of the structures ``(S, *parts)`` are an earlier one of the same item again: the first
+    of each kind ``(U,)``, and the kind of each ``(S,)``. None where none is, and where their parts
+    get a gradient, or are on a GPU.
+
+    item: ``(S,)`` int64, which of the items each is of.
+    """
+    if not _readable(z) or len(z) <= items:
+        return None
+    from spacy_latent.kernels import subtrees
+
+    first, kind = subtrees.share_equals(_array(z.flatten(1)), item.numpy(), items)
+    if len(first) == len(z):
+        return None
+    return torch.from_numpy(first), torch.from_numpy(kind)
+
+
+def _readable(z: Tensor) -> bool:
+    traced = type(z) is not Tensor or torch.compiler.is_compiling()
+    return not traced and not z.requires_grad and z.device.type == "cpu"
+
+
+def _array(z: Tensor) -> np.ndarray:
+    if z.dtype not in (torch.float32, torch.float64):
+        z = z.float()
+    return z.contiguous().numpy()
+
+
+def _item(items: int, item: Tensor | None) -> np.ndarray:
+    return np.arange(items) if item is None else item.numpy()

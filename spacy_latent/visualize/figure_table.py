@@ -1,0 +1,60 @@
+"""Tables of figures that a page of drawings opens with, in the page's colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spacy_latent.visualize.elements import Markup, tag
+
+RULES = """
+.spacy-latent h1{font-size:1.3rem;margin:.3rem 0}
+.sl-side{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
+.sl-figures{margin:0 0 1.2rem;max-width:100%;overflow-x:auto}
+.sl-figures table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.sl-figures caption{text-align:start;font-weight:600;padding:.3rem 0}
+.sl-figures th,.sl-figures td{padding:.2rem .9rem .2rem 0;text-align:end;white-space:nowrap;
+border-bottom:1px solid var(--sl-line);font-weight:400;vertical-align:top}
+.sl-figures th:first-child{text-align:start}
+.sl-figures thead th{color:var(--sl-muted);font-size:.85rem}
+.sl-figures tr.sl-own th,.sl-figures tr.sl-own td{font-weight:600}
+.sl-figures tr.sl-below th:first-child{padding-inline-start:1.2rem}
+.sl-figures small{display:block;color:var(--sl-muted);font-weight:400;font-size:.75rem}
+.sl-note{color:var(--sl-muted);font-size:.85rem;max-width:60rem}
+"""
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """name, and for each column what stands there, with a small line below it or an empty one.
+    own: of a model, not of a control. below: belongs to the row above it."""
+
+    name: str
+    cells: Sequence[tuple[str, str]]
+    own: bool = False
+    below: bool = False
+
+
+def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]) -> Markup:
+    """A table whose first column are the names of its rows."""
+    head = [tag("th", None), *(tag("th", column, scope="col") for column in columns)]
+    body = [
+        tag(
+            "tr",
+            tag("th", row.name, scope="row"),
+            [tag("td", value, tag("small", note) if note else None) for value, note in row.cells],
+            class_=" ".join(["sl-own"] * row.own + ["sl-below"] * row.below) or None,
+        )
+        for row in rows
+    ]
+    table = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", head)),
+        tag("tbody", body),
+    )
+    # A region that scrolls has to be reached by the keyboard.
+    return tag("div", table, class_="sl-figures", tabindex=0, role="region", aria_label=caption)
+
+
+__all__ = ["RULES", "FigureRow", "figure_table"]

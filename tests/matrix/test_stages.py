@@ -1,0 +1,264 @@
+"""Structures and estimators that follow one another: every pair works where each of its parts does,
+and is refused with the name of the part that does not."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.training import Example
+from thinc.api import SGD, Optimizer, fix_random_seed
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.sequence import build_estimator_sequence_v1
+from spacy_latent.layers.biaffine_scorer import BiaffineScorer
+from spacy_latent.layers.child_sum_tree_lstm import ChildSumTreeLstm
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.latent_layer import LatentLayer, check_parts
+from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.released import release
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.matrix import registered
+from tests.pipeline.small_pipelines import LISTENER, REDUCE, TOK2VEC
+
+ESTIMATORS = registered.estimators()
+STRUCTURES = registered.structures()
+EARLIER, FREE = ProjectiveTree(direction="earlier"), ProjectiveTree()
+TEXTS = [("a good film of it", 1.0), ("it is a bad one", 0.0), ("so good it is", 1.0)]
+
+
+@pytest.mark.parametrize("first, then", itertools.product(ESTIMATORS, repeat=2))
+def test_each_estimator_of_a_sequence_is_checked(first: str, then: str) -> None:
+    parts = registered.make_estimator(first), registered.make_estimator(then)
+    sequence = build_estimator_sequence_v1(*parts, 2)
+    assert sequence.at(1).name == parts[0].name and sequence.at(2).name == parts[1].name
+    scorer, composer = BiaffineScorer(6, 6), build_graph_convolution_v1()(6)
+    for structure in (SpanningTree(), BudgetTree()):
+        refused = [part for part in parts if not registered.fits(part, structure)]
+        if not refused:
+            check_parts(structure, sequence, scorer, composer)
+            continue
+        pair = rf"^{refused[0].name} .*{structure.name}"
+        with pytest.raises(IncompatiblePair, match=pair):
+            check_parts(structure, sequence, scorer, composer)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_each_set_of_a_release_is_checked(estimator: str) -> None:
+    made = registered.make_estimator(estimator)
+    scorer, composer = BiaffineScorer(6, 6), build_graph_convolution_v1()(6)
+    for first, then in ((BudgetTree(2), SpanningTree()), (FREE, SpanningTree())):
+        released = release(first, then, 2)
+        refused = [part for part in (first, then) if not registered.fits(made, part)]
+        if refused:
+            with pytest.raises(IncompatiblePair, match=refused[0].name):
+                check_parts(released, made, scorer, composer)
+        else:
+            check_parts(released, made, scorer, composer)
+
+
+def test_only_what_meets_is_checked() -> None:
+    # Sums of trees with a budget are not tractable, but marginals come after the release.
+    estimator = build_estimator_sequence_v1(
+        registered.make_estimator("spacy-latent.SparseMAP.v1"),
+        registered.make_estimator("spacy-latent.Marginals.v1"),
+        5,
+    )
+    scorer, composer = BiaffineScorer(6, 6), build_graph_convolution_v1()(6)
+    check_parts(release(BudgetTree(2), SpanningTree(), 5), estimator, scorer, composer)
+    with pytest.raises(IncompatiblePair, match=r"Marginals .* BudgetTree"):
+        check_parts(release(BudgetTree(2), SpanningTree(), 6), estimator, scorer, composer)
+
+
+def test_a_composer_of_hard_trees_needs_them_all_along() -> None:
+    sequence = build_estimator_sequence_v1(
+        registered.make_estimator("spacy-latent.Marginals.v1"),
+        registered.make_estimator("spacy-latent.StraightThrough.v1"),
+        2,
+    )
+    with pytest.raises(IncompatiblePair, match=r"ChildSumTreeLstm .* Marginals"):
+        check_parts(FREE, sequence, BiaffineScorer(6, 6), ChildSumTreeLstm(6, None))
+
+
+def test_a_layer_draws_by_the_stage_and_predicts_by_the_last() -> None:
+    torch.manual_seed(0)
+    sequence = build_estimator_sequence_v1(
+        registered.make_estimator("spacy-latent.Marginals.v1"),
+        registered.make_estimator("spacy-latent.StraightThrough.v1"),
+        4,
+    )
+    layer = LatentLayer(
+        BiaffineScorer(6, 6),
+        release(EARLIER, FREE, 2),
+        sequence,
+        build_graph_convolution_v1()(6),
+    )
+    vectors, lengths = 5 * torch.randn(8, 6, 6), torch.full((8,), 6)
+    found = []
+    for update in (0, 2, 4, None):
+        layer.train(update is not None)
+        layer.update = update
+        z = layer(vectors, lengths).draw.z[0].detach()
+        later = torch.tril(z[:, 1:, 1:]).sum() > 0
+        found.append((bool(later), bool(((z == 0) | (z == 1)).all())))
+    assert found == [(False, False), (True, False), (True, True), (True, True)]
+
+
+# ---------------------------------------------------------------- in pipelines
+
+
+RELEASED = {
+    "@misc": "spacy-latent.ReleasedStructure.v1",
+    "release_at": 2,
+    "restricted": {"@misc": "spacy-latent.ProjectiveTree.v1", "direction": "earlier"},
+    "free": {"@misc": "spacy-latent.ProjectiveTree.v1"},
+}
+NETWORK = {"@misc": "spacy-latent.NetworkBaseline.v1", "hidden_width": 3}
+SCORE_FUNCTION = {"@misc": "spacy-latent.ScoreFunction.v1", "control_variate": NETWORK}
+
+
+def sequence(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "@misc": "spacy-latent.EstimatorSequence.v1",
+        "switch_at": 4,
+        "first": first,
+        "then": then,
+    }
+
+
+MARGINALS = {"@misc": "spacy-latent.Marginals.v1"}
+SPARSEMAP = {"@misc": "spacy-latent.SparseMAP.v1"}
+
+
+def pipeline(component: str, estimator: dict[str, Any]) -> Language:
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    model: dict[str, Any] = {"tok2vec": TOK2VEC, "structure": RELEASED, "estimator": estimator}
+    if component == "latent_textcat":
+        nlp.add_pipe(component, config={"model": {**model, "exclusive_classes": True}})
+        return nlp
+    nlp.add_pipe("latent_encoder", config={"model": model})
+    listener = {**LISTENER, "upstream": "latent_encoder"}
+    nlp.add_pipe("textcat", config={"model": {**REDUCE, "tok2vec": listener}})
+    return nlp
+
+
+def examples(nlp: Language) -> list[Example]:
+    return [
+        Example.from_dict(nlp.make_doc(text), {"cats": {"A": good, "B": 1 - good}})
+        for text, good in TEXTS
+    ]
+
+
+@pytest.mark.parametrize(
+    "component, estimator",
+    [
+        ("latent_textcat", sequence(MARGINALS, SCORE_FUNCTION)),
+        ("latent_textcat", sequence(SCORE_FUNCTION, SPARSEMAP)),
+        ("latent_encoder", sequence(MARGINALS, SPARSEMAP)),
+        ("latent_encoder", sequence(MARGINALS, {"@misc": "spacy-latent.StraightThrough.v1"})),
+    ],
+)
+def test_training_goes_on_where_it_was(component: str, estimator: dict[str, Any]) -> None:
+    """Through both switches, saved and loaded between them, with the same weights at the end."""
+
+    def train(nlp: Language, optimizer: Optimizer, updates: range) -> list[str]:
+        stages = []
+        for update in updates:
+            torch.manual_seed(update)
+            # As spacy train does: the gradients of the listener belong to the same update.
+            nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+            layer = nlp.get_pipe(component).model.get_ref("latent").shims[0].module.latent
+            stages.append((layer.present_structure.direction, layer.present_estimator.name))
+            for _, pipe in nlp.pipeline:
+                pipe.finish_update(optimizer)
+            optimizer.step_schedules()
+        return stages
+
+    def final(nlp: Language) -> list[np.ndarray]:
+        shim = nlp.get_pipe(component).model.get_ref("latent").shims[0]
+        return [value.numpy().copy() for value in shim.module.state_dict().values()]
+
+    nlp = pipeline(component, estimator)
+    nlp.initialize(lambda: examples(nlp))
+    start = nlp.to_bytes()
+    kinds = [estimator["first"]["@misc"], estimator["then"]["@misc"]]
+    names = [name.removeprefix("spacy-latent.").removesuffix(".v1") for name in kinds]
+    expected = [("earlier", names[0])] * 2 + [("any", names[0])] * 2 + [("any", names[1])] * 2
+    # An optimizer without a state of its own.
+    plain = SGD(0.1)
+    assert train(nlp, plain, range(6)) == expected
+    other = pipeline(component, estimator).from_bytes(start)
+    stages = train(other, SGD(0.1), range(3))
+    resumed = pipeline(component, estimator).from_bytes(other.to_bytes())
+    stages += train(resumed, SGD(0.1), range(3, 6))
+    assert stages == expected
+    for ours, theirs in zip(final(nlp), final(resumed)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_prediction_uses_the_free_set_from_the_start() -> None:
+    nlp = pipeline("latent_textcat", sequence(MARGINALS, SCORE_FUNCTION))
+    nlp.initialize(lambda: examples(nlp))
+    model = nlp.get_pipe("latent_textcat").model
+    layer = model.get_ref("latent").shims[0].module.latent
+    nlp.update(examples(nlp), sgd=nlp.create_optimizer())
+    assert layer.present_structure.direction == "earlier"
+    docs = list(nlp.pipe(text for text, _ in TEXTS))
+    assert layer.present_structure.direction == "any"
+    heads = [doc._.latent["latent_textcat"].heads for doc in docs]
+    assert any((own > np.arange(len(own))).any() for own in heads)
+
+
+def test_an_estimator_that_needs_the_loss_is_refused_with_both_names() -> None:
+    with pytest.raises(IncompatiblePair, match=r"ScoreFunction after Marginals .* LatentTok2Vec"):
+        pipeline("latent_encoder", sequence(MARGINALS, SCORE_FUNCTION))
+    with pytest.raises(IncompatiblePair, match=r"^ScoreFunction .* LatentTok2Vec"):
+        pipeline("latent_encoder", sequence(SCORE_FUNCTION, MARGINALS))
+
+
+def test_weights_of_earlier_estimators_are_stored() -> None:
+    nlp = pipeline("latent_textcat", sequence(SCORE_FUNCTION, MARGINALS))
+    nlp.initialize(lambda: examples(nlp))
+    shim = nlp.get_pipe("latent_textcat").model.get_ref("latent").shims[0]
+    names = [name for name, _ in shim.module.named_parameters()]
+    assert any("earlier_estimators.0.control_variate.network" in name for name in names)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_structure_covers_itself(structure: str) -> None:
+    made = STRUCTURES[structure]()
+    assert release(made, STRUCTURES[structure](), 2).at(0).name == made.name
+
+
+def test_entropy_is_asked_of_each_set() -> None:
+    model = {
+        "tok2vec": TOK2VEC,
+        "entropy_weight": 0.1,
+        "estimator": SPARSEMAP,
+        "structure": {
+            **RELEASED,
+            "restricted": {"@misc": "spacy-latent.BudgetTree.v1"},
+            "free": {"@misc": "spacy-latent.SpanningTree.v1"},
+        },
+    }
+    with pytest.raises(LatentError, match=r"BudgetTree .*entropy"):
+        spacy.blank("en").add_pipe("latent_encoder", config={"model": model})
+
+
+def test_messages_name_pairs() -> None:
+    sequence_of = build_estimator_sequence_v1(
+        registered.make_estimator("spacy-latent.Marginals.v1"),
+        registered.make_estimator("spacy-latent.SparseMAP.v1"),
+        2,
+    )
+    with pytest.raises(LatentError, match=re.escape("switch_at is 0")) as error:
+        build_estimator_sequence_v1(sequence_of, sequence_of, 0)
+    assert "SparseMAP" in str(error.value)
