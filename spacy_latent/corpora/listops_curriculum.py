@@ -1,26 +1,18 @@
 """ListOps in an order: flat lists first, then deeper and deeper expressions, then all of them.
 
-A list of digits has no tree to find, so what the operators do is learned there, and what they do is
+A list of digits has no tree to find. What the operators do is learned there, and what they do is
 what tells a right tree from a wrong one afterwards.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.corpora.listops import (
-    CLOSE,
-    OPERATORS,
-    evaluate,
-    existing,
-    make_example,
-    read,
-    sample_expression,
-)
+from spacy_latent.corpora.listops import depth, existing, make_example, read
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -28,50 +20,33 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 Expression = tuple[str, list[str]]
-MOST_ARGUMENTS = 5
-
-
-def depth(tokens: Iterable[str]) -> int:
-    """Lists within lists: 0 for a digit, 1 for a flat list."""
-    deepest = level = 0
-    for token in tokens:
-        if token == CLOSE:
-            level -= 1
-        elif token not in "0123456789":
-            level += 1
-            deepest = max(deepest, level)
-    return deepest
-
-
-def flat_lists(operators: list[str], rng: random.Random) -> Iterator[Expression]:
-    """Lists of 2 to 5 digits without end, each operator as often."""
-    while True:
-        tokens = sample_expression(rng, operators, 2, MOST_ARGUMENTS, 1.0, depth=1)
-        yield str(evaluate(tokens)), tokens
 
 
 def in_order(
-    expressions: list[Expression], flat: int, growth: int, rng: random.Random
+    expressions: Sequence[Expression], flat: int, growth: int, rng: random.Random
 ) -> Iterator[Expression]:
-    """First ``flat`` lists of digits; then ``growth`` of the expressions, the greatest depth among
-    them growing steadily from 1 to that of all; then all of them, shuffled, again and again."""
+    """First ``flat`` expressions without a list in a list; then ``growth`` of a greatest depth that
+    grows steadily from 1 to that of all; then all. Whatever there is of the kind is shuffled, read,
+    and read again, without end."""
     levels = [depth(tokens) for _, tokens in expressions]
-    used = {token[1:] for _, tokens in expressions for token in tokens if token.startswith("[")}
-    operators = [name for name in OPERATORS if name in used]
-    if operators:
-        yield from islice(flat_lists(operators, rng), flat)
-    deepest, shallowest = max(levels), min(levels)
-    order = list(range(len(expressions)))
-    given = 0
+    deepest, given = max(levels), 0
+
+    def allowed() -> int:
+        if given < flat:
+            return 1
+        if given < flat + growth:
+            return 1 + (deepest - 1) * (given - flat) // growth
+        return deepest
+
     while True:
-        rng.shuffle(order)
-        for index in order:
-            if given < growth:
-                allowed = max(shallowest, 1 + (deepest - 1) * given // growth)
-                if levels[index] > allowed:
-                    continue
-            yield expressions[index]
+        most = allowed()
+        fitting = [number for number, level in enumerate(levels) if level <= most]
+        rng.shuffle(fitting)
+        for number in fitting:
+            yield expressions[number]
             given += 1
+            if allowed() != most:
+                break
 
 
 def read_listops_v2(
@@ -83,30 +58,30 @@ def read_listops_v2(
     growth: int = 0,
     seed: int = 0,
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` with a curriculum. Without one (``flat`` and ``growth`` 0) it
-    reads the file once, as ``spacy-latent.ListOps.v1``. With one it never ends, so
-    ``training.max_epochs`` must be -1 and ``training.max_steps`` or ``training.patience`` say when
-    to stop. Each call begins anew, in the same order.
+    """Reader for ``spacy train`` with a curriculum, which is an order of what is in the file: no
+    expression is added. Without one (``flat`` and ``growth`` 0) it reads the file once, as
+    ``spacy-latent.ListOps.v1`` does. With one it never ends, so ``training.max_epochs`` must be -1,
+    and ``training.max_steps`` or ``training.patience`` say when to stop. Each call begins anew, in
+    the same order.
 
     path, heads, limit, brackets: as of ``spacy-latent.ListOps.v1``.
-    flat: number of lists of digits to draw first, of the operators of the file.
-    growth: number of expressions of the file during which the greatest depth grows from flat lists
-        to the deepest; from then on all are read, shuffled, again and again.
-    seed: of the draws and of the order.
+    flat: number of expressions to read first that have no list in a list.
+    growth: number of expressions after these during which the greatest depth grows to that of the
+        file; from then on all are read.
+    seed: of the order.
     """
     if min(flat, growth, limit) < 0:
         raise LatentError(
-            f"ListOps.v2: flat {flat}, growth {growth}, limit {limit}; expected numbers of "
-            "expressions, 0 for none (of limit: for all)."
+            f"ListOps.v2: flat is {flat}, growth is {growth}, limit is {limit}; expected numbers "
+            "of expressions: 0 for none, and for all as the limit."
         )
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
-        found = islice(read(existing(path)), limit or None)
+        found: Iterable[Expression] = islice(read(existing(path)), limit or None)
         if flat or growth:
             check_streaming(nlp)
             expressions = list(found)
-            if not expressions:
-                raise LatentError(f"ListOps corpus {path} is empty. Give one with expressions.")
+            check_flat(path, expressions)
             found = in_order(expressions, flat, growth, random.Random(seed))
         for label, tokens in found:
             yield make_example(nlp, label, tokens, heads, brackets)
@@ -114,12 +89,29 @@ def read_listops_v2(
     return read_corpus
 
 
+def check_flat(path: Path | None, expressions: Sequence[Expression]) -> None:
+    """Refuse a file in which there is nothing to begin with."""
+    if not any(depth(tokens) <= 1 for _, tokens in expressions):
+        raise LatentError(
+            f"ListOps corpus {path}: of {len(expressions)} expressions none is a list of digits, "
+            "with which a curriculum begins. Take a file with some, such as 'spacy latent generate "
+            "listops' makes without --min-length, or set flat and growth to 0."
+        )
+
+
 def check_streaming(nlp: Language) -> None:
-    """Refuse a config that would read all of an endless corpus before its first step."""
-    epochs = nlp.config.get("training", {}).get("max_epochs", -1)
+    """Refuse a config that would read all of an endless corpus before its first step, or train
+    without end."""
+    training = nlp.config["training"]
+    epochs = training["max_epochs"]
     if epochs != -1:
         raise LatentError(
             f"ListOps.v2: a curriculum (flat, growth) has no end and training.max_epochs is "
             f"{epochs}; expected -1, which reads the corpus while training. Set it, and end by "
             "training.max_steps, or set flat and growth to 0."
+        )
+    if not training["max_steps"] and not training["patience"]:
+        raise LatentError(
+            "ListOps.v2: a curriculum (flat, growth) has no end, and training.max_steps and "
+            "training.patience are both 0. Set one of them, so that training ends."
         )
