@@ -5,8 +5,8 @@ Weights are exp(score) over the sum of their column, so that a cell is the proba
 drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
 rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
 heads. Where what under- or overflowed could matter (see :func:`_trusted_inside`), the sentence is
-left to :func:`sum_by_exponents`, with an exponent beside each number. Samples are drawn from charts
-of logarithms.
+left to :func:`sum_by_exponents`, with an exponent beside each number, and samples are drawn from
+charts of logarithms.
 """
 
 from __future__ import annotations
@@ -767,17 +767,18 @@ def _uniform(state):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _pick(a, b, state):
-    """k with probability in proportion to exp(a[k] + b[k])."""
-    top = -np.inf
-    for k in range(len(a)):
+def _pick(a, b, logs, state):
+    """k with probability in proportion to a[k]·b[k], or where these are ``logs`` to
+    exp(a[k] + b[k])."""
+    top = -np.inf if logs else 0.0
+    for k in range(len(a) if logs else 0):
         top = max(top, a[k] + b[k])
     total = 0.0
     for k in range(len(a)):
-        total += math.exp(a[k] + b[k] - top)
+        total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
     left, chosen = _uniform(state) * total, 0
     for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top)
+        term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
         if term > 0.0:
             chosen = k
             left -= term
@@ -787,14 +788,16 @@ def _pick(a, b, state):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _draw(n, first, charts, stack, state, heads):
-    """One tree from the logarithms of the inside charts, from the widest span down."""
+def _draw(n, first, charts, logs, stack, state, heads):
+    """One tree from the inside charts or their logarithms, from the widest span down. With
+    ``first`` = 1 the row of the root in BETWEEN holds the spans before each token, its own arc
+    with them."""
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
     if first == 0:
         stack[0], stack[1], stack[2] = 0, n, 1
         depth = 1
     else:
-        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], state)
+        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], logs, state)
         heads[root] = 0
         stack[0], stack[1], stack[2] = 1, root, 0
         stack[3], stack[4], stack[5] = root, n, 1
@@ -805,16 +808,16 @@ def _draw(n, first, charts, stack, state, heads):
         if i == j:
             continue
         if stack[3 * depth + 2] == 1:
-            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], state)
+            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], logs, state)
             heads[k] = i
             low, high = i, k
             stack[3 * depth], stack[3 * depth + 1] = k, j
         else:
-            k = i + _pick(left[i, i:j], to_left[i:j, j], state)
+            k = i + _pick(left[i, i:j], to_left[i:j, j], logs, state)
             heads[k] = j
             low, high = k, j
             stack[3 * depth], stack[3 * depth + 1] = i, k
-        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], state)
+        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], logs, state)
         depth += 1
         stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
         stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
@@ -827,14 +830,19 @@ def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
     """Heads of exact samples in ``samples`` (K, B, N+1), −1 for node 0 and padding."""
-    room = 1
+    longest = 0
     for b in range(start, stop):
-        room = max(room, lengths[b] + 2)
+        longest = max(longest, lengths[b])
+    room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
+    column = np.empty((2, room))
+    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
+    own = aligned_empty(6 * room * wide)
     nothing = np.zeros((room, room))
-    charts = np.empty((5, room, room))
-    change = np.empty((5, room, room))
-    stack = np.empty(6 * (room + 2), np.int64)
+    # Of logarithms, which few items need.
+    log_charts = np.empty((0, room, room))
+    change = np.empty((0, room, room))
+    stack = np.empty(6 * room, np.int64)
     state = np.empty(1, np.uint64)
     first = 1 if single_root else 0
     for b in range(start, stop):
@@ -845,13 +853,26 @@ def sample_projective_trees(
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
         if status[b] != FEASIBLE:
             continue
-        if _subtract_best(s, n, single_root) == -np.inf:
+        area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
+        w = own[:area].reshape(shape)
+        charts = own[area : 6 * area].reshape((5, *shape))
+        shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
+        if shift == -np.inf:
             status[b] = INFEASIBLE
             continue
-        _log_inside(s, nothing, n, first, charts, change)
         state[0] = seeds[b]
+        if partition > 0.0:
+            for r in range(1, first * n + 1):
+                charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
+            for k in range(len(samples)):
+                _draw(n, first, charts, False, stack, state, samples[k, b])
+            continue
+        if len(log_charts) == 0:
+            log_charts, change = np.empty((5, room, room)), np.empty((5, room, room))
+        _subtract_best(s, n, single_root)
+        _log_inside(s, nothing, n, first, log_charts, change)
         for k in range(len(samples)):
-            _draw(n, first, charts, stack, state, samples[k, b])
+            _draw(n, first, log_charts, True, stack, state, samples[k, b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -142,6 +142,11 @@ class LatentLayer(nn.Module):
         structure."""
         if draw.weights.shape[0] == 1:
             return self.composer(vectors, draw.z[0], lengths)[None]
+        if draw.padding is None:
+            count, items = draw.weights.shape
+            item = torch.arange(items, device=vectors.device).repeat(count)
+            composed = self.composer.compose_several(vectors, draw.z.flatten(0, 1), lengths, item)
+            return composed.unflatten(0, (count, items))
         k, item = draw.present.nonzero(as_tuple=True)
         composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])

@@ -87,15 +87,16 @@ class RecursiveMessagePassing(Composer):
         known = torch.relu(self.message[0](below)) if shared.own else below[:0]
         states = []
         for round_ in shared.rounds:
-            sums = start[round_.place]
+            sums = start.index_select(0, round_.place)
             if len(round_.target):
                 received = known.new_zeros(len(sums), self.output_width)
-                received = received.index_add(0, round_.target, known[round_.source])
+                received = received.index_add(0, round_.target, known.index_select(0, round_.source))
                 sums = sums + linear(received, weight) + round_.count[:, None].to(bias) * bias
             states.append(self._after(sums))
             if len(states) < len(shared.rounds):
                 known = torch.cat([known, torch.relu(self.message[0](states[-1]))])
-        return torch.cat(states)[shared.result]
+        result = torch.cat(states).index_select(0, shared.result.flatten())
+        return result.view(*shared.result.shape, -1)
 
     def _after(self, sums: Tensor) -> Tensor:
         """The rest of U, and the norm."""

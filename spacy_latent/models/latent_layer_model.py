@@ -218,6 +218,15 @@ def total_penalty(
 def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
     """Padded groups, each ``(K, B, n, width)``, as ``(K, N, width)`` in the order of the N rows;
     zero where a row is in no span."""
+    cells, place = side_by_side(composed, groups, rows, width)
+    return cells.index_select(1, place)
+
+
+def side_by_side(
+    composed: list[Tensor], groups: list[Group], rows: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, and the cell of each of
+    the N rows, ``(N,)``; one of zeros where a row is in no span."""
     total = rows.shape[0]
     flat = [part.flatten(1, 2) for part in composed]
     if sum(int(group.lengths.sum()) for group in groups) < total:
@@ -227,7 +236,7 @@ def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: i
     place = torch.full((total + 1,), len(cells))
     place[cells] = torch.arange(len(cells))
     together = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-    return together[:, place[:total].to(rows.device)]
+    return together, place[:total].to(rows.device)
 
 
 def build_latent_layer(

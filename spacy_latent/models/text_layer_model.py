@@ -26,9 +26,9 @@ from spacy_latent.models.latent_layer_model import (
     check_rates,
     detached,
     group_spans,
-    in_order,
     of_group,
     prepare,
+    side_by_side,
     total_penalty,
 )
 from spacy_latent.models.latent_shim import LatentShim
@@ -115,8 +115,8 @@ class TextModule(nn.Module):
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
-        tokens = in_order(composed, groups, rows, width)
-        pooled = self.dropout(self._pool(tokens, texts))
+        cells, place = side_by_side(composed, groups, rows, width)
+        pooled = self.dropout(self._pool(cells, place, texts))
         weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
         log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(docs))
         flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
@@ -127,26 +127,25 @@ class TextModule(nn.Module):
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
         return flat, penalty, (outputs, count, means)
 
-    def _pool(self, tokens: Tensor, texts: list[Range]) -> Tensor:
-        """Vectors ``(K, N, width)`` of tokens as ``(K, texts, width of each)``; 0 for an empty
-        text."""
-        padded, inside = _padded(tokens, texts)
-        lengths = inside.sum(1)
+    def _pool(self, cells: Tensor, place: Tensor, texts: list[Range]) -> Tensor:
+        """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
+        each)``; 0 for an empty text."""
+        first, end = torch.tensor(texts, dtype=torch.int64).view(-1, 2).to(cells.device).unbind(1)
+        lengths = end - first
+        tokens = inside = None
+        if not {"first", "last"}.issuperset(self.pooling) or not bool((lengths > 0).any()):
+            tokens, inside = _padded(cells.index_select(1, place), texts)
         pooled = []
         for kind in self.pooling:
-            if kind == "mean":
-                pooled.append(padded.sum(2) / lengths.clamp_min(1)[:, None])
-            elif kind == "max":
-                low = padded.masked_fill(~inside[..., None], -torch.inf)
-                found = low.amax(2) if padded.shape[2] else padded.sum(2)
-                pooled.append(torch.where(lengths[:, None] > 0, found, 0.0))
-            elif not padded.shape[2]:
-                pooled.append(padded.sum(2))
-            elif kind == "first":
-                pooled.append(padded[:, :, 0])
+            if tokens is None or (kind in ("first", "last") and tokens.shape[2]):
+                token = first if kind == "first" else end - 1
+                chosen = cells.index_select(1, place[token.clamp(0, len(place) - 1)])
+                pooled.append(torch.where(lengths[:, None] > 0, chosen, 0.0))
+            elif kind == "max" and tokens.shape[2]:
+                low = tokens.masked_fill(~inside[..., None], -torch.inf)
+                pooled.append(torch.where(lengths[:, None] > 0, low.amax(2), 0.0))
             else:
-                text = torch.arange(len(texts), device=tokens.device)
-                pooled.append(padded[:, text, (lengths - 1).clamp_min(0)])
+                pooled.append(tokens.sum(2) / lengths.clamp_min(1)[:, None])
         return torch.cat(pooled, -1)
 
     def _of_docs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:

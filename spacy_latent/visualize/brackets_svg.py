@@ -43,13 +43,11 @@ def draw_brackets(
     weight: float | None = None,
 ) -> Picture:
     """A row of words, and a bracket below each span: longer ones further down."""
-    edges = [look.offset_x]
-    for word in words:
-        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
-        edges.append(edges[-1] + max(room, 30, look.distance or 0))
-    across = edges[-1] + look.offset_x
     depth = levels([(b.start, b.end) for b in brackets])
     step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
+    labelled = [b for b in brackets if b.label and step >= STEP_WITH_LABELS]
+    edges = _edges(words, labelled, look)
+    across = edges[-1] + look.offset_x
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
@@ -72,6 +70,19 @@ def draw_brackets(
     description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
     picture = Picture("".join(content), title, description, (across, down), caption, weight)
     return folded(picture, edges[1:], look)
+
+
+def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -> list[float]:
+    """Where words begin, and where the last one ends: no word and no label is wider than its
+    place."""
+    edges = [look.offset_x]
+    for i, word in enumerate(words, 1):
+        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
+        end = edges[-1] + max(room, 30, look.distance or 0)
+        ending = (b for b in labelled if b.end == i)
+        labels = (edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending)
+        edges.append(max([end, *labels]))
+    return edges
 
 
 def _bracket(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spacy_latent.visualize.look import Look
@@ -104,17 +104,28 @@ class _Side:
         for i, arc in enumerate(self.roots):
             ports[arc.modifier].append(((1, 0), len(self.arcs) + i))
         self.ports = {word: [i for _, i in sorted(found)] for word, found in ports.items()}
+        self.labelled = self.step >= STEP_WITH_LABELS
+        # By the word at which they end, later than they begin: arcs that need room for a label.
+        self.ending: dict[int, list[int]] = defaultdict(list)
+        for i, arc in enumerate(self.arcs if self.labelled else ()):
+            if arc.label:
+                self.ending[_ends(arc)[1]].append(i)
 
     @property
     def height(self) -> float:
         return self.highest * self.step + (LABEL if self.roots else 0)
+
+    def root_label(self, word: int) -> str:
+        """What is written beside other labels like it, all at one height; "" if it stands alone."""
+        if len(self.roots) < 2:
+            return ""
+        return max((_root_label(arc) for arc in self.roots if arc.modifier == word), default="")
 
     def draw(
         self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
     ) -> list[str]:
         """up: −1 for arcs above ``base``, 1 for arcs below it."""
         drawn = []
-        labelled = self.step >= STEP_WITH_LABELS
         # What is drawn last lies on top.
         order = sorted(
             range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
@@ -129,16 +140,15 @@ class _Side:
             path = _path(left, right, base, turn, up)
             drawn.append(
                 self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
-                + (_label(arc.label, (left + right) / 2, turn) if labelled else "")
+                + (_label(arc.label, (left + right) / 2, turn) if self.labelled else "")
             )
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
             turn = base + up * (self.highest * self.step + look.word_spacing - 14)
             path = f"M{number(x)},{number(turn)}V{number(base)}"
-            shown = ("root " + arc.label).strip()
             drawn.append(
                 self._arc(arc, path, x, base, up, look, words, False)
-                + _label(shown, x, turn + up * 4)
+                + _label(_root_label(arc), x, turn + up * 4)
             )
         return drawn
 
@@ -202,25 +212,44 @@ class _Columns:
             most = max(len(side.ports.get(i, ())) for side in sides)
             spacing = look.arrow_spacing if most < 8 else max(4.0, look.arrow_spacing * 8 / most)
             shown = text_width(shortened(word), WORD)
-            across = max(shown, most * spacing, 14) + gap
+            roots = (text_width(side.root_label(i), LABEL) for side in sides)
+            across = max(shown + gap, most * spacing + gap, 14 + gap, *roots)
             if look.distance is not None:
                 across = max(across, look.distance)
             self.spacing.append(spacing)
-            self.centers.append(x + across / 2)
-            x += across
+            center = max([x + across / 2, *self._clear_of_labels(sides, i)])
+            self.centers.append(center)
+            x = center + across / 2
             self.ends.append(x)
         self.across = x + look.offset_x
         self.centers = [look.x(center, self.across) for center in self.centers]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
-        found = side.ports[word]
-        shift = (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
+        shift = self._shift(side, word, arc)
         return self.centers[word] + (-shift if self.look.rtl else shift)
+
+    def _shift(self, side: _Side, word: int, arc: int) -> float:
+        found = side.ports[word]
+        return (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
+
+    def _clear_of_labels(self, sides: Sequence[_Side], word: int) -> Iterator[float]:
+        """Where the word has to stand at least, for labels to fit on the arcs that end there."""
+        for side in sides:
+            for i in side.ending[word]:
+                arc = side.arcs[i]
+                other = _ends(arc)[0]
+                begin = self.centers[other] + self._shift(side, other, i)
+                room = text_width(arc.label, LABEL) + 2
+                yield begin + room - self._shift(side, word, i)
 
 
 def _ends(arc: DrawnArc) -> tuple[int, int]:
     assert arc.head is not None
     return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
+
+
+def _root_label(arc: DrawnArc) -> str:
+    return f"root {arc.label}".strip()
 
 
 def _path(left: float, right: float, base: float, turn: float, up: int) -> str:
