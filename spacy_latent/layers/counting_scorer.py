@@ -19,6 +19,8 @@ class CountingScorer(EncodedScorer):
         out from it, which also hold for longer texts than those of the training.
     """
 
+    counts = True
+
     def __init__(
         self, width: int, counters: int, encoder: EncoderBuilder | None, noise: float
     ) -> None:
@@ -34,7 +36,7 @@ class CountingScorer(EncodedScorer):
         return added
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """The counters after each token, ``(B, n, K)``; what stands at padding means nothing."""
+        """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
         return self.steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:

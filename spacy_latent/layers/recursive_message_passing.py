@@ -90,7 +90,9 @@ class RecursiveMessagePassing(Composer):
             sums = start.index_select(0, round_.place)
             if len(round_.target):
                 received = known.new_zeros(len(sums), self.output_width)
-                received = received.index_add(0, round_.target, known.index_select(0, round_.source))
+                received = received.index_add(
+                    0, round_.target, known.index_select(0, round_.source)
+                )
                 sums = sums + linear(received, weight) + round_.count[:, None].to(bias) * bias
             states.append(self._after(sums))
             if len(states) < len(shared.rounds):

@@ -111,7 +111,9 @@ class TextModule(nn.Module):
             vectors = padded[group.rows.to(rows.device)]
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group))
             composed.append(self.latent.compose_each(vectors, draw, lengths))
-            outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores))
+            outputs.append(
+                LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
+            )
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width

@@ -16,6 +16,7 @@ from thinc.api import Model, Optimizer
 
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
 # Components that set the boundaries that SentenceSpans looks for.
@@ -272,6 +273,8 @@ def find_traps(nlp: Language) -> list[Finding]:
             )
         for key, node in latent.layers.items():
             found += _of_layer(key, node)
+        for sentence in unreached_stages(latent.pipe.model, int(training.get("max_steps") or 0)):
+            found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
         found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     found += _of_wildcards(nlp)
     order = ("error", "warning", "note")

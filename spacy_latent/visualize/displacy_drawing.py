@@ -19,7 +19,7 @@ from spacy_latent.visualize.text_size import widest
 
 # The size that displaCy leaves to the browser.
 WORD = 16
-OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "fold")
+OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
 def render_with_displacy(

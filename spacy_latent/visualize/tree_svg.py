@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
@@ -50,11 +53,13 @@ def draw_tree(
     below: Sequence[DrawnArc] = (),
     caption: str = "",
     weight: float | None = None,
+    counters: np.ndarray | None = None,
 ) -> Picture:
     """Arcs from heads to modifiers above the words, as wide and dark as they are probable.
 
     An arc is higher than those below it, and crossing arcs are not level, so that they stay apart.
     below: other arcs of the same words, hanging from them; such as those of a gold tree.
+    counters: see :func:`spacy_latent.visualize.curves_svg.draw_curves`; they stand below all that.
     """
     above_words, below_words = _Side(arcs), _Side(below)
     columns = _Columns(words, [above_words, below_words], look)
@@ -69,10 +74,13 @@ def draw_tree(
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
+    curves, further = draw_curves(counters, columns.ends, columns.across, foot, look)
+    content.append(curves)
+    foot += further
     picture = Picture(
         "".join(content),
         title,
-        _description(words, arcs, below),
+        _description(words, arcs, below) + said_of_curves(counters),
         (columns.across, foot),
         caption,
         weight,
