@@ -25,17 +25,17 @@ Expression = tuple[str, list[str]]
 def in_order(
     expressions: Sequence[Expression], flat: int, growth: int, rng: random.Random
 ) -> Iterator[Expression]:
-    """First ``flat`` expressions without a list in a list; then ``growth`` of a greatest depth that
-    grows steadily from 1 to that of all; then all. Whatever there is of the kind is shuffled, read,
-    and read again, without end."""
+    """First ``flat`` expressions without a list in a list, or of the least depth that there is;
+    then ``growth`` of a greatest depth that grows steadily to that of all; then all. Whatever there
+    is of the kind is shuffled, read, and read again, without end."""
     levels = [depth(tokens) for _, tokens in expressions]
-    deepest, given = max(levels), 0
+    shallow, deepest, given = max(1, min(levels)), max(levels), 0
 
     def allowed() -> int:
         if given < flat:
-            return 1
+            return shallow
         if given < flat + growth:
-            return 1 + (deepest - 1) * (given - flat) // growth
+            return shallow + (deepest - shallow) * (given - flat) // growth
         return deepest
 
     while True:
@@ -65,7 +65,8 @@ def read_listops_v2(
     the same order.
 
     path, heads, limit, brackets: as of ``spacy-latent.ListOps.v1``.
-    flat: number of expressions to read first that have no list in a list.
+    flat: number of expressions to read first that have no list in a list; in a file without any,
+        those of the least depth.
     growth: number of expressions after these during which the greatest depth grows to that of the
         file; from then on all are read.
     seed: of the order.
@@ -81,22 +82,13 @@ def read_listops_v2(
         if flat or growth:
             check_streaming(nlp)
             expressions = list(found)
-            check_flat(path, expressions)
+            if not expressions:
+                raise LatentError(f"ListOps corpus {path} holds no expressions.")
             found = in_order(expressions, flat, growth, random.Random(seed))
         for label, tokens in found:
             yield make_example(nlp, label, tokens, heads, brackets)
 
     return read_corpus
-
-
-def check_flat(path: Path | None, expressions: Sequence[Expression]) -> None:
-    """Refuse a file in which there is nothing to begin with."""
-    if not any(depth(tokens) <= 1 for _, tokens in expressions):
-        raise LatentError(
-            f"ListOps corpus {path}: of {len(expressions)} expressions none is a list of digits, "
-            "with which a curriculum begins. Take a file with some, such as 'spacy latent generate "
-            "listops' makes without --min-length, or set flat and growth to 0."
-        )
 
 
 def check_streaming(nlp: Language) -> None:

@@ -124,8 +124,16 @@ def test_wrong_values_name_what_is_expected(path, tmp_path):
             read_listops_v2(path, **options)
     with pytest.raises(LatentError, match="spacy latent generate"):
         list(read_listops_v2(tmp_path / "none.tsv", flat=1)(streaming()))
-    deep = tmp_path / "deep.tsv"
-    for lines, count in (("", 0), ("9\t[MAX 2 [MIN 9 9 ] ]\n", 1)):
-        deep.write_text(lines)
-        with pytest.raises(LatentError, match=f"of {count} expressions none is a list of digits"):
-            next(iter(read_listops_v2(deep, growth=1)(streaming())))
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("")
+    with pytest.raises(LatentError, match="holds no expressions"):
+        next(iter(read_listops_v2(empty, growth=1)(streaming())))
+
+
+def test_a_file_without_flat_lists_begins_with_its_least_depth(tmp_path):
+    path = tmp_path / "deep.tsv"
+    (expressions,) = listops.generate([60], expansion=0.4, max_depth=6, min_length=10)
+    listops.write(path, expressions)
+    depths = [listops.depth(text.split()) for text in curriculum(path, 200, flat=20, growth=80)]
+    assert set(depths[:20]) == {min(depths)} == {2}
+    assert max(depths[20:40]) < max(depths) == max(map(listops.depth, expressions))
