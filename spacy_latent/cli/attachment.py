@@ -118,7 +118,7 @@ def measure(
     words = [[token.text for token in examples[d].predicted] for d, _ in known]
     found = {name: [heads[d] for d, _ in known] for name, heads in trees.items()}
     ways = dict(zip(COUNTED, (without_labels(references, left) for left in (PUNCTUATION, ()))))
-    every = {**found, **control_trees(words, seed=seed)}
+    every: dict[str, Sequence[Heads]] = {**found, **control_trees(words, seed=seed)}
     table = attachment_table(references, every, ways, seed)
     for name, row in tree_table(references, every, ways[COUNTED[0]], seed).items():
         table[name] |= {measure: row[measure] for measure in row if measure != "attachment"}

@@ -30,14 +30,17 @@ class CountingScorer(EncodedScorer):
 
     def steps(self, vectors: Tensor) -> Tensor:
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
-        added = torch.tanh(self.step(vectors)) ** 3
+        added = self._exact_steps(vectors)
         if self.training and self.noise:
             added = added + self.noise * torch.randn_like(added)
         return added
 
+    def _exact_steps(self, vectors: Tensor) -> Tensor:
+        return torch.tanh(self.step(vectors)) ** 3
+
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
-        return self.steps(self.read(vectors, lengths)).cumsum(1)
+        return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Encoded vectors, 0 at padding: what stands there would reach the weights' gradients."""

@@ -8,6 +8,7 @@ bottom-up recursion exactly, and further rounds change nothing.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ class RecursiveMessagePassing(Composer):
     def _joined(self, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first linear map of U on x, and after the last one of M: its weight, and what each
         message adds by its bias."""
-        first, last = self.update[0], self.message[2]
+        first: Any = self.update[0]
+        last: Any = self.message[2]
         own, received = first.weight.split(self.output_width, 1)
         return linear(below, own, first.bias), received @ last.weight, received @ last.bias
 
@@ -90,9 +92,8 @@ class RecursiveMessagePassing(Composer):
             sums = start.index_select(0, round_.place)
             if len(round_.target):
                 received = known.new_zeros(len(sums), self.output_width)
-                received = received.index_add(
-                    0, round_.target, known.index_select(0, round_.source)
-                )
+                sent = known.index_select(0, round_.source)
+                received = received.index_add(0, round_.target, sent)
                 sums = sums + linear(received, weight) + round_.count[:, None].to(bias) * bias
             states.append(self._after(sums))
             if len(states) < len(shared.rounds):

@@ -67,7 +67,7 @@ def _read_group(
         probable = soft > max(threshold, 0.0)
     kind = structure.kind
     counters = None
-    if level == "probabilities" and output.scored is not None:
+    if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
         lengths = group.lengths.to(output.scored.device)
         counters = _numpy(layer.scorer.counters(output.scored, lengths))
     others = weights = None

@@ -108,8 +108,9 @@ def assess_listops(
 ) -> ListOpsAssessment:
     """Judge pipelines, by name, on corpora of expressions, by name.
 
-    component: with the trees, where a pipeline has several. A pipeline without a latent component
-        is judged by its values alone.
+    component: with the trees, where a pipeline has several; of the first pipeline, and of others
+        that have one of this name. A pipeline without a latent component is judged by its values
+        alone.
     seed: of random trees and intervals.
 
     The figures are under "corpora", the name of the corpus, "by_depth", and "all" or the number of
@@ -130,7 +131,9 @@ def assess_listops(
         words = [tokens for _, tokens in expressions]
         readings: dict[str, _Reading] = {}
         for name, nlp in models.items():
-            run = _Run(nlp, expressions, component, seed, progress, f"{name} on {corpus}")
+            # The other pipelines may call theirs otherwise.
+            named = component if not readings or component in nlp.pipe_names else None
+            run = _Run(nlp, expressions, named, seed, progress, f"{name} on {corpus}")
             readings[name] = run.reading()
             figures["models"][name] = {
                 "component": readings[name].component,
