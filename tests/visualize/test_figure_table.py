@@ -8,7 +8,13 @@ from xml.etree import ElementTree
 import pytest
 import spacy
 
-from spacy_latent.cli.listops_tables import by_depth, make_opening, overview, print_tables
+from spacy_latent.cli.listops_tables import (
+    by_depth,
+    by_operator,
+    make_opening,
+    overview,
+    print_tables,
+)
 from spacy_latent.pipeline.listops_assessment import MEANINGS
 from spacy_latent.visualize import render
 from spacy_latent.visualize.figure_table import FigureRow, figure_table
@@ -36,6 +42,7 @@ def figures(*corpora: str, few: int = 100) -> dict[str, Any]:
             "all": group(200 + few, 0.7),
             **{"2": group(100, 0.9), "3": group(few, 0.5), "4": group(100, 0.4)},
         },
+        "by_operator": {"MAX": group(100, 0.8), "SM": group(50, 0.2), "with SM": group(60, 0.3)},
     }
     models = {NAME: {"component": "x", "kind": "heads"}}
     return {"meanings": MEANINGS, "models": models, "corpora": dict.fromkeys(corpora, part)}
@@ -73,6 +80,24 @@ def test_columns_are_depths_with_enough_expressions() -> None:
     assert by_depth(single) == []
 
 
+def test_accuracy_is_split_by_operator() -> None:
+    (table,) = by_operator(figures("test", "other"), "other")
+    assert table.caption.startswith("other: accuracy")
+    assert table.columns == ["MAX", "SM", "with SM"]
+    assert table.above == (("expressions", ("100", "50", "60")),)
+    assert [row.name for row in table.rows] == [
+        NAME,
+        "with gold trees",
+        "mixed",
+        "with its mixture of trees",
+    ]
+    for row in table.rows:
+        assert [share[0] for share in row.shares if share] == [0.8, 0.2, 0.3]
+    single = figures("test")
+    del single["corpora"]["test"]["by_operator"]["SM"]
+    assert by_operator(single, "test") == []
+
+
 def test_the_terminal_needs_a_hundred_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_tables(figures(*(f"corpus-{i}" for i in range(6))))
     printed = capsys.readouterr().out
@@ -83,7 +108,7 @@ def test_the_terminal_needs_a_hundred_columns(capsys: pytest.CaptureFixture[str]
 def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     doc = spacy.blank("xx")("a b")
     page = render([doc], page=True, jupyter=False, opening=make_opening(figures("test")))
-    assert page.count("<table") == 3 and "&lt;b&gt;&amp;" in page
+    assert page.count("<table") == 4 and "&lt;b&gt;&amp;" in page
     assert "<b>" not in page and "\u202e" not in page
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
