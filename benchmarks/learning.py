@@ -161,7 +161,7 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
     scores: dict[str, float] = {ACCURACY["accuracy"]: metrics["accuracy"]}
     if "brackets" in metrics:
         scores["brackets"] = next(iter(metrics["brackets"].values()))
-    else:
+    elif "attachment" in metrics:
         scores["attachment"] = next(iter(metrics["attachment"].values()))["without ]"]
     return scores
 

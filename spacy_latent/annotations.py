@@ -52,6 +52,8 @@ class SpanStructure:
     given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.
     other_start, other_end: token offsets in the doc of the text that this span is aligned with;
         None but for "cells".
+    counters: where the counters of the scorer are after each token, ``(tokens, K)`` float32; None
+        for a scorer without.
     """
 
     start: int
@@ -67,6 +69,7 @@ class SpanStructure:
     other_start: int | None = None
     other_end: int | None = None
     given: np.ndarray | None = None
+    counters: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -177,6 +180,18 @@ class LatentAnnotation:
             _check_kind(span, "tags", "tags")
             tags[span.start : span.end] = span.decoded
         return tags
+
+    @property
+    def counters(self) -> np.ndarray:
+        """Where the scorer's counters are after each token, ``(len(doc), K)`` float32; NaN where no
+        structure covers the token. Raises LatentError if none are stored."""
+        stored = [span.counters for span in self.spans if span.counters is not None]
+        if len(stored) < len(self.spans) or not stored:
+            raise LatentError(no_counters_message(self.component))
+        counters = np.full((len(self.doc), stored[0].shape[1]), np.nan, dtype="float32")
+        for span in self.spans:
+            counters[span.start : span.end] = span.counters
+        return counters
 
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
         """Arcs of the best trees, or of all arcs at least ``threshold`` probable.
@@ -370,6 +385,13 @@ class LatentAnnotation:
         return [(part, known.get(part, otherwise)) for part in _indices(span.kind, decoded)]
 
 
+def no_counters_message(component: str) -> str:
+    return (
+        f"No counters of {component!r} are stored. They need a scorer that counts, such as "
+        'spacy-latent.CounterScorer.v1, and annotate = "probabilities" in the component\'s config.'
+    )
+
+
 def names_entities(labels: Sequence[str] | None) -> bool:
     """Whether tags of these names make entities, by the BILUO scheme."""
     if labels is None or "O" not in labels:
@@ -508,6 +530,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         if span.parts is not None and span.probabilities is not None:
             record["parts"] = np.array(span.parts, dtype="int32")
             record["probabilities"] = np.array(span.probabilities, dtype="float32")
+        if span.counters is not None:
+            record["counters"] = np.array(span.counters, dtype="float32")
         if span.labels is not None:
             record["labels"] = list(span.labels)
         if span.entity_probabilities is not None:
@@ -596,6 +620,7 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     other_start,
                     other_end,
                     record.get("given"),
+                    record.get("counters"),
                 )
             )
     return found

@@ -17,6 +17,7 @@ PICTURES = {
     "drawing.md": {
         "drawing_weighted_trees": "weighted",
         "drawing_gold": "beside_gold",
+        "drawing_counters": "curves",
         "drawing_alignment": "lines",
         "drawing_heat_map": "heat_map",
         "drawing_brackets": "spans",

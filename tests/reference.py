@@ -38,6 +38,7 @@ def page() -> str:
         ("Architectures", _group("spacy_architectures"), _of_function),
         ("Structures", registered.structures(), _of_class),
         ("Estimators", registered.estimators(), _of_class),
+        ("Stages of training", registered.stages(), _of_function),
         ("Control variates", control_variates, _of_class),
         ("Scorers", registered.scorers(), _of_builder),
         ("Composers", registered.composers(), _of_builder),

@@ -37,6 +37,8 @@ def test_the_model_comes_before_its_controls():
     assert learning.of_listops({"accuracy": 0.8, **trees})["attachment"] == 0.9
     spans = {"brackets": {"model": 0.7, "left": 0.2}}
     assert learning.of_listops({"accuracy": 0.8, **spans})["brackets"] == 0.7
+    # A pipeline without trees.
+    assert learning.of_listops({"accuracy": 0.8}) == {"cats_micro_f": 0.8}
 
 
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)

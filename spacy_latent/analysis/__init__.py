@@ -16,6 +16,7 @@ from spacy_latent.analysis.attachment import (
     without_labels,
     without_words,
 )
+from spacy_latent.analysis.listops_groups import groups_by_depth, groups_by_operator
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.analysis.tree_measures import (
     SCORES,
@@ -63,6 +64,8 @@ __all__ = [
     "compare_yields",
     "confidence_interval",
     "control_trees",
+    "groups_by_depth",
+    "groups_by_operator",
     "nearest_operator",
     "random_earlier_operator",
     "reference_tree",

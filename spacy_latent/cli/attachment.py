@@ -32,7 +32,8 @@ def main(
     ),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Report unlabelled attachment of the best trees, beside a parser's and trees of no model."""
+    """Report unlabelled attachment of the best trees, and measures that ask for no convention of
+    heads, beside a parser's and trees of no model."""
     import spacy
     import srsly
     from spacy.cli._util import setup_gpu
@@ -101,12 +102,14 @@ def measure(
     examples: Sequence[Example], trees: dict[str, Sequence[Heads]], seed: int = 0
 ) -> dict[str, dict[str, Share]]:
     """Share of the tokens of the references that have their head, by what counts, beside that of
-    trees that look at no more than the words; the random ones of one seed."""
+    trees that look at no more than the words; the random ones of one seed. Without punctuation
+    also the other measures of :data:`spacy_latent.analysis.TREE_MEASURES`."""
     from spacy_latent.analysis import (
         PUNCTUATION,
         attachment_table,
         control_trees,
         reference_tree,
+        tree_table,
         without_labels,
     )
 
@@ -115,19 +118,30 @@ def measure(
     words = [[token.text for token in examples[d].predicted] for d, _ in known]
     found = {name: [heads[d] for d, _ in known] for name, heads in trees.items()}
     ways = dict(zip(COUNTED, (without_labels(references, left) for left in (PUNCTUATION, ()))))
-    return attachment_table(references, {**found, **control_trees(words, seed=seed)}, ways, seed)
+    every: dict[str, Sequence[Heads]] = {**found, **control_trees(words, seed=seed)}
+    table = attachment_table(references, every, ways, seed)
+    for name, row in tree_table(references, every, ways[COUNTED[0]], seed).items():
+        table[name] |= {measure: row[measure] for measure in row if measure != "attachment"}
+    return table
 
 
 def print_table(table: dict[str, dict[str, Share]]) -> None:
-    """In percent, with the 95 % intervals."""
+    """In percent, attachment with the 95 % intervals."""
     ways = list(next(iter(table.values())))
-    rows = [(name, *(_shown(*row[way]) for way in ways)) for name, row in table.items()]
-    header = ("", *(f"{way} (95 %)" for way in ways))
+    rows = [
+        (name, *(_shown(*row[way]) if way in COUNTED else _percent(row[way][0]) for way in ways))
+        for name, row in table.items()
+    ]
+    header = ("", *(f"{way} (95 %)" if way in COUNTED else way for way in ways))
     msg.table(rows, header=header, aligns=("l", *("r" for _ in ways)), divider=True)
 
 
 def _shown(share: float, low: float, high: float) -> str:
-    return f"{100 * share:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{_percent(share)} ({_percent(low)} to {_percent(high)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:

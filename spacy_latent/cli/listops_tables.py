@@ -102,6 +102,24 @@ def by_depth(figures: dict[str, Any]) -> list[Table]:
     return tables
 
 
+def by_operator(figures: dict[str, Any], corpus: str) -> list[Table]:
+    """Accuracy by the outermost operator, and with and without sums; nothing where all expressions
+    have the same operator outermost, or no pipeline gives values."""
+    groups = figures["corpora"][corpus]["by_operator"]
+    if len(groups) < 3 or "accuracy" not in _measures(figures):
+        return []
+    rows: dict[tuple[str, Row], list[Share]] = {}
+    for place, group in enumerate(groups.values()):
+        model = ""
+        for row, found in _rows(group, ["accuracy"]):
+            model = model if row.below else row.name
+            rows.setdefault((model, row), [None] * len(groups))[place] = found.get("accuracy")
+    filled = [replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)]
+    counts = tuple(f"{group['expressions']:,}" for group in groups.values())
+    caption = f"{corpus}: accuracy, by the outermost operator, and with and without sums"
+    return [Table(caption, list(groups), filled, (("expressions", counts),))]
+
+
 def _measures(figures: dict[str, Any]) -> list[str]:
     """Those that there are of any model, in their order."""
     from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
@@ -150,8 +168,9 @@ def interval(share: Sequence[float]) -> str:
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """In percent: the first corpus with intervals, and all of them by depth."""
-    first = overview(figures, next(iter(figures["corpora"])))
+    """In percent: the first corpus with intervals, all of them by depth, the first by operator."""
+    corpus = next(iter(figures["corpora"]))
+    first = overview(figures, corpus)
     msg.divider(first.caption)
     lines = []
     for row in first.rows:
@@ -162,7 +181,7 @@ def print_tables(figures: dict[str, Any]) -> None:
     _print(("percent, of the best tree", *first.columns), lines)
     for measure in first.columns:
         msg.text(f"{measure}: {figures['meanings'][measure]}")
-    for table in by_depth(figures):
+    for table in [*by_depth(figures), *by_operator(figures, corpus)]:
         msg.divider(table.caption)
         told = [(name, *cells) for name, cells in table.above]
         lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
@@ -203,7 +222,8 @@ def make_opening(figures: dict[str, Any]) -> Markup:
     from spacy_latent.visualize.elements import join, tag
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
 
-    tables = [overview(figures, next(iter(figures["corpora"]))), *by_depth(figures)]
+    first = next(iter(figures["corpora"]))
+    tables = [overview(figures, first), *by_depth(figures), *by_operator(figures, first)]
     made = []
     for table in tables:
         rows = [FigureRow(name, [(cell, "") for cell in cells]) for name, cells in table.above]
@@ -230,4 +250,4 @@ def make_opening(figures: dict[str, Any]) -> Markup:
     )
 
 
-__all__ = ["Row", "Table", "by_depth", "make_opening", "overview", "print_tables"]
+__all__ = ["Row", "Table", "by_depth", "by_operator", "make_opening", "overview", "print_tables"]

@@ -52,6 +52,9 @@ def render_cli(
     gold: bool = typer.Option(
         False, "--gold", "-G", help="Draw the dependency trees of a .spacy file beside"
     ),
+    counters: bool = typer.Option(
+        False, "--counters", help="Draw the counters of the scorer below trees and brackets"
+    ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
     text_key: Optional[str] = typer.Option(  # noqa: UP045
         None,
@@ -114,7 +117,7 @@ def render_cli(
             docs, references, more = _annotate(
                 nlp, data, text_key, limit, component, threshold, alternatives
             )
-            options = {"threshold": threshold, "alternatives": alternatives}
+            options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
             trees = references if gold else None
             if trees and not any(doc.has_annotation("DEP") for doc in trees):
                 msg.fail(f"The docs of {data} have no dependency trees; drop --gold", exits=1)

@@ -240,34 +240,47 @@ def read_listops_v1(
     brackets: name of a component that is to learn from gold binary trees (its ``supervision``), as
         the reference's annotation of it; empty for none.
     """
+
+    def read_corpus(nlp: Language) -> Iterator[Example]:
+        for number, (label, tokens) in enumerate(read(existing(path))):
+            if limit and number >= limit:
+                return
+            yield make_example(nlp, label, tokens, heads, brackets)
+
+    return read_corpus
+
+
+def existing(path: Path | None) -> Path:
+    """The path of a corpus, checked."""
+    if path is None or not Path(path).exists():
+        raise LatentError(
+            f"ListOps corpus {path} does not exist. Make it with 'spacy latent generate listops', "
+            "or pass --paths.train and --paths.dev."
+        )
+    return Path(path)
+
+
+def make_example(
+    nlp: Language, label: str, tokens: list[str], heads: bool, brackets: str
+) -> Example:
+    """What the readers give for an expression; heads, brackets: see :func:`read_listops_v1`."""
     from spacy.tokens import Doc
     from spacy.training import Example
 
     from spacy_latent import annotations
 
-    def read_corpus(nlp: Language) -> Iterator[Example]:
-        if path is None or not Path(path).exists():
-            raise LatentError(
-                f"ListOps corpus {path} does not exist. Make it with 'spacy latent generate "
-                "listops', or pass --paths.train and --paths.dev."
-            )
-        for number, (label, tokens) in enumerate(read(Path(path))):
-            if limit and number >= limit:
-                return
-            # Not Example.from_dict, which costs ten times as much.
-            if heads:
-                tree = gold_heads(tokens)
-                labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)]
-                reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
-            else:
-                reference = Doc(nlp.vocab, words=tokens)
-            if brackets:
-                last = len(tokens) - 1
-                spans = [(start, end - 1) for start, end in gold_brackets(tokens)]
-                decoded = np.array(sorted(spans + [(i, i) for i in range(last + 1)]))
-                gold = annotations.SpanStructure(0, last + 1, "gold", "spans", decoded)
-                annotations.write(reference, brackets, [gold])
-            reference.cats = {category: float(category == label) for category in CATEGORIES}
-            yield Example(Doc(nlp.vocab, words=tokens), reference)
-
-    return read_corpus
+    # Not Example.from_dict, which costs ten times as much.
+    if heads:
+        tree = gold_heads(tokens)
+        labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)]
+        reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
+    else:
+        reference = Doc(nlp.vocab, words=tokens)
+    if brackets:
+        last = len(tokens) - 1
+        spans = [(start, end - 1) for start, end in gold_brackets(tokens)]
+        decoded = np.array(sorted(spans + [(i, i) for i in range(last + 1)]))
+        gold = annotations.SpanStructure(0, last + 1, "gold", "spans", decoded)
+        annotations.write(reference, brackets, [gold])
+    reference.cats = {category: float(category == label) for category in CATEGORIES}
+    return Example(Doc(nlp.vocab, words=tokens), reference)

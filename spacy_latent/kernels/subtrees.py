@@ -1,5 +1,5 @@
-"""Which subtrees of many hard trees over the same tokens are the same, and an order in which each can
-be computed once, from the leaves up."""
+"""Which subtrees of many hard trees over the same tokens are the same, and an order in which each
+can be computed once, from the leaves up."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _read_heads(z, n, heads):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _climb(heads, n, waiting, order, height, depth):
-    """order: the tokens, each after its modifiers. height: levels below a token; depth: tokens above
-    it. RETURNS: NO_FOREST where there is a cycle."""
+    """order: the tokens, each after its modifiers. height: levels below a token; depth: tokens
+    above it. RETURNS: NO_FOREST where there is a cycle."""
     waiting[: n + 1] = 0
     for token in range(1, n + 1):
         height[token] = 0
@@ -79,11 +79,11 @@ def _same(sources, first, count, wanted):
 def share_subtrees(z, lengths, item, width, rounds):
     """The states that ``rounds`` rounds of messages from modifiers to heads need, each once.
 
-    The state of a token after r rounds is a function of the token and of the states of its modifiers
-    after r − 1; after no round it is the token's own. Those of trees of one item that are the same
-    in this sense are one row, and so are those of a token before and after a round that finds
-    nothing new below it. With as many rounds as the tallest tree has levels that is a row for each
-    subtree.
+    The state of a token after r rounds is a function of the token and of the states of its
+    modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
+    the same in this sense are one row, and so are those of a token before and after a round that
+    finds nothing new below it. With as many rounds as the tallest tree has levels that is a row for
+    each subtree.
 
     z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
         item whose tokens tree s is over. width: N, the places of an item.

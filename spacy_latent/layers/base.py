@@ -32,13 +32,20 @@ class PartScorer(nn.Module):
     parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
     decides: name of the structure whose decisions it scores while they are taken, so that the
         scores are empty and :meth:`bind` is what matters; empty if it scores parts.
+    counts: whether it has :meth:`counters`.
     """
 
     parts: ClassVar[str] = "arcs"
     decides: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Numbers by which it scores that run on from token to token, ``(B, n, K)``: worth to be
+        seen. What stands at padding means nothing."""
+        raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def bind(
         self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float

@@ -1,7 +1,9 @@
-"""Binary Tree-LSTM (Tai et al. 2015, section 3.2, with N = 2) on hard constituency trees."""
+"""Hard constituency trees composed from the leaves up, by a Tree-LSTM (Tai et al. 2015, section
+3.2, with N = 2) or another cell."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,8 +17,13 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_wid
 Output = Literal["constituents", "root"]
 
 
-class BinaryTreeLstm(Composer):
+State = tuple[Tensor, Tensor]
+
+
+class BinaryTreeComposer(Composer):
     """Binary trees composed from the leaves up; what each token gets of it depends on ``output``.
+    A subclass says what a leaf is, and what two halves compose to: states of a hidden part, which
+    is what is seen of them, and a memory, of any width or none.
 
     output: "constituents" for the state of the token's leaf, plus the mean of the states of the
         spans of two and more tokens that contain it: the root's, and so the whole sentence's, among
@@ -39,9 +46,14 @@ class BinaryTreeLstm(Composer):
         super().__init__()
         self.output: Output = output
         self.output_width = output_width or width
-        size = self.output_width
-        self.leaf = nn.Linear(width, 3 * size)
-        self.gates = nn.Linear(2 * size, 5 * size)
+
+    @abstractmethod
+    def leaves(self, vectors: Tensor) -> State:
+        """Hidden state and memory of a leaf for each vector ``(..., width)``."""
+
+    @abstractmethod
+    def merge(self, left: State, right: State) -> State:
+        """Hidden state and memory of a node from those of its halves, each ``(..., size)``."""
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
         batch, longest, _ = vectors.shape
@@ -64,27 +76,7 @@ class BinaryTreeLstm(Composer):
         above = hidden.unflatten(0, nodes)[:, longest:]
         return add_constituents(leaf_hidden, above, contains.unflatten(0, nodes)[:, longest:])
 
-    def leaves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden state and cell of a leaf for each vector ``(..., width)``."""
-        i, o, u = self.leaf(vectors).chunk(3, -1)
-        cell = torch.sigmoid(i) * torch.tanh(u)
-        return torch.sigmoid(o) * torch.tanh(cell), cell
-
-    def merge(
-        self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Hidden state and cell of a node from those of its halves, each ``(..., size)``."""
-        i, o, u, f, g = self.gates(torch.cat([left[0], right[0]], -1)).chunk(5, -1)
-        cell = (
-            torch.sigmoid(i) * torch.tanh(u)
-            + torch.sigmoid(f) * left[1]
-            + torch.sigmoid(g) * right[1]
-        )
-        return torch.sigmoid(o) * torch.tanh(cell), cell
-
-    def states(
-        self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> State:
         """Hidden states and cells ``(B · 2n, size)`` of all nodes, from those of the leaves
         ``(B · n, size)``; zero where there is no node."""
         longest = z.shape[-1]
@@ -111,12 +103,39 @@ class BinaryTreeLstm(Composer):
             nodes.append(node)
             states.append(state)
             cells.append(memory)
-        blank = hidden.new_zeros(2 * len(hidden), hidden.shape[1])
         node = torch.cat(nodes)
         return (
-            blank.index_copy(0, node, torch.cat(states)),
-            blank.index_copy(0, node, torch.cat(cells)),
+            hidden.new_zeros(2 * len(hidden), hidden.shape[1]).index_copy(
+                0, node, torch.cat(states)
+            ),
+            cell.new_zeros(2 * len(cell), cell.shape[1]).index_copy(0, node, torch.cat(cells)),
         )
+
+
+class BinaryTreeLstm(BinaryTreeComposer):
+    """:class:`BinaryTreeComposer` by the cell of a Tree-LSTM."""
+
+    def __init__(
+        self, width: int, output_width: int | None, output: Output = "constituents"
+    ) -> None:
+        super().__init__(width, output_width, output)
+        size = self.output_width
+        self.leaf = nn.Linear(width, 3 * size)
+        self.gates = nn.Linear(2 * size, 5 * size)
+
+    def leaves(self, vectors: Tensor) -> State:
+        i, o, u = self.leaf(vectors).chunk(3, -1)
+        cell = torch.sigmoid(i) * torch.tanh(u)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def merge(self, left: State, right: State) -> State:
+        i, o, u, f, g = self.gates(torch.cat([left[0], right[0]], -1)).chunk(5, -1)
+        cell = (
+            torch.sigmoid(i) * torch.tanh(u)
+            + torch.sigmoid(f) * left[1]
+            + torch.sigmoid(g) * right[1]
+        )
+        return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
 def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:

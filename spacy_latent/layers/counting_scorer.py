@@ -10,13 +10,16 @@ from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
 
 
 class CountingScorer(EncodedScorer):
-    """Token i adds u_i = tanh(U v_i), between −1 and 1, to each of K counters: after it they are at
-    c_i = u_1 + … + u_i, before the first token at 0.
+    """Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: after it they are
+    at c_i = u_1 + … + u_i, before the first token at 0. The cube keeps what is near 0 at 0: a token
+    that is to leave a counter alone must do so for as often as a text has it.
 
     noise: standard deviation of what is added to each step in training. The longer a text, the
         farther it carries a counter off: what is learned then are steps near −1, 0 and 1 that stand
         out from it, which also hold for longer texts than those of the training.
     """
+
+    counts = True
 
     def __init__(
         self, width: int, counters: int, encoder: EncoderBuilder | None, noise: float
@@ -27,14 +30,17 @@ class CountingScorer(EncodedScorer):
 
     def steps(self, vectors: Tensor) -> Tensor:
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
-        added = torch.tanh(self.step(vectors))
+        added = self._exact_steps(vectors)
         if self.training and self.noise:
             added = added + self.noise * torch.randn_like(added)
         return added
 
+    def _exact_steps(self, vectors: Tensor) -> Tensor:
+        return torch.tanh(self.step(vectors)) ** 3
+
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """The counters after each token, ``(B, n, K)``; what stands at padding means nothing."""
-        return torch.tanh(self.step(self.read(vectors, lengths))).cumsum(1)
+        """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
+        return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Encoded vectors, 0 at padding: what stands there would reach the weights' gradients."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
-from spacy_latent.layers.base import check_output_width
+from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import (
+    BinaryTreeComposer,
     BinaryTreeLstm,
     Output,
+    State,
     add_constituents,
     check_output,
 )
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 
 ParserBuilder = Callable[[int], nn.Module]
 
-State = tuple[Tensor, Tensor]
-
 
 class GumbelTreeLstm(nn.Module):
     """In each of n − 1 steps every pair of neighbours is composed by a binary Tree-LSTM and scored
@@ -42,25 +43,25 @@ class GumbelTreeLstm(nn.Module):
     docs at once. In training it composes O(n²) pairs for a sentence, and holds their states, since
     the gradient needs every pair of every step; at prediction two pairs a step, which are new.
 
-    output: as of :class:`BinaryTreeLstm`.
+    composer: makes the cell from the width of the leaves' vectors, and says what a token gets; see
+        :class:`BinaryTreeComposer`.
     noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
     """
 
     def __init__(
         self,
         width: int,
-        output_width: int | None,
         encoder: EncoderBuilder | None,
         noise: bool,
-        output: Output,
+        composer: Callable[[int], BinaryTreeComposer],
     ) -> None:
         super().__init__()
         self.encoder = None if encoder is None else encoder(width)
         inner = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
-        self.composer = BinaryTreeLstm(inner, output_width or width, output)
+        self.composer = composer(inner)
         self.scorer = nn.Linear(self.composer.output_width, 1, bias=False)
         self.noise = noise
-        self.output: Output = output
+        self.output: Output = self.composer.output
         self.temperature = 1.0
         self.structure = ParserTree()
         self.estimator = StraightThrough()
@@ -182,5 +183,35 @@ def build_gumbel_tree_lstm_v1(
     check_output_width("GumbelTreeLstm", output_width)
     check_output("GumbelTreeLstm", output)
     return partial(
-        GumbelTreeLstm, output_width=output_width, encoder=encoder, noise=noise, output=output
+        _gumbel_tree_lstm, output_width=output_width, encoder=encoder, noise=noise, output=output
     )
+
+
+def _gumbel_tree_lstm(
+    width: int,
+    output_width: int | None,
+    encoder: EncoderBuilder | None,
+    noise: bool,
+    output: Output,
+) -> GumbelTreeLstm:
+    # The width of an encoder is not that of the result.
+    cell = partial(BinaryTreeLstm, output_width=output_width or width, output=output)
+    return GumbelTreeLstm(width, encoder, noise, cell)
+
+
+def build_gumbel_tree_v1(
+    composer: ComposerBuilder, encoder: EncoderBuilder | None = None, noise: bool = True
+) -> ParserBuilder:
+    """composer: composes binary trees from the leaves up, such as GatedRecursiveTree or
+    BinaryTreeLstm. encoder, noise: as of GumbelTreeLstm."""
+    build: Any = composer
+    kind = getattr(build, "func", None)
+    if not (isinstance(kind, type) and issubclass(kind, BinaryTreeComposer)) or (
+        kind.parts != "spans"
+    ):
+        raise LatentError(
+            f"GumbelTree: the composer is {getattr(kind, '__name__', composer)!r}; expected one "
+            "that composes the spans of binary trees from two halves: "
+            "spacy-latent.GatedRecursiveTree.v1 or spacy-latent.BinaryTreeLstm.v1."
+        )
+    return partial(GumbelTreeLstm, encoder=encoder, noise=noise, composer=build)

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class LatentOutput:
-    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature."""
+    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature.
+    scored: ``(B, n, d)``, what the scorer read, kept in prediction where it has counters."""
 
     vectors: Tensor
     draw: Draw
     scores: Tensor
+    scored: Tensor | None = None
 
 
 class LatentLayer(nn.Module):
@@ -75,7 +77,8 @@ class LatentLayer(nn.Module):
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
     ) -> LatentOutput:
         draw, scores = self.read(vectors, lengths, given)
-        return LatentOutput(self.compose(vectors, draw, lengths), draw, scores)
+        composed = self.compose(vectors, draw, lengths)
+        return LatentOutput(composed, draw, scores, self.kept(vectors))
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
         """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
@@ -122,6 +125,10 @@ class LatentLayer(nn.Module):
             structure = self.present_structure
             bound = self.scorer.bind(structure, vectors, lengths, self.temperature)
             return bound, scores / self.temperature
+
+    def kept(self, vectors: Tensor) -> Tensor | None:
+        """What :class:`LatentOutput` has of these vectors as ``scored``."""
+        return vectors.detach() if self.scorer.counts and not self.training else None
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.

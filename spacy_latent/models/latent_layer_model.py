@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -471,4 +471,6 @@ def detached(output: LatentOutput) -> LatentOutput:
     draw = output.draw
     log_probs = None if draw.log_probs is None else draw.log_probs.detach()
     apart = type(draw)(draw.z.detach(), draw.weights.detach(), log_probs, draw.padding)
-    return LatentOutput(output.vectors.detach(), apart, output.scores.detach())
+    return replace(
+        output, vectors=output.vectors.detach(), draw=apart, scores=output.scores.detach()
+    )

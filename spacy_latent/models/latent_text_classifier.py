@@ -44,7 +44,7 @@ class TextPredictions:
     made: TextVectors
 
 
-def build_latent_text_classifier_v1(
+def build_latent_text_classifier_v2(
     tok2vec: Model[list[Doc], list[Floats2d]],
     exclusive_classes: bool,
     structure: Structure | None = None,
@@ -52,6 +52,7 @@ def build_latent_text_classifier_v1(
     estimator: Estimator | None = None,
     composer: ComposerBuilder | None = None,
     span_getter: SpanGetter | None = None,
+    use_reduce_root: bool = False,
     use_reduce_first: bool = False,
     use_reduce_last: bool = False,
     use_reduce_max: bool = False,
@@ -74,6 +75,8 @@ def build_latent_text_classifier_v1(
         no loss, the objective is the weighted mean of the losses of its structures.
     composer: None for GraphConvolution.
     span_getter: which tokens share a structure; None for DocSpans, the whole doc.
+    use_reduce_root: read the vector of the tree's root, a sum of several weighted by how far each
+        is on the root; only for structures of arcs.
     use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
         tokens make one of the doc, as in ``spacy.TextCatReduce.v1``.
     scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
@@ -94,6 +97,7 @@ def build_latent_text_classifier_v1(
         span_getter or DocSpans(max_length=512),
         nO,
         pooling={
+            "root": use_reduce_root,
             "first": use_reduce_first,
             "last": use_reduce_last,
             "max": use_reduce_max,
@@ -109,6 +113,49 @@ def build_latent_text_classifier_v1(
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
+    )
+
+
+def build_latent_text_classifier_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    composer: ComposerBuilder | None = None,
+    span_getter: SpanGetter | None = None,
+    use_reduce_first: bool = False,
+    use_reduce_last: bool = False,
+    use_reduce_max: bool = False,
+    use_reduce_mean: bool = True,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """As ``spacy-latent.LatentTextClassifier.v2``, without ``use_reduce_root``; the settings are
+    the same."""
+    return build_latent_text_classifier_v2(
+        tok2vec,
+        exclusive_classes,
+        structure,
+        scorer,
+        estimator,
+        composer,
+        span_getter,
+        False,
+        use_reduce_first,
+        use_reduce_last,
+        use_reduce_max,
+        use_reduce_mean,
+        scorer_learn_rate,
+        entropy_weight,
+        temperature,
+        dropout,
+        mixed_precision,
+        nO,
     )
 
 

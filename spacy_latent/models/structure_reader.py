@@ -21,7 +21,8 @@ def read_structures(
 ) -> list[list[SpanStructure]]:
     """For each doc of the batch the structures of its spans.
 
-    level: "map" for the best structure, "probabilities" for those of the parts as well.
+    level: "map" for the best structure, "probabilities" for those of the parts as well, and for
+        the counters of a scorer that has them.
     threshold: parts less probable are left out.
     alternatives: at most so many further structures per span, with their weights: the structures
         that the estimator itself weighs where it has several, else the support of SparseMAP, else
@@ -65,6 +66,10 @@ def _read_group(
             soft = soft.sum(2)
         probable = soft > max(threshold, 0.0)
     kind = structure.kind
+    counters = None
+    if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
+        lengths = group.lengths.to(output.scored.device)
+        counters = _numpy(layer.scorer.counters(output.scored, lengths))
     others = weights = None
     if alternatives:
         z, w = alternatives_of(output, layer, group.lengths, alternatives)
@@ -85,6 +90,8 @@ def _read_group(
                 # From the length less 1 to the end, as decode gives it.
                 entry.parts[:, 1] += entry.parts[:, 0] + 1
             entry.probabilities = soft[b][index].astype("float32")
+        if counters is not None:
+            entry.counters = counters[b, :length].astype("float32")
         if others is not None and weights is not None:
             order = np.argsort(-weights[:, b], kind="stable")[:alternatives]
             entry.alternatives = [

@@ -13,7 +13,7 @@ from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
@@ -35,7 +35,7 @@ from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 
-POOLINGS = ("first", "last", "max", "mean")
+POOLINGS = ("root", "first", "last", "max", "mean")
 
 # Rows (first, end) of a text.
 Range = tuple[int, int]
@@ -72,8 +72,10 @@ class TextModule(nn.Module):
     """Rows ``(N, d)`` to one vector per doc and structure.
 
     pooling: which of POOLINGS make a text's vector, one after another, out of those of its tokens.
+        Of these "root" is the sum of the tokens on the root, each as far as it is on it, and the
+        mean of those sums where a text has several spans.
     texts: how many texts a doc has, whose vectors make the doc's, one after another.
-    entropy_weight: see ``build_latent_text_classifier_v1``.
+    entropy_weight: see ``build_latent_text_classifier_v2``.
     """
 
     def __init__(
@@ -85,6 +87,10 @@ class TextModule(nn.Module):
         self.pooling = pooling
         self.texts = texts
         self.entropy_weight = entropy_weight
+
+    @property
+    def reads_root(self) -> bool:
+        return "root" in self.pooling
 
     @property
     def output_width(self) -> int:
@@ -111,12 +117,17 @@ class TextModule(nn.Module):
             vectors = padded[group.rows.to(rows.device)]
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group))
             composed.append(self.latent.compose_each(vectors, draw, lengths))
-            outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores))
+            outputs.append(
+                LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
+            )
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
         cells, place = side_by_side(composed, groups, rows, width)
-        pooled = self.dropout(self._pool(cells, place, texts))
+        draws = [output.draw for output in outputs]
+        blank = rows.new_zeros(count, len(docs), width)
+        roots = _roots(groups, draws, composed, blank) if self.reads_root else None
+        pooled = self.dropout(self._pool(cells, place, texts, roots))
         weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
         log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(docs))
         flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
@@ -127,21 +138,27 @@ class TextModule(nn.Module):
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
         return flat, penalty, (outputs, count, means)
 
-    def _pool(self, cells: Tensor, place: Tensor, texts: list[Range]) -> Tensor:
+    def _pool(
+        self, cells: Tensor, place: Tensor, texts: list[Range], roots: Tensor | None
+    ) -> Tensor:
         """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
-        each)``; 0 for an empty text."""
+        each)``; 0 for an empty text. roots: of each text, ``(K, texts, width)``."""
         first, end = torch.tensor(texts, dtype=torch.int64).view(-1, 2).to(cells.device).unbind(1)
         lengths = end - first
         tokens = inside = None
-        if not {"first", "last"}.issuperset(self.pooling) or not bool((lengths > 0).any()):
+        if not {"root", "first", "last"}.issuperset(self.pooling) or not bool((lengths > 0).any()):
             tokens, inside = _padded(cells.index_select(1, place), texts)
         pooled = []
         for kind in self.pooling:
-            if tokens is None or (kind in ("first", "last") and tokens.shape[2]):
+            if kind == "root":
+                assert roots is not None
+                pooled.append(roots)
+            elif tokens is None or (kind in ("first", "last") and tokens.shape[2]):
                 token = first if kind == "first" else end - 1
                 chosen = cells.index_select(1, place[token.clamp(0, len(place) - 1)])
                 pooled.append(torch.where(lengths[:, None] > 0, chosen, 0.0))
             elif kind == "max" and tokens.shape[2]:
+                assert inside is not None
                 low = tokens.masked_fill(~inside[..., None], -torch.inf)
                 pooled.append(torch.where(lengths[:, None] > 0, low.amax(2), 0.0))
             else:
@@ -195,6 +212,18 @@ class TextModule(nn.Module):
         return self.log_probs(kept.groups, draws, len(kept.drawn[0]), kept.docs)
 
 
+def _roots(groups: list[Group], draws: list[Draw], composed: list[Tensor], blank: Tensor) -> Tensor:
+    """The vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
+    count, docs, _ = blank.shape
+    total, spans = blank, blank.new_zeros(docs)
+    for group, draw, part in zip(groups, draws, composed):
+        doc = torch.tensor([d for d, _ in group.members], device=total.device)
+        on_root = _up_to(draw.z, count)[:, :, 0, 1:, None]
+        total = total.index_add(1, doc, (on_root * part).sum(2))
+        spans = spans.index_add(0, doc, torch.ones_like(doc, dtype=spans.dtype))
+    return total / spans.clamp_min(1)[:, None]
+
+
 def _up_to(part: Tensor, count: int) -> Tensor:
     """``(K, ...)`` with zeros up to ``count``."""
     if len(part) == count:
@@ -246,10 +275,17 @@ def build_text_layer_model(
 
     texts: how many texts each doc has that are pooled on their own: 1, or 2 for pairs of spans.
     Its backprop takes the gradients of vectors, weights and log_probs and returns those of the
-    rows. For the arguments see ``build_latent_text_classifier_v1``.
+    rows. For the arguments see ``build_latent_text_classifier_v2``.
     """
     check_parts(structure, estimator, scorer, composer)
     check_entropy_weight(structure, entropy_weight)
+    if "root" in pooling and structure.parts != "arcs":
+        raise IncompatiblePair(
+            "use_reduce_root",
+            structure.name,
+            f"only trees of arcs have a root, and this structure is made of {structure.parts}",
+            "use_reduce_mean or another of the reductions, or a tree such as ProjectiveTree",
+        )
     build = partial(
         build_text_module,
         pooling=pooling,

@@ -26,6 +26,7 @@ from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.stored_component import StoredComponent
+from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 DEFAULT_CONFIG = """
 [latent_encoder]
@@ -417,6 +418,7 @@ class LatentEncoder(StoredComponent):
         self._warn_of_upstream()
         if nlp is not None:
             self._refuse_shared_tensor(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
 
     def _warn_of_upstream(self) -> None:
         for node in self.model.walk():

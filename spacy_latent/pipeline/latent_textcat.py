@@ -21,6 +21,7 @@ from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.stored_component import StoredComponent
+from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 DEFAULT_CONFIG = """
 [latent_textcat]
@@ -269,6 +270,18 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
 
     # ---------------------------------------------------------------- training
 
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        labels: Iterable[str] | None = None,
+        positive_label: str | None = None,
+    ) -> None:
+        """As of ``textcat``. Raises LatentError where training ends before its last stage."""
+        super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
+        refuse_unreached_stages(self.name, self.model, nlp)
+
     def update(
         self,
         examples: Iterable[Example],
@@ -453,6 +466,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
+        refuse_unreached_stages(self.name, self.model, nlp)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
         low, high = self.cfg["score_range"] or (0.0, 1.0)

@@ -25,6 +25,8 @@ from spacy_latent.analysis import (
     attachment_table,
     bracket_counts,
     control_trees,
+    groups_by_depth,
+    groups_by_operator,
     nearest_operator,
     random_earlier_operator,
     reference_tree,
@@ -106,17 +108,18 @@ def assess_listops(
 ) -> ListOpsAssessment:
     """Judge pipelines, by name, on corpora of expressions, by name.
 
-    component: with the trees, where a pipeline has several. A pipeline without a latent component
-        is judged by its values alone.
+    component: with the trees, where a pipeline has several; of the first pipeline, and of others
+        that have one of this name. A pipeline without a latent component is judged by its values
+        alone.
     seed: of random trees and intervals.
 
     The figures are under "corpora", the name of the corpus, "by_depth", and "all" or the number of
-    levels of lists: "expressions", how many; "models", by name, and "controls", by name, the
-    measures of :data:`MEASURES` that there are of each, as [share, low, high] with the ends of the
-    95 % interval by the bootstrap over expressions, NaN where nothing counts. Of a model there is
-    also "accuracy_as_predicted", where the pipeline composes with a mixture of trees,
-     them, and "accuracy_with", by the name of the trees that were put in the place of its
-    own.
+    levels of lists, or "by_operator" and a group of :func:`groups_by_operator`: "expressions", how
+    many; "models", by name, and "controls", by name, the measures of :data:`MEASURES` that there
+    are of each, as [share, low, high] with the ends of the 95 % interval by the bootstrap over
+    expressions, NaN where nothing counts. Of a model there is also "accuracy_as_predicted", where
+    the pipeline composes with a mixture of trees, the accuracy with them, and "accuracy_with", by
+    the name of the trees that were put in the place of its own.
 
     "accuracy", "accuracy_interval", and "attachment" or "brackets" are those of the first model on
     the first corpus, the last two with the controls beside it.
@@ -128,7 +131,9 @@ def assess_listops(
         words = [tokens for _, tokens in expressions]
         readings: dict[str, _Reading] = {}
         for name, nlp in models.items():
-            run = _Run(nlp, expressions, component, seed, progress, f"{name} on {corpus}")
+            # The other pipelines may call theirs otherwise.
+            named = component if not readings or component in nlp.pipe_names else None
+            run = _Run(nlp, expressions, named, seed, progress, f"{name} on {corpus}")
             readings[name] = run.reading()
             figures["models"][name] = {
                 "component": readings[name].component,
@@ -136,13 +141,15 @@ def assess_listops(
             }
         kinds = {reading.kind for reading in readings.values()}
         controls = _controls(next(iter(models.values())), expressions, kinds, seed)
-        depths = np.array([listops.depth(tokens) for tokens in words])
+        depths = groups_by_depth(words)
+        everything = {ALL: np.ones(len(words), bool)}
         sizes = [len(tokens) for tokens in words]
         figures["corpora"][corpus] = {
             "expressions": len(words),
             "tokens": [min(sizes), max(sizes)],
-            "depths": sorted(set(depths.tolist())),
-            "by_depth": _by_depth(depths, readings, controls, seed),
+            "depths": [int(depth) for depth in depths],
+            "by_depth": _by_group(everything | depths, readings, controls, seed),
+            "by_operator": _by_group(groups_by_operator(words), readings, controls, seed),
         }
         if first is None:
             name, reading = next(iter(readings.items()))
@@ -404,8 +411,8 @@ def _controls(
 # ---------------------------------------------------------------- figures
 
 
-def _by_depth(
-    depths: np.ndarray,
+def _by_group(
+    groups: Mapping[str, np.ndarray],
     readings: Mapping[str, _Reading],
     controls: Mapping[str, _Control],
     seed: int,
@@ -419,8 +426,6 @@ def _by_depth(
             counts["models", name, "with", trees] = {"accuracy": each}
     for name, control in controls.items():
         counts["controls", name] = control.counts
-    groups = {ALL: np.ones(len(depths), bool)}
-    groups |= {str(depth): depths == depth for depth in sorted(set(depths.tolist()))}
     result = {}
     for group, chosen in groups.items():
         part = {key: {m: each[chosen] for m, each in row.items()} for key, row in counts.items()}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text
 from spacy_latent.visualize.nesting import levels
@@ -41,15 +44,17 @@ def draw_brackets(
     title: str,
     caption: str = "",
     weight: float | None = None,
+    counters: np.ndarray | None = None,
 ) -> Picture:
-    """A row of words, and a bracket below each span: longer ones further down."""
-    edges = [look.offset_x]
-    for word in words:
-        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
-        edges.append(edges[-1] + max(room, 30, look.distance or 0))
-    across = edges[-1] + look.offset_x
+    """A row of words, and a bracket below each span: longer ones further down.
+
+    counters: see :func:`spacy_latent.visualize.curves_svg.draw_curves`; they stand below all that.
+    """
     depth = levels([(b.start, b.end) for b in brackets])
     step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
+    labelled = [b for b in brackets if b.label and step >= STEP_WITH_LABELS]
+    edges = _edges(words, labelled, look)
+    across = edges[-1] + look.offset_x
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
@@ -69,9 +74,26 @@ def draw_brackets(
     down = 20 + WORD + max([0, *depth]) * step + 14
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
+    curves, further = draw_curves(counters, edges[1:], across, down, look)
+    content.append(curves)
+    down += further
     description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
+    description += said_of_curves(counters)
     picture = Picture("".join(content), title, description, (across, down), caption, weight)
     return folded(picture, edges[1:], look)
+
+
+def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -> list[float]:
+    """Where words begin, and where the last one ends: no word and no label is wider than its
+    place."""
+    edges = [look.offset_x]
+    for i, word in enumerate(words, 1):
+        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
+        end = edges[-1] + max(room, 30, look.distance or 0)
+        ending = (b for b in labelled if b.end == i)
+        labels = (edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending)
+        edges.append(max([end, *labels]))
+    return edges
 
 
 def _bracket(

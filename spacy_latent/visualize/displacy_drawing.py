@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
@@ -14,9 +15,11 @@ from spacy.tokens import Doc
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.subject import PARTS_PER_WORD
+from spacy_latent.visualize.text_size import widest
 
-PIXELS_PER_CHARACTER = 9
-OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "fold")
+# The size that displaCy leaves to the browser.
+WORD = 16
+OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
 def render_with_displacy(
@@ -51,9 +54,10 @@ def render_with_displacy(
             f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
             "Leave style out, or name a component."
         )
-    words = [word["text"] for drawing in drawings for word in drawing.get("words", ())]
-    widest = max(map(len, words), default=0) * PIXELS_PER_CHARACTER + 20
-    options.setdefault("distance", max(90, widest))
+    words = [word for drawing in drawings for word in drawing.get("words", ())]
+    shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
+    across = widest(shown, WORD) + 20
+    options.setdefault("distance", max(90, math.ceil(across)))
     # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
     options.setdefault("arrow_spacing", 4)
     options.setdefault("offset_x", options["distance"] // 2)

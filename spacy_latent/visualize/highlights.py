@@ -9,7 +9,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, category_color, light, opacity, tinted
 from spacy_latent.visualize.picture import Picture
-from spacy_latent.visualize.text_size import text_width
+from spacy_latent.visualize.text_size import fitted, text_width, usual_width
 
 WORD = 16
 NUMBER = 11
@@ -109,7 +109,7 @@ def _svg(
     x, y = look.offset_x, 8.0
     for i, (word, space) in enumerate(words):
         note = notes.get(i)
-        wide = text_width(visible(word), WORD) + (text_width(note, NUMBER) + 6 if note else 0)
+        wide = usual_width(visible(word), WORD) + (text_width(note, NUMBER) + 6 if note else 0)
         if x > look.offset_x and x + wide > look.offset_x + look.fold:
             x, y = look.offset_x, y + LINE
         if i in marks and marks[i].start == i:
@@ -142,6 +142,7 @@ def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: 
 
 
 def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) -> str:
+    wide = usual_width(shown, WORD)
     attributes = {
         "class": "displacy-word sl-ink",
         "fill": look.color or light("ink"),
@@ -152,7 +153,10 @@ def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) 
         "text-anchor": "start",
         "direction": look.direction,
     }
-    small = {"class": "displacy-label", "font-size": NUMBER, "dx": -5 if look.rtl else 5}
-    return element(
-        "text", attributes, text(shown), element("tspan", small, text(note)) if note else ""
-    )
+    drawn = element("text", {**attributes, **fitted(wide)}, text(shown))
+    if note:
+        after = x + wide + 5
+        place = {"x": across - after if look.rtl else after, "font-size": NUMBER}
+        small = {**attributes, **place, "class": "displacy-label sl-ink"}
+        drawn += element("text", small, text(note))
+    return drawn

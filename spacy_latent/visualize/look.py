@@ -37,6 +37,7 @@ class Look:
     threshold: draw all parts at least this probable, beside those of the best structure.
     alternatives: draw up to this many of the stored alternative structures, side by side.
     probabilities: write probabilities beside the parts, where there is room.
+    counters: draw the counters of the scorer below trees and brackets, one curve for each.
     fold: width in pixels after which tags, highlights in an SVG, and trees and brackets over more
         than 60 words go on in a new row.
     compact: words closer to each other.
@@ -53,6 +54,7 @@ class Look:
     threshold: float | None = None
     alternatives: int = 0
     probabilities: bool = True
+    counters: bool = False
     fold: float = 900
     compact: bool = False
     color: str | None = None

@@ -50,7 +50,7 @@ def _tree(subject: Subject) -> Drawn:
         ]
         same = f"{len(here & in_gold)} of {len(gold)} arcs as in gold" if gold else ""
         drawn = draw_tree(
-            subject.words, arcs, subject.look, subject.title, below, same, weight=weight
+            subject.words, arcs, subject.look, subject.title, below, same, weight, subject.counters
         )
         pictures.append(drawn)
     return pictures, "gold below" if gold else ""
@@ -81,7 +81,9 @@ def _brackets(subject: Subject) -> Drawn:
                 brackets.append(
                     DrawnBracket(first, last + 1, p, subject.label(p), faint=not chosen)
                 )
-        drawn = draw_brackets(subject.words, brackets, subject.look, subject.title, "", weight)
+        drawn = draw_brackets(
+            subject.words, brackets, subject.look, subject.title, "", weight, subject.counters
+        )
         pictures.append(drawn)
     return pictures, ""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.annotations import LatentAnnotation, SpanStructure, no_counters_message
+from spacy_latent.errors import LatentError
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import shortened
 
@@ -49,6 +51,18 @@ class Subject:
     @property
     def known(self) -> bool:
         return self.span.probabilities is not None
+
+    @property
+    def counters(self) -> np.ndarray | None:
+        """Those to draw, if any are to be. Raises LatentError where none are stored."""
+        if not self.look.counters:
+            return None
+        if self.span.counters is None:
+            raise LatentError(
+                f"{no_counters_message(self.component)} Leave the option counters out, or name "
+                "another component."
+            )
+        return self.span.counters
 
     @property
     def title(self) -> str:

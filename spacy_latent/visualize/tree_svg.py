@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
@@ -50,11 +53,13 @@ def draw_tree(
     below: Sequence[DrawnArc] = (),
     caption: str = "",
     weight: float | None = None,
+    counters: np.ndarray | None = None,
 ) -> Picture:
     """Arcs from heads to modifiers above the words, as wide and dark as they are probable.
 
     An arc is higher than those below it, and crossing arcs are not level, so that they stay apart.
     below: other arcs of the same words, hanging from them; such as those of a gold tree.
+    counters: see :func:`spacy_latent.visualize.curves_svg.draw_curves`; they stand below all that.
     """
     above_words, below_words = _Side(arcs), _Side(below)
     columns = _Columns(words, [above_words, below_words], look)
@@ -69,10 +74,13 @@ def draw_tree(
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
+    curves, further = draw_curves(counters, columns.ends, columns.across, foot, look)
+    content.append(curves)
+    foot += further
     picture = Picture(
         "".join(content),
         title,
-        _description(words, arcs, below),
+        _description(words, arcs, below) + said_of_curves(counters),
         (columns.across, foot),
         caption,
         weight,
@@ -104,17 +112,28 @@ class _Side:
         for i, arc in enumerate(self.roots):
             ports[arc.modifier].append(((1, 0), len(self.arcs) + i))
         self.ports = {word: [i for _, i in sorted(found)] for word, found in ports.items()}
+        self.labelled = self.step >= STEP_WITH_LABELS
+        # By the word at which they end, later than they begin: arcs that need room for a label.
+        self.ending: dict[int, list[int]] = defaultdict(list)
+        for i, arc in enumerate(self.arcs if self.labelled else ()):
+            if arc.label:
+                self.ending[_ends(arc)[1]].append(i)
 
     @property
     def height(self) -> float:
         return self.highest * self.step + (LABEL if self.roots else 0)
+
+    def root_label(self, word: int) -> str:
+        """What is written beside other labels like it, all at one height; "" if it stands alone."""
+        if len(self.roots) < 2:
+            return ""
+        return max((_root_label(arc) for arc in self.roots if arc.modifier == word), default="")
 
     def draw(
         self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
     ) -> list[str]:
         """up: −1 for arcs above ``base``, 1 for arcs below it."""
         drawn = []
-        labelled = self.step >= STEP_WITH_LABELS
         # What is drawn last lies on top.
         order = sorted(
             range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
@@ -129,16 +148,15 @@ class _Side:
             path = _path(left, right, base, turn, up)
             drawn.append(
                 self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
-                + (_label(arc.label, (left + right) / 2, turn) if labelled else "")
+                + (_label(arc.label, (left + right) / 2, turn) if self.labelled else "")
             )
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
             turn = base + up * (self.highest * self.step + look.word_spacing - 14)
             path = f"M{number(x)},{number(turn)}V{number(base)}"
-            shown = ("root " + arc.label).strip()
             drawn.append(
                 self._arc(arc, path, x, base, up, look, words, False)
-                + _label(shown, x, turn + up * 4)
+                + _label(_root_label(arc), x, turn + up * 4)
             )
         return drawn
 
@@ -202,25 +220,44 @@ class _Columns:
             most = max(len(side.ports.get(i, ())) for side in sides)
             spacing = look.arrow_spacing if most < 8 else max(4.0, look.arrow_spacing * 8 / most)
             shown = text_width(shortened(word), WORD)
-            across = max(shown, most * spacing, 14) + gap
+            roots = (text_width(side.root_label(i), LABEL) for side in sides)
+            across = max(shown + gap, most * spacing + gap, 14 + gap, *roots)
             if look.distance is not None:
                 across = max(across, look.distance)
             self.spacing.append(spacing)
-            self.centers.append(x + across / 2)
-            x += across
+            center = max([x + across / 2, *self._clear_of_labels(sides, i)])
+            self.centers.append(center)
+            x = center + across / 2
             self.ends.append(x)
         self.across = x + look.offset_x
         self.centers = [look.x(center, self.across) for center in self.centers]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
-        found = side.ports[word]
-        shift = (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
+        shift = self._shift(side, word, arc)
         return self.centers[word] + (-shift if self.look.rtl else shift)
+
+    def _shift(self, side: _Side, word: int, arc: int) -> float:
+        found = side.ports[word]
+        return (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
+
+    def _clear_of_labels(self, sides: Sequence[_Side], word: int) -> Iterator[float]:
+        """Where the word has to stand at least, for labels to fit on the arcs that end there."""
+        for side in sides:
+            for i in side.ending[word]:
+                arc = side.arcs[i]
+                other = _ends(arc)[0]
+                begin = self.centers[other] + self._shift(side, other, i)
+                room = text_width(arc.label, LABEL) + 2
+                yield begin + room - self._shift(side, word, i)
 
 
 def _ends(arc: DrawnArc) -> tuple[int, int]:
     assert arc.head is not None
     return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
+
+
+def _root_label(arc: DrawnArc) -> str:
+    return f"root {arc.label}".strip()
 
 
 def _path(left: float, right: float, base: float, turn: float, up: int) -> str:

@@ -29,7 +29,7 @@ def trained(tmp_path_factory):
         "training.max_epochs": 1,
         "training.eval_frequency": 1,
     }
-    train(CONFIGS / "demo.cfg", path / "out", overrides=overrides)
+    train(CONFIGS / "demo_attention.cfg", path / "out", overrides=overrides)
     return path
 
 

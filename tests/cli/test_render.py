@@ -162,3 +162,15 @@ def test_wrong_calls_end_with_2_and_help_has_examples(models: Any) -> None:
     assert "spacy latent render training/model-best texts.txt page.html" in said
     for option in ("--gpu-id", "--code", "--gold", "--style", "--threshold", "--limit"):
         assert option in said
+
+
+def test_counters_are_drawn(tmp_path: Any, inputs: Any, models: Any) -> None:
+    scorer = {"@misc": "spacy-latent.CounterScorer.v1", "counters": 2, "hidden_width": 8}
+    nlp = latent_pipeline("textcat", encoder={"model": {"tok2vec": TOK2VEC, "scorer": scorer}})
+    initialized(nlp)
+    nlp.to_disk(tmp_path / "model")
+    run(tmp_path / "model", inputs / "texts.txt", tmp_path / "drawn.svg", "--counters")
+    drawn = (tmp_path / "drawn.svg").read_text(encoding="utf8")
+    assert drawn.count('class="sl-counter"') == 2 * len(TEXTS)
+    refused = run(models["heads"], inputs / "texts.txt", "-", "--counters", code=1)
+    assert "CounterScorer" in " ".join(refused.output.split())

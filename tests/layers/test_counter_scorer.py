@@ -22,7 +22,7 @@ def by_pairs(scorer: CounterScorer, vectors):
     """Scores of one sentence, [head, modifier], each from its own slice."""
     counters, total = [], torch.zeros(scorer.step.out_features, dtype=vectors.dtype)
     for vector in vectors:
-        total = total + torch.tanh(scorer.step(vector))
+        total = total + torch.tanh(scorer.step(vector)) ** 3
         counters.append(total)
     size = len(vectors)
     scores = torch.zeros(size + 1, size + 1, dtype=vectors.dtype)
@@ -169,3 +169,31 @@ def test_is_registered_and_refuses_wrong_sizes():
         build(counters=0)
     with pytest.raises(LatentError, match="hidden_width is 0"):
         build(hidden_width=0)
+
+
+def test_noise_is_of_training_alone():
+    scorer = build_counter_scorer_v1(noise=0.5)(6).train()
+    vectors, lengths = torch.randn(64, 30, 6), torch.full((64,), 30)
+    assert not torch.equal(scorer(vectors, lengths), scorer(vectors, lengths))
+    quiet = scorer.eval().steps(vectors)
+    spread = scorer.train().steps(vectors) - quiet
+    # Of 7,680 numbers: five standard deviations of their mean and of their own.
+    assert abs(spread.mean()) < 5 * 0.5 / 7680**0.5
+    assert abs(spread.std() - 0.5) < 5 * 0.5 / (2 * 7680) ** 0.5
+    scorer.eval()
+    assert torch.equal(scorer(vectors, lengths), scorer(vectors, lengths))
+
+
+def test_what_is_near_zero_adds_next_to_nothing():
+    scorer = build_counter_scorer_v1(counters=1)(1)
+    with torch.no_grad():
+        scorer.step.weight.fill_(1.0)
+        scorer.step.bias.zero_()
+    added = scorer.steps(torch.tensor([[[0.1], [-0.1], [5.0], [-5.0]]]))[0, :, 0]
+    assert added[:2].abs().max() < 0.001 and added[2:].abs().min() > 0.999
+
+
+@pytest.mark.parametrize("noise", [-0.1, float("inf"), float("nan")])
+def test_noise_that_is_no_standard_deviation_is_refused(noise):
+    with pytest.raises(LatentError, match="noise"):
+        build_counter_scorer_v1(noise=noise)

@@ -177,3 +177,36 @@ def test_bad_options_are_refused():
         build_gumbel_tree_lstm_v1(output="leaf")
     with pytest.raises(LatentError, match="output_width is 0"):
         build_gumbel_tree_lstm_v1(output_width=0)
+
+
+def gated(**options):
+    torch.manual_seed(0)
+    composer = registry.get("misc", "spacy-latent.GatedRecursiveTree.v1")(
+        output_width=5, hidden_width=7, output="root"
+    )
+    layer = registry.get("misc", "spacy-latent.GumbelTree.v1")(composer, **options)(4)
+    torch.nn.init.normal_(layer.scorer.weight)
+    return layer.double()
+
+
+@pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=3)])
+def test_other_cells_compose_the_greedy_tree(encoder):
+    layer, vectors = gated(encoder=encoder).eval(), sentences()
+    kept = layer(vectors, LENGTHS)
+    with torch.no_grad():
+        result = layer(vectors, LENGTHS)
+        leaves = vectors if encoder is None else layer.encoder(vectors, LENGTHS)
+        again = layer.composer(leaves, result.draw.z[0], LENGTHS)
+    for b, n in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(result.vectors[b, :n], again[b, :n])
+        torch.testing.assert_close(kept.vectors[b, :n], again[b, :n])
+    kept.vectors[:, 0].square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+    assert layer.scorer.weight.grad.any()
+
+
+@pytest.mark.parametrize("name", ["MergeGatedRecursiveTree", "SpanAttention"])
+def test_a_composer_of_other_parts_is_refused(name):
+    composer = registry.get("misc", f"spacy-latent.{name}.v1")()
+    with pytest.raises(LatentError, match=f"the composer is '{name}'; expected one that composes"):
+        registry.get("misc", "spacy-latent.GumbelTree.v1")(composer)

@@ -30,6 +30,7 @@ COMPOSERS = {
     "SegmentAttention": {"num_tags": 4, "output_width": 4},
     "SpanAttention": {"output_width": 4},
     "BinaryTreeLstm": {"output_width": 4},
+    "GatedRecursiveTree": {"output_width": 4, "hidden_width": 7},
 }
 
 
@@ -66,7 +67,7 @@ def structures(name):
 
 def window(name, z, length):
     """The part of ``z`` for an item alone."""
-    if name in ("SpanScorer", "SpanAttention", "BinaryTreeLstm"):
+    if name in ("SpanScorer", "SpanAttention", "BinaryTreeLstm", "GatedRecursiveTree"):
         return z[:, :length, :length]
     return z[:, :length]
 
@@ -240,6 +241,33 @@ def test_tree_lstm_equals_the_recursion():
             torch.testing.assert_close(result[t], states[t, t] + torch.stack(above).mean(0))
 
 
+@pytest.mark.parametrize("output", ["constituents", "root"])
+def test_gated_recursive_tree_equals_the_recursion(output):
+    composer = make("GatedRecursiveTree", hidden_width=9, output=output).double()
+    vectors, (left, right) = torch.randn(5, 6).double(), (((0, 1), (0, 2)), ((1, 2), (0, 2)))
+    leaf = composer.leaf[1](composer.leaf[0](vectors))
+
+    def merge(l, r):
+        hidden = torch.nn.functional.gelu(composer.hidden(torch.cat([l, r])))
+        a, b, c, u = composer.gates(hidden).chunk(4)
+        return composer.norm(torch.sigmoid(a) * l + torch.sigmoid(b) * r + torch.sigmoid(c) * u)
+
+    first = merge(leaf[0], leaf[1])
+    second = merge(leaf[1], leaf[2])
+    states = {
+        left: [first, merge(first, leaf[2])],
+        right: [second, merge(leaf[0], second)],
+    }
+    for spans, (inner, root) in states.items():
+        result = composer(vectors[None, :3], tree(*spans, size=3)[None].double(), LENGTHS[1:2])[0]
+        if output == "root":
+            expected = torch.stack([root] * 3)
+        else:
+            inside = [spans[0][0] <= t <= spans[0][1] for t in range(3)]
+            expected = leaf[:3] + torch.stack([(inner + root) / 2 if i else root for i in inside])
+        torch.testing.assert_close(result, expected)
+
+
 def test_spans_that_are_no_tree_are_refused():
     """Of all sets of spans of four tokens, those that are taken are the five binary trees."""
     spans = [(i, j) for j in range(4) for i in range(j)]
@@ -271,6 +299,11 @@ def test_spans_that_are_no_tree_are_refused():
         ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
         ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
         ("BinaryTreeLstm", {"output": "leaf"}, "BinaryTreeLstm: output is 'leaf'"),
+        *[
+            (name, {option: value}, f"{name}: {option} is {value!r}")
+            for name in ("GatedRecursiveTree", "MergeGatedRecursiveTree")
+            for option, value in (("output_width", 0), ("hidden_width", 0), ("output", "leaf"))
+        ],
     ],
 )
 def test_bad_options_are_refused(name, options, said):

@@ -36,6 +36,15 @@ def estimators() -> dict[str, type[Estimator]]:
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Estimator))
 
 
+def stages() -> dict[str, Callable[..., Any]]:
+    """What puts structures, or estimators, one after another."""
+    return _registered(
+        lambda loaded: (
+            not inspect.isclass(loaded) and _returns(loaded) in ("Structure", "Estimator")
+        )
+    )
+
+
 # Where the defaults are not for scores as flat, or texts as long, as those of these tests.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},

@@ -191,7 +191,8 @@ def test_inner_steps_move_the_scorer_alone() -> None:
             torch.from_numpy(model.get_ref("output_layer").get_param("W").copy()),
         )
     assert not torch.equal(after[1][0], after[4][0])
-    torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=0)
+    # A step moves a weight by about the rate, 0.001.
+    torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("clip, moves", [(10.0, True), (1e-6, False)])
@@ -321,3 +322,70 @@ def test_predictions_of_several_structures_are_their_weighted_mean() -> None:
     assert found.made.weights.shape[0] > 1
     expected = (found.made.weights[:, :, None] * found.logits.softmax(-1)).sum(0)
     np.testing.assert_allclose(found.scores, expected.numpy(), rtol=1e-5)
+
+
+ROOT = {
+    "@architectures": "spacy-latent.LatentTextClassifier.v2",
+    "use_reduce_root": True,
+    "use_reduce_mean": False,
+}
+
+
+@pytest.mark.parametrize("single_root", [True, False])
+def test_the_root_is_what_is_read(single_root: bool) -> None:
+    structure = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": single_root}
+    nlp = pipeline(structure=structure, **ROOT)
+    nlp.initialize(lambda: examples(nlp))
+    model = nlp.get_pipe("latent_textcat").model
+    docs = [nlp.make_doc(text) for text, _ in DATA]
+    found, _ = run(model, docs, is_train=False)
+    tok2vec, texts, _ = model.layers
+    layer = texts.shims[0].module.latent
+    arrays = tok2vec.predict(docs)
+    made = texts.predict((arrays, model.attrs["span_getter"](docs)))
+    for d, (doc, array) in enumerate(zip(docs, arrays)):
+        vectors, length = torch.tensor(array)[None], torch.tensor([len(doc)])
+        with torch.no_grad():
+            draw, _ = layer.read(vectors, length)
+            composed = layer.compose(vectors, draw, length)[0]
+        on_root = draw.z[0, 0, 0, 1:].bool()
+        assert int(on_root.sum()) == 1 if single_root else int(on_root.sum()) >= 1
+        expected = composed[on_root].sum(0).numpy()
+        np.testing.assert_allclose(made.vectors[d], expected, atol=1e-5)
+    assert found.logits.shape[:2] == (1, len(docs))
+
+
+def test_the_root_gets_a_gradient_through_soft_trees() -> None:
+    nlp = pipeline(estimator={"@misc": "spacy-latent.Marginals.v1"}, **ROOT)
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    shim = nlp.get_pipe("latent_textcat").model.layers[1].shims[0]
+    start = shim.module.latent.scorer.root.detach().clone()
+    optimizer = nlp.create_optimizer()
+    for _ in range(2):
+        nlp.update(made, sgd=optimizer)
+    assert not torch.equal(start, shim.module.latent.scorer.root)
+
+
+def test_several_trees_of_a_text_are_averaged_and_an_empty_text_is_zero() -> None:
+    spans = {"@misc": "spacy-latent.DocSpans.v1", "max_length": 2}
+    estimator = {"@misc": "spacy-latent.StraightThrough.v1"}
+    nlp = pipeline(estimator=estimator, span_getter=spans, **ROOT)
+    nlp.initialize(lambda: examples(nlp))
+    _, texts, _ = nlp.get_pipe("latent_textcat").model.layers
+    width = texts.get_dim("nI")
+    rows = np.random.default_rng(0).normal(size=(4, width)).astype("float32")
+    whole = texts.predict(([rows, rows[:0]], [[(0, 2), (2, 4)], []])).vectors
+    halves = texts.predict(([rows[:2], rows[2:]], [[(0, 2)], [(0, 2)]])).vectors
+    np.testing.assert_allclose(whole[0], halves.mean(0), atol=1e-5)
+    assert not whole[1].any()
+
+
+def test_only_arcs_have_a_root() -> None:
+    with pytest.raises(IncompatiblePair, match=r"use_reduce_root .* ConstituencyTree"):
+        pipeline(
+            structure={"@misc": "spacy-latent.ConstituencyTree.v1"},
+            scorer={"@misc": "spacy-latent.SpanScorer.v1"},
+            composer={"@misc": "spacy-latent.SpanAttention.v1"},
+            **ROOT,
+        )

@@ -27,7 +27,7 @@ from spacy_latent.training.structure_logger import (
 )
 from tests.pipeline.small_pipelines import TOK2VEC
 
-CONFIG = Path(__file__).parents[2] / "configs" / "demo.cfg"
+CONFIG = Path(__file__).parents[2] / "configs" / "demo_attention.cfg"
 SMALL = {
     "training.max_epochs": 0,
     "training.max_steps": 4,

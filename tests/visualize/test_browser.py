@@ -10,25 +10,39 @@ from html import unescape
 from typing import Any
 
 import pytest
+from spacy.tokens import Doc
 
-from spacy_latent.visualize import render
+from spacy_latent.visualize import render, render_svg
 from tests.visualize.browser import FLAGS
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 CHROMIUM = shutil.which("chromium")
 # Before the page: what would run is noted. After it: what is there is measured.
 BEFORE = "<script>var ran=0;window.alert=function(){ran+=1}</script>"
+# Two texts overlap if each reaches into the other in width, and by half of the lower in height.
 AFTER = """<script>
-var overlaps = [], svgs = document.querySelectorAll("svg.displacy");
+function overlaps(svg, kind) {
+  var boxes = [], found = [];
+  svg.querySelectorAll(kind).forEach(function (text) {
+    boxes.push([text.textContent, text.getBoundingClientRect()]);
+  });
+  boxes.forEach(function (a, i) {
+    boxes.slice(i + 1).forEach(function (b) {
+      var across = Math.min(a[1].right, b[1].right) - Math.max(a[1].left, b[1].left);
+      var down = Math.min(a[1].bottom, b[1].bottom) - Math.max(a[1].top, b[1].top);
+      if (across > 0.5 && 2 * down > Math.min(a[1].height, b[1].height))
+        found.push(a[0] + " | " + b[0]);
+    });
+  });
+  return found;
+}
+var words = [], labels = [], svgs = document.querySelectorAll("svg.displacy");
 svgs.forEach(function (svg) {
-  var words = svg.querySelectorAll(".displacy-token"), boxes = [];
-  words.forEach(function (word) { boxes.push(word.getBoundingClientRect()); });
-  boxes.sort(function (a, b) { return a.left - b.left; });
-  for (var i = 1; i < boxes.length; i++)
-    if (boxes[i].left < boxes[i - 1].right) overlaps.push(words[i].textContent);
+  words = words.concat(overlaps(svg, "text.displacy-word, text.displacy-token"));
+  labels = labels.concat(overlaps(svg, ".displacy-label, .displacy-tag"));
 });
 var found = JSON.stringify({
-  ran: ran, overlaps: overlaps, pictures: svgs.length,
+  ran: ran, words: words, labels: labels, pictures: svgs.length,
   across: document.documentElement.scrollWidth,
   background: getComputedStyle(document.body).backgroundColor
 });
@@ -37,6 +51,10 @@ document.title = found;
 </script>"""
 SENTENCES = {
     "en": "WWWW MMMM illicit winter swimming is a minimal will , I fill it".split(),
+    "de": "Die Donaudampfschifffahrtsgesellschaft und Rindfleischetikettierung im WWW".split(),
+    "el": "Η γλώσσα των μωρών ψηφίζω".split(),
+    "hi": "मैं कल विश्वविद्यालय में हिन्दी पढ़ता था".split(),
+    "ru": "Общественность широко обсуждает предложенное".split(),
     "ar": "ذهب الولد إلى المدرسة في London صباحا".split(),
     "he": "הילד הלך לבית הספר אתמול".split(),
     "xx": "我 昨天 在 图书馆 借 了 三 本 关于 语言学 的 书".split(),
@@ -54,11 +72,47 @@ def test_nothing_runs_and_words_do_not_overlap(tmp_path):
         docs.append(annotated("spans", [[0, len(sentence) - 1]], words=sentence))
     docs += [annotated("heads", [0, *[1] * (n - 1)], words=["word"] * n) for n in (60, 80)]
     found = opened(render(docs, page=True, jupyter=False), tmp_path)
-    assert found["ran"] == 0 and found["overlaps"] == []
+    assert found["ran"] == 0 and found["words"] == []
     assert found["pictures"] == 5 + 2 * len(SENTENCES) + 2
     # Long sentences scroll in their boxes, and longer ones go on below; the page does not scroll.
     assert found["across"] <= 1200
     assert found["background"] == "rgb(255, 255, 255)"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("compact", [False, True])
+def test_neither_words_nor_labels_overlap_in_any_drawing(tmp_path, compact):
+    """Whatever fonts there are, and for what has none: a browser draws boxes then."""
+    drawn = []
+    for lang, words in SENTENCES.items():
+        n = len(words)
+        lang = lang if lang not in ("th", "xx") else "xx"
+        flat = {"words": words, "lang": lang, "labels": ("O", "B-PER", "I-ORGANISATION")}
+        roots = annotated("heads", [0] * n, {(0, m): 0.5 for m in range(1, n + 1)}, words, lang)
+        heads = list(range(n))
+        chain = annotated("heads", heads, {(m - 1, m): 0.5 for m in range(1, n + 1)}, words, lang)
+        deps = ["ROOT"] + ["compound:prt"] * (n - 1)
+        gold = Doc(chain.vocab, words=words, heads=[max(0, i - 1) for i in range(n)], deps=deps)
+        parts = [[i, i + 1, i % 3] for i in range(n)]
+        segments = annotated("segments", parts, {tuple(part): 0.5 for part in parts}, **flat)
+        tags = annotated(
+            "tags", [i % 3 for i in range(n)], {(i, i % 3): 0.5 for i in range(n)}, **flat
+        )
+        kinds = every_kind(words, lang)
+        options = {"compact": compact}
+        drawn += [
+            render_svg(roots, options=options),
+            render_svg(chain, options=options, gold=gold),
+            render_svg(segments, options=options),
+            render_svg(tags, style="tags", options=options),
+            render_svg(tags, style="heatmap", options=options),
+            *(render_svg(doc, options={**options, "alternatives": 2}) for doc in kinds.values()),
+            render(chain, style="dep", jupyter=False, options=options),
+        ]
+    page = f"<html><head></head><body>{''.join(drawn)}</body></html>"
+    found = opened(page, tmp_path)
+    assert found["pictures"] == len(drawn)
+    assert found["words"] == [] and found["labels"] == []
 
 
 def opened(page: str, folder: Any) -> dict[str, Any]:
@@ -72,6 +126,6 @@ def opened(page: str, folder: Any) -> dict[str, Any]:
         f"--user-data-dir={folder / 'profile'}",
         path.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     (title,) = re.findall(r"<title>(\{.*?\})</title>", done.stdout)
     return json.loads(unescape(title))

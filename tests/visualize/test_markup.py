@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.markup import element, shortened, text, visible
 from spacy_latent.visualize.picture import stylesheet
-from spacy_latent.visualize.text_size import text_width
+from spacy_latent.visualize.text_size import text_width, usual_width
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 TAGS = set(
@@ -126,5 +126,18 @@ def test_attributes_are_escaped():
 
 
 def test_wide_scripts_get_more_room():
-    assert text_width("日本", 10) > text_width("ab", 10) > text_width("il", 10)
-    assert text_width("e\u0301", 10) == text_width("e", 10)
+    assert text_width("日本", 10) > text_width("ab", 10)
+    assert text_width("WWW", 10) > text_width("xxx", 10) > usual_width("iii", 10)
+    assert text_width("e\u0301", 10) == text_width("é", 10) == text_width("e", 10)
+    # What a browser draws for each character that no font has, and a font of typewriters for all.
+    assert text_width("นี้", 10) >= 18 and text_width("illicit", 10) >= 42
+    assert usual_width("illicit", 10) < text_width("illicit", 10)
+    assert usual_width("👩\u200d👩\u200d👧", 10) == usual_width("👩", 10) > 10
+    assert usual_width("\u0301", 10) > 0
+
+
+def test_running_text_as_svg_is_as_wide_as_its_boxes_in_any_font():
+    root = ElementTree.fromstring(render_svg(annotated("items", [0, 1], words=["will", "WWWW"])))
+    nodes = [node for node in root.iter() if "displacy-word" in node.get("class", "")]
+    for node, word in zip(nodes, ["will", "WWWW"]):
+        assert float(node.get("textLength", 0)) == pytest.approx(usual_width(word, 16), abs=0.01)

@@ -1,0 +1,105 @@
+"""Hard constituency trees composed by the gated recursive cell of ordered memory (Shen et al. 2019,
+section 3.3)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import ComposerBuilder, check_output_width
+from spacy_latent.layers.binary_tree_lstm import (
+    BinaryTreeComposer,
+    Output,
+    State,
+    check_output,
+)
+from spacy_latent.structures.merge_sequence import merged_spans
+
+
+class GatedRecursiveTree(BinaryTreeComposer):
+    """h = LayerNorm(σ(a) ⊙ l + σ(b) ⊙ r + σ(c) ⊙ u), [a; b; c; u] = W₂ gelu(W₁ [l; r]), for the
+    halves' states l and r; a leaf is LayerNorm(W x).
+
+    What sets it apart from a Tree-LSTM is the hidden layer: a function of both halves that is no
+    sum of one of each, such as addition modulo ten, is learned within minutes and not within hours.
+    A state is divided by its norm at each node, so that depth does no harm to it.
+
+    hidden_width: of that layer; None for four times the output's.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        output_width: int | None,
+        hidden_width: int | None = None,
+        output: Output = "constituents",
+    ) -> None:
+        super().__init__(width, output_width, output)
+        size = self.output_width
+        hidden = hidden_width or 4 * size
+        self.leaf = nn.Sequential(nn.Linear(width, size), nn.LayerNorm(size))
+        self.hidden = nn.Linear(2 * size, hidden)
+        self.gates = nn.Linear(hidden, 4 * size)
+        self.norm = nn.LayerNorm(size)
+
+    def leaves(self, vectors: Tensor) -> State:
+        state = self.leaf(vectors)
+        return state, state[..., :0]
+
+    def merge(self, left: State, right: State) -> State:
+        both = torch.cat([left[0], right[0]], -1)
+        a, b, c, new = self.gates(gelu(self.hidden(both))).chunk(4, -1)
+        mixed = torch.sigmoid(a) * left[0] + torch.sigmoid(b) * right[0] + torch.sigmoid(c) * new
+        return self.norm(mixed), left[1]
+
+
+class MergeGatedRecursiveTree(GatedRecursiveTree):
+    """:class:`GatedRecursiveTree` for MergeSequence. Merges get no gradient from what they compose,
+    so it serves estimators that learn from weights or losses of whole structures."""
+
+    parts = "merges"
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        longest = vectors.shape[1]
+        spans = merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
+        return super().forward(vectors, spans.to(vectors.dtype), lengths)
+
+
+def build_gated_recursive_tree_v1(
+    output_width: int | None = None,
+    hidden_width: int | None = None,
+    output: Output = "constituents",
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. hidden_width: see :class:`GatedRecursiveTree`.
+    output: see :class:`BinaryTreeComposer`."""
+    return _builder(GatedRecursiveTree, output_width, hidden_width, output)
+
+
+def build_merge_gated_recursive_tree_v1(
+    output_width: int | None = None,
+    hidden_width: int | None = None,
+    output: Output = "constituents",
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. hidden_width: see :class:`GatedRecursiveTree`.
+    output: see :class:`BinaryTreeComposer`."""
+    return _builder(MergeGatedRecursiveTree, output_width, hidden_width, output)
+
+
+def _builder(
+    kind: type[GatedRecursiveTree],
+    output_width: int | None,
+    hidden_width: int | None,
+    output: Output,
+) -> ComposerBuilder:
+    check_output_width(kind.__name__, output_width)
+    check_output(kind.__name__, output)
+    if hidden_width is not None and hidden_width < 1:
+        raise LatentError(
+            f"{kind.__name__}: hidden_width is {hidden_width}; expected at least 1, or null for "
+            "four times the output's."
+        )
+    return partial(kind, output_width=output_width, hidden_width=hidden_width, output=output)

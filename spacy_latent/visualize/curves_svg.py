@@ -1,0 +1,84 @@
+"""Counters of a scorer as curves under the words that they run over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, number, text
+from spacy_latent.visualize.palette import category_color, light
+
+HEIGHT = 44
+GAP = 14
+LABEL = 10
+
+
+def draw_curves(
+    counters: np.ndarray | None, ends: Sequence[float], across: float, top: float, look: Look
+) -> tuple[str, float]:
+    """Markup of a curve for each counter, one below the other, and the height that they take.
+
+    counters: ``(words, K)``, their values after each word, from 0 before the first; None for none.
+        Between the ends of two words a curve is straight: it rises under a word that adds to the
+        counter. Each has a scale of its own, with 0 and the least and greatest value at its side.
+    ends: of each word, from where writing begins. across: of the whole drawing.
+    """
+    if counters is None or not len(ends):
+        return "", 0.0
+    places = [look.offset_x, *ends]
+    drawn = []
+    for k, column in enumerate(counters.T.tolist()):
+        values = [0.0, *column]
+        low, high = min(values), max(values)
+        bottom = top + GAP + k * (HEIGHT + GAP) + HEIGHT
+        scale = HEIGHT / max(high - low, 1e-3)
+        heights = [bottom - (value - low) * scale for value in values]
+        name = f"counter {k + 1}: {low:.1f} to {high:.1f}"
+        points = [
+            f"{number(look.x(x, across))},{number(y)}" for x, y in zip(places, heights, strict=True)
+        ]
+        zero = number(heights[0])
+        level = {
+            "class": "sl-line-stroke",
+            "d": f"M{number(look.x(places[0], across))},{zero}H{number(look.x(ends[-1], across))}",
+            "fill": "none",
+            "stroke": light("line"),
+            "stroke-dasharray": "2 3",
+        }
+        curve = {
+            "d": f"M{'L'.join(points)}",
+            "fill": "none",
+            "stroke": category_color(k),
+            "stroke-width": 2,
+            "stroke-linejoin": "round",
+        }
+        label = {
+            "class": "displacy-label sl-number",
+            "x": look.x(places[0], across),
+            "y": bottom - HEIGHT - 3,
+            "font-size": LABEL,
+            "text-anchor": "end" if look.rtl else "start",
+            "direction": "ltr",
+        }
+        drawn.append(
+            element(
+                "g",
+                {"class": "sl-counter"},
+                element("title", {}, text(name)),
+                element("path", level),
+                element("path", curve),
+                element("text", label, text(name)),
+            )
+        )
+    return "".join(drawn), counters.shape[1] * (HEIGHT + GAP) + GAP
+
+
+def said_of_curves(counters: np.ndarray | None) -> str:
+    """How far each counter goes, for those who do not see it."""
+    if counters is None or not len(counters):
+        return ""
+    bounds = [(min(0.0, *column), max(0.0, *column)) for column in counters.T.tolist()]
+    said = "; ".join(f"{k}: {low:.1f} to {high:.1f}" for k, (low, high) in enumerate(bounds, 1))
+    return f" Counters of the scorer: {said}."

@@ -1,0 +1,139 @@
+"""The curriculum of ListOps: what is read when, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import spacy
+from spacy.util import registry
+
+from spacy_latent.corpora import listops
+from spacy_latent.corpora.listops_curriculum import read_listops_v2
+from spacy_latent.errors import LatentError
+
+SIZE = 300
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("listops") / "train.tsv"
+    (expressions,) = listops.generate([SIZE], expansion=0.4, max_depth=6, min_length=4)
+    listops.write(path, expressions)
+    return path
+
+
+@pytest.fixture(scope="module")
+def known(path):
+    return {" ".join(tokens): listops.depth(tokens) for _, tokens in listops.read(path)}
+
+
+def texts(examples):
+    return [example.reference.text.strip() for example in examples]
+
+
+def streaming(**training):
+    nlp = spacy.blank("xx")
+    nlp.config["training"] = {"max_epochs": -1, "max_steps": 100, "patience": 0, **training}
+    return nlp
+
+
+def curriculum(path, count, **options):
+    return texts(islice(read_listops_v2(path, **options)(streaming()), count))
+
+
+def test_it_is_registered_under_its_name():
+    assert registry.get("readers", "spacy-latent.ListOps.v2") is read_listops_v2
+
+
+def test_without_a_curriculum_it_reads_what_the_first_version_reads(path):
+    nlp = spacy.blank("xx")
+    for options in ({}, {"limit": 7}, {"heads": True, "brackets": "parser"}):
+        old = list(listops.read_listops_v1(path, **options)(nlp))
+        new = list(read_listops_v2(path, **options)(nlp))
+        assert texts(new) == texts(old) and len(new) == options.get("limit", SIZE)
+        for one, other in zip(new, old):
+            assert one.reference.cats == other.reference.cats
+            assert one.reference.has_annotation("HEAD") == ("heads" in options)
+            assert [*one.reference._.latent] == [*other.reference._.latent]
+
+
+def test_flat_lists_come_first_and_again(path, known):
+    flat = {text for text, depth in known.items() if depth == 1}
+    found = curriculum(path, 4 * len(flat), flat=3 * len(flat))
+    for begin in range(0, 3 * len(flat), len(flat)):
+        assert set(found[begin : begin + len(flat)]) == flat
+    assert not set(found[3 * len(flat) :]) <= flat
+
+
+def test_depth_grows_to_that_of_the_file_and_all_of_it_follows(path, known):
+    deepest = max(known.values())
+    found = curriculum(path, 500 + 2 * SIZE, flat=100, growth=400)
+    assert set(found) == set(known)
+    depths = [known[text] for text in found]
+    assert set(depths[:100]) == {1} and deepest > 3
+    for given, depth in enumerate(depths[100:500]):
+        most = 1 + (deepest - 1) * given // 400
+        assert depth <= most
+    for depth in range(1, deepest):
+        assert depth in depths[100:500]
+    # The first whole pass begins where growth ends.
+    assert sorted(found[500 : 500 + SIZE]) == sorted(found[500 + SIZE :]) == sorted(known)
+    assert found[500 : 500 + SIZE] != found[500 + SIZE :]
+
+
+def test_the_order_is_told_by_the_seed(path):
+    for options in ({"growth": 50}, {"flat": 50}):
+        first = curriculum(path, 200, **options)
+        assert first == curriculum(path, 200, **options) != curriculum(path, 200, **options, seed=1)
+    # Initialization calls it, too, and must not change what training reads.
+    reader, nlp = read_listops_v2(path, flat=5), streaming()
+    assert texts(islice(reader(nlp), 9)) == texts(islice(reader(nlp), 9))
+
+
+def test_values_heads_and_brackets_are_those_of_the_expression(path):
+    reader = read_listops_v2(path, heads=True, brackets="parser", flat=3)
+    for example in islice(reader(streaming()), 30):
+        tokens = [token.text for token in example.reference]
+        assert example.reference.cats[str(listops.evaluate(tokens))] == 1.0
+        assert [token.head.i for token in example.reference] == listops.gold_heads(tokens)
+        spans = example.reference._.latent["parser"].brackets()
+        assert {(b.start, b.end) for b in spans if b.end - b.start > 1} == set(
+            listops.gold_brackets(tokens)
+        )
+        assert not example.predicted.has_annotation("HEAD") and not example.predicted._.latent
+
+
+def test_a_limit_is_of_the_file(path, known):
+    assert set(curriculum(path, 200, growth=1, limit=20)) == set(list(known)[:20])
+
+
+def test_training_that_would_not_begin_or_not_end_is_refused(path):
+    reader = read_listops_v2(path, flat=1)
+    for epochs in (0, 3):
+        with pytest.raises(LatentError, match=f"max_epochs is {epochs}; expected -1"):
+            next(iter(reader(streaming(max_epochs=epochs))))
+    with pytest.raises(LatentError, match=r"max_steps and training.patience are both 0"):
+        next(iter(reader(streaming(max_steps=0))))
+    assert next(iter(reader(streaming(max_steps=0, patience=5))))
+
+
+def test_wrong_values_name_what_is_expected(path, tmp_path):
+    for options in ({"flat": -1}, {"growth": -2}, {"limit": -3}):
+        with pytest.raises(LatentError, match="expected numbers of expressions"):
+            read_listops_v2(path, **options)
+    with pytest.raises(LatentError, match="spacy latent generate"):
+        list(read_listops_v2(tmp_path / "none.tsv", flat=1)(streaming()))
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("")
+    with pytest.raises(LatentError, match="holds no expressions"):
+        next(iter(read_listops_v2(empty, growth=1)(streaming())))
+
+
+def test_a_file_without_flat_lists_begins_with_its_least_depth(tmp_path):
+    path = tmp_path / "deep.tsv"
+    (expressions,) = listops.generate([60], expansion=0.4, max_depth=6, min_length=10)
+    listops.write(path, expressions)
+    depths = [listops.depth(text.split()) for text in curriculum(path, 200, flat=20, growth=80)]
+    assert set(depths[:20]) == {min(depths)} == {2}
+    assert max(depths[20:40]) < max(depths) == max(map(listops.depth, expressions))
