@@ -66,7 +66,7 @@ class RecursiveMessagePassing(Composer):
         return linear(below, own, first.bias), received @ last.weight, received @ last.bias
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
-        rounds = torch.full((len(z),), self.rounds or 0) if self.rounds else depth(z).cpu()
+        rounds = depth(z).cpu() if self.rounds is None else torch.full((len(z),), self.rounds)
         # Those with most rounds first, so that the others are left out when they have had theirs: a
         # soft tree must not get more because a deeper one is in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
