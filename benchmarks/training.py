@@ -134,7 +134,9 @@ def measure(row: Row, checkouts: dict[str, Path], corpus: Path, steps: int, roun
     cells = []
     medians: list[list[float | None]] = []
     for clock in (0, 1):
-        values = [statistics.median(r[clock] for r in runs) if runs else None for runs in found.values()]
+        values = [
+            statistics.median(r[clock] for r in runs) if runs else None for runs in found.values()
+        ]
         medians.append(values)
         cells += ["" if value is None else f"{value:,.0f}" for value in values]
         if len(values) > 1:
@@ -156,7 +158,9 @@ def main() -> None:
         said = f" Before: {revision(checkouts['before'])}."
     columns = [*checkouts, *(["ratio"] if len(checkouts) > 1 else [])]
     header = [f"words/s {name}" if name in checkouts else name for name in columns]
-    header += [f"words/s of the processor {name}" if name in checkouts else name for name in columns]
+    header += [
+        f"words/s of the processor {name}" if name in checkouts else name for name in columns
+    ]
     lines = [
         f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, "
         f"{torch.get_num_threads()} threads, a load of {os.getloadavg()[0]:.0f} on "

@@ -39,6 +39,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _work(tasks: SimpleQueue[Task]) -> None:
+    # Work inside work would wait for threads that wait for it.
+    _calm.threads = 1
     while True:
         kernel, start, stop, arguments, done = tasks.get()
         try:

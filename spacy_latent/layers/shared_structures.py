@@ -56,19 +56,18 @@ def share_subtrees(
         return None
     from spacy_latent.kernels import subtrees
 
-    status, *found = subtrees.share_subtrees(
-        _array(z), _array(lengths), _item(items, item), z.shape[-1] - 1, rounds
-    )
-    if status != subtrees.HARD:
+    arrays = _array(z), _array(lengths), _item(items, item)
+    states = subtrees.share_subtrees(*arrays, items, rounds)
+    if states is None:
         return None
-    rows, messages = found[1].tolist(), found[2].tolist()
-    place, _, _, target, source, count, result = map(torch.from_numpy, found)
-    own = bool((source < 0).any())
+    own = bool((states.sources < 0).any())
     first_state = items * (z.shape[-1] - 1) if own else 0
-    source = torch.where(source < 0, -1 - source, source + first_state)
-    parts = zip(
-        place.split(rows), target.split(messages), source.split(messages), count.split(rows)
+    sources = np.where(states.sources < 0, -1 - states.sources, states.sources + first_state)
+    sizes, heard = states.sizes.tolist(), states.heard.tolist()
+    place, count, target, source, result = map(
+        torch.from_numpy, (states.place, states.counts, states.targets, sources, states.result)
     )
+    parts = zip(place.split(sizes), target.split(heard), source.split(heard), count.split(sizes))
     return SharedSubtrees(own, [Round(*part) for part in parts], result)
 
 

@@ -267,7 +267,7 @@ def test_the_change_of_a_sum_near_the_smallest_number(batch: int) -> None:
 
 @pytest.mark.parametrize("single_root", [False, True])
 def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None:
-    """All tokens prefer heads that do not fit together: of charts of logarithms, as where they do."""
+    """All tokens prefer heads that do not fit together."""
     structure = ProjectiveTree(single_root=single_root)
     torch.manual_seed(0)
     scores, lengths = 3000 * torch.randn(4, 41, 41, dtype=torch.float64), torch.tensor([40] * 4)
