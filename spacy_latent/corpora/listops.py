@@ -240,6 +240,7 @@ def read_listops_v1(
     brackets: name of a component that is to learn from gold binary trees (its ``supervision``), as
         the reference's annotation of it; empty for none.
     """
+
     def read_corpus(nlp: Language) -> Iterator[Example]:
         for number, (label, tokens) in enumerate(read(existing(path))):
             if limit and number >= limit:

@@ -209,8 +209,8 @@ def build_gumbel_tree_v1(
         kind.parts != "spans"
     ):
         raise LatentError(
-            f"GumbelTree: the composer is {getattr(kind, '__name__', composer)!r}; expected one that "
-            "composes the spans of binary trees from two halves: spacy-latent.GatedRecursiveTree.v1 "
-            "or spacy-latent.BinaryTreeLstm.v1."
+            f"GumbelTree: the composer is {getattr(kind, '__name__', composer)!r}; expected one "
+            "that composes the spans of binary trees from two halves: "
+            "spacy-latent.GatedRecursiveTree.v1 or spacy-latent.BinaryTreeLstm.v1."
         )
     return partial(GumbelTreeLstm, encoder=encoder, noise=noise, composer=composer)
