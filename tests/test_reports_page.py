@@ -12,7 +12,7 @@ import spacy_latent.cli.app  # noqa: F401
 PAGE = (Path(__file__).parents[1] / "docs" / "reports.md").read_text(encoding="utf8")
 
 
-@pytest.mark.parametrize("command", ["report", "stats", "compare", "debug"])
+@pytest.mark.parametrize("command", ["report", "stats", "compare", "control", "debug"])
 def test_the_options_of_the_page_exist(command: str) -> None:
     known = CliRunner().invoke(app, ["latent", command, "--help"]).output
     for line in re.findall(rf"spacy latent {command} (.*)", PAGE):

@@ -292,7 +292,7 @@ def test_trap_10_processes_after_torch_has_used_threads(method, tmp_path):
             """
         )
     )
-    subprocess.run([sys.executable, str(script)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=300)
 
 
 def test_trap_11_annotations_survive_serialization():

@@ -1,15 +1,19 @@
-"""Whether a structure is trivial, in words.
+"""Whether a structure is trivial, and whether it helps, in words.
 
-The input are figures of one component as :func:`spacy_latent.pipeline.assessment.assess` makes them
-(plain numbers), so that every sentence can be traced to a number of the report.
+Only a control that was trained tells whether a structure helps: the same model with structures that
+are not learned. Only a reference tells whether it is right. The input are figures of one component
+as :func:`spacy_latent.pipeline.assessment.assess` makes them (plain numbers), so that every
+sentence can be traced to a number of the report.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from spacy_latent.analysis.agreement import RANDOM
 
 Level = Literal["warning", "note", "good"]
 
@@ -25,6 +29,10 @@ SMALL = 0.01
 NO_SIGN = 0.03
 # Fewer texts than this tell little.
 FEW = 50
+# Share of what the best control gets wrong that is right in structures far better than it.
+FAR = 0.5
+# Of the way from the agreement of random structures to that of the same ones.
+NEAR_RANDOM = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,31 +46,122 @@ class Verdict:
 
 
 def verdicts(figures: Mapping[str, Any]) -> list[Verdict]:
-    """All that is to be said of one component, warnings first. Never empty: without any warning
-    there is a sentence that says so, and what it rests on."""
+    """All that is to be said of one component, warnings first; the first one is what the headline
+    is about. Never empty: without any warning there is a sentence that says what is known."""
     found: list[Verdict] = []
-    for judge in (_of_shape, _of_controls, _of_length, _of_use, _of_entropy, _of_agreement):
+    for judge in (
+        _of_training,
+        _of_references,
+        _of_task,
+        _of_shape,
+        _of_controls,
+        _of_length,
+        _of_random_ones,
+        _of_entropy,
+        _of_seeds,
+    ):
         found += judge(figures)
     warnings = [verdict for verdict in found if verdict.level == "warning"]
+    warnings.sort(key=lambda verdict: _rank(verdict.code))
     notes = [verdict for verdict in found if verdict.level == "note"]
     good = [verdict for verdict in found if verdict.level == "good"]
+    untested = [] if any(v.code in TRAINED for v in found) else [_untested(figures)]
     if warnings:
-        return warnings + notes + good
-    text = f"the {figures['plural']} are no copy of a simple pattern"
-    if any(verdict.code == "used" for verdict in good):
-        text = f"No sign of triviality: {text}, and the task suffers without them."
-        return [Verdict("good", "not-trivial", text), *good, *notes]
-    text = f"{text[0].upper()}{text[1:]}"
-    if any(verdict.code == "used-little" for verdict in notes):
-        text += ", but the task hardly needs them."
-    elif figures.get("random"):
-        text += ". Whether the task needs them cannot be told."
-    else:
-        text += (
-            ". Whether the task needs them was not tested: that takes references, and runs with "
-            f"random {figures['plural']}."
+        return warnings + untested + good + notes
+    return [_without_warning(figures, good, untested), *good, *notes]
+
+
+def _without_warning(
+    figures: Mapping[str, Any], good: list[Verdict], untested: list[Verdict]
+) -> Verdict:
+    plural = figures["plural"]
+    pattern = f"the {plural} are no copy of a simple pattern"
+    known = {verdict.code for verdict in good}
+    if "helps" in known:
+        return Verdict(
+            "good",
+            "not-trivial",
+            f"No sign of triviality: {pattern}, and the same model does worse when it is trained "
+            f"with {plural} that are not learned.",
         )
-    return [Verdict("note", "not-trivial", text), *notes, *good]
+    helps = untested[0].text if untested else f"Whether the {plural} help the task cannot be told."
+    if "far-beyond-controls" in known:
+        text = f"No sign of triviality: {pattern}, and they agree with the reference far better "
+        return Verdict("good", "not-trivial", f"{text}than every control. {helps}")
+    code = "untested" if untested else "undecided"
+    return Verdict("note", code, f"{helps} {pattern[0].upper()}{pattern[1:]}.")
+
+
+def _untested(figures: Mapping[str, Any]) -> Verdict:
+    plural = figures["plural"]
+    text = f"Whether the {plural} help the task was not tested: "
+    if figures["kind"] in ("heads", "spans"):
+        text += (
+            f"train the same model with {plural} that are not learned, spacy latent control CONFIG "
+            "--trees random --output DIRECTORY, and give it to the report, --control DIRECTORY."
+        )
+    else:
+        text += "that takes a model that was trained without them, with --control."
+    return Verdict("note", "untested", text)
+
+
+# Codes that tell what a control model said.
+TRAINED = ("helps", "helps-little", "no-better-than-trained", "trained-undecided", "trained-unlike")
+# What a headline says first where there are several warnings.
+FIRST = (
+    "no-better-than-trained",
+    "no-better-than-random",
+    "no-better-than-controls",
+    "chance",
+    "ignored",
+    "no-sign-of-use",
+)
+HEADLINES = {
+    "no-better-than-trained": "No better than a control: the {plural} do not help",
+    "no-better-than-random": "No better than a control: {plural} like random ones",
+    "no-better-than-controls": "No better than a control: the {plural} are not those of the "
+    "reference",
+    "chance": "The task is not learned",
+    "ignored": "The task ignores the {plural}",
+    "no-sign-of-use": "No sign that the task looks at the {plural}",
+    "seeds-random": "Other seeds give other {plural}, as if they were random",
+    "untested": "Whether the {plural} help was not tested",
+    "undecided": "Whether the {plural} help cannot be told",
+}
+
+
+# What controls say, the first that one of them says.
+ANSWERS = {
+    "no-better-than-trained": "No",
+    "trained-undecided": "That cannot be told",
+    "trained-unlike": "Not shown: the control was trained otherwise",
+    "helps-little": "A little",
+    "helps": "Yes",
+}
+
+
+def answer(found: list[Verdict]) -> str:
+    """Whether the structures help, in a word or two."""
+    codes = {verdict.code for verdict in found}
+    return next((said for code, said in ANSWERS.items() if code in codes), "Not tested")
+
+
+def _rank(code: str) -> int:
+    return FIRST.index(code) if code in FIRST else len(FIRST)
+
+
+def headline(found: list[Verdict], figures: Mapping[str, Any]) -> str:
+    """What the first of :func:`verdicts` says, in a few words."""
+    plural, first = figures["plural"], found[0]
+    codes = {verdict.code for verdict in found}
+    if first.code == "not-trivial":
+        known = f"The {plural} help" if "helps" in codes else f"The {plural} are mostly right"
+        if "helps" in codes:
+            return known
+        open_ = "cannot be told" if codes & set(TRAINED) else "was not tested"
+        return f"{known}; whether they help {open_}"
+    default = "The structure looks trivial" if first.level == "warning" else "Not decided"
+    return HEADLINES.get(first.code, default).format(plural=plural)
 
 
 def trivial(found: list[Verdict]) -> bool:
@@ -192,15 +291,111 @@ def _of_length(figures: Mapping[str, Any]) -> list[Verdict]:
     return []
 
 
-def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
-    """From the runs with random structures in the place of the pipeline's."""
+def _of_training(figures: Mapping[str, Any]) -> list[Verdict]:
+    """From models that were trained with structures that are not learned."""
     found = []
-    plural = figures["plural"]
+    trained = figures.get("trained") or {}
+    controls = trained.get("controls") or {}
+    for number, (measure, row) in enumerate((trained.get("measures") or {}).items()):
+        made = [
+            _beside(figures, measure, row, name, controls[name])
+            for name, theirs in row["controls"].items()
+            if math.isfinite(theirs["difference"][0])
+        ]
+        # Better than one control and not than another is not better.
+        if any(verdict.code != "helps" for verdict in made):
+            made = [
+                Verdict("note", "helps-more", verdict.text) if verdict.code == "helps" else verdict
+                for verdict in made
+            ]
+        # Of several tasks the first is what the model is for.
+        if number:
+            made = [
+                Verdict("note", verdict.code, verdict.text)
+                if verdict.level == "warning"
+                else verdict
+                for verdict in made
+            ]
+        found += made
+    if controls and all(one["trees"] == "random trees" for one in controls.values()):
+        found.append(
+            Verdict(
+                "note",
+                "only-random",
+                "Random trees are the weakest of controls: one of flat or right-branching trees, "
+                "or of a parser's, may do better.",
+            )
+        )
+    for name, control in controls.items():
+        if control["unlike"]:
+            found.append(
+                Verdict(
+                    "note",
+                    "control-unlike",
+                    f"The control {name} differs from this model in more than its "
+                    f"{figures['plural']}: {'; '.join(control['unlike'])}.",
+                )
+            )
+    return found
+
+
+def _beside(
+    figures: Mapping[str, Any],
+    measure: str,
+    row: Mapping[str, Any],
+    name: str,
+    control: Mapping[str, Any],
+) -> Verdict:
+    """What one control says."""
+    plural, theirs = figures["plural"], row["controls"][name]
+    difference, low, high = theirs["difference"]
+    more = f"{points(abs(difference))} points {'more' if difference >= 0 else 'less'}"
+    spread = theirs["spread"]
+    own, other = (_mean_of(len(each["seeds"])) for each in (row, theirs))
+    text = (
+        f"{measure[0].upper()}{measure[1:]} is {percent(row['value'])}{own}; that of the control "
+        f"{name}, {control['what']}, is {percent(theirs['value'])}{other}: {more} (95 % interval "
+        f"of the difference {points(low)} to {points(high)})"
+    )
+    if math.isfinite(spread):
+        text += f", and two standard deviations between trainings are {points(spread)}"
+    else:
+        text += ", from one training of each"
+    uncertain = math.isfinite(spread) and difference <= spread
+    if difference <= 0 or high < SMALL or (low <= 0 and high < NO_SIGN):
+        return Verdict(
+            "warning",
+            "no-better-than-trained",
+            f"No better than a control: {text[0].lower()}{text[1:]}. The {plural} do not help.",
+        )
+    if low <= 0 or uncertain:
+        reason = (
+            "is within what trainings differ by" if low > 0 else f"is from {theirs['docs']} texts"
+        )
+        return Verdict(
+            "note",
+            "trained-undecided",
+            f"{text}. Whether the {plural} help cannot be told: the difference {reason}.",
+        )
+    if control["unfair"]:
+        return Verdict(
+            "note",
+            "trained-unlike",
+            f"{text}. That is no proof that the {plural} help, since the control was trained "
+            f"otherwise: {'; '.join(control['unfair'])}.",
+        )
+    if difference < SMALL:
+        return Verdict("note", "helps-little", f"{text}. The {plural} help, if little.")
+    return Verdict("good", "helps", f"{text}. The {plural} help.")
+
+
+def _mean_of(trainings: int) -> str:
+    return f" (mean of {trainings} trainings)" if trainings > 1 else ""
+
+
+def _of_task(figures: Mapping[str, Any]) -> list[Verdict]:
+    found = []
     for measure, row in (figures.get("random") or {}).items():
-        drop = row["drop"]
-        if not math.isfinite(drop):
-            continue
-        span = f"95 % interval {points(row['low'])} to {points(row['high'])}"
         chance = row.get("chance")
         if chance is not None and row["before_low"] <= chance["share"]:
             found.append(
@@ -212,7 +407,28 @@ def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
                     f"“{chance['label']}” ({percent(chance['share'])}).",
                 )
             )
-        text = f"Random {plural} cost {{}}{points(drop)} points of {measure} ({span})"
+        if row["docs"] < FEW:
+            found.append(
+                Verdict("note", "few", f"There are only {row['docs']} texts to judge from.")
+            )
+    return found
+
+
+def _of_random_ones(figures: Mapping[str, Any]) -> list[Verdict]:
+    """From the runs with random structures in the place of the pipeline's. They tell whether
+    predictions depend on the structures, and no more: a composer that was trained with random ones
+    is used to these."""
+    found = []
+    plural = figures["plural"]
+    for row_of, row in (figures.get("random") or {}).items():
+        drop = row["drop"]
+        if not math.isfinite(drop):
+            continue
+        span = f"95 % interval {points(row['low'])} to {points(row['high'])}"
+        text = (
+            f"Random {plural} in their place, at prediction only, cost {{}}{points(drop)} points "
+            f"of {row_of} ({span})"
+        )
         if row["high"] < SMALL:
             found.append(
                 Verdict(
@@ -221,16 +437,15 @@ def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
                     text.format("only ") + f": the task ignores the {plural}.",
                 )
             )
-        elif row["low"] > SMALL:
-            found.append(
-                Verdict("good", "used", text.format("") + f": the task uses the {plural}.")
-            )
         elif row["low"] > 0:
+            little = row["low"] <= SMALL
+            used = f"the composer is {'hardly ' if little else ''}used to its {plural} "
             found.append(
                 Verdict(
                     "note",
-                    "used-little",
-                    text.format("only ") + f": the task uses the {plural}, if little.",
+                    "hardly-co-adapted" if little else "co-adapted",
+                    text.format("only " if little else "") + f": {used}(co-adaptation). That is "
+                    "no sign that they are right, nor that they help.",
                 )
             )
         elif row["high"] < NO_SIGN:
@@ -238,21 +453,18 @@ def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
                 Verdict(
                     "warning",
                     "no-sign-of-use",
-                    text.format("only ") + f": there is no sign that the task uses the {plural}.",
+                    text.format("only ") + f": there is no sign that the task looks at the "
+                    f"{plural}.",
                 )
             )
         else:
             found.append(
                 Verdict(
                     "note",
-                    "undecided",
-                    text.format("") + f". Whether the task uses the {plural} cannot be told from "
-                    f"{row['docs']} texts; take more.",
+                    "dependence-undecided",
+                    text.format("") + f". Whether the task looks at the {plural} cannot be told "
+                    f"from {row['docs']} texts; take more.",
                 )
-            )
-        if row["docs"] < FEW:
-            found.append(
-                Verdict("note", "few", f"There are only {row['docs']} texts to judge from.")
             )
         if row.get("mixture") is not None and row["mixture"] - row["before"] > 2 * SMALL:
             found.append(
@@ -260,7 +472,7 @@ def _of_use(figures: Mapping[str, Any]) -> list[Verdict]:
                     "note",
                     "mixture",
                     f"Predictions are composed of a mixture of {plural}: {percent(row['mixture'])} "
-                    f"{measure} with it, {percent(row['before'])} with the single best one of "
+                    f"{row_of} with it, {percent(row['before'])} with the single best one of "
                     "each text. What is drawn is not all that is used.",
                 )
             )
@@ -281,42 +493,80 @@ def _of_entropy(figures: Mapping[str, Any]) -> list[Verdict]:
     return []
 
 
-def _of_agreement(figures: Mapping[str, Any]) -> list[Verdict]:
-    found = []
+def _of_references(figures: Mapping[str, Any]) -> list[Verdict]:
+    """From the agreement with the references, beside that of controls and random structures."""
     reference = figures.get("reference")
-    if reference:
-        key = reference["key"]
-        rows = {name: row[key] for name, row in reference["rows"].items()}
-        own = rows.pop(figures["component"])
-        best = max(rows, key=lambda name: (rows[name][0], name)) if rows else None
-        if best is not None:
-            with_reference = (
-                f"{percent(own[0])} agreement with the reference; the {best} control has "
-                f"{percent(rows[best][0])}"
+    if not reference:
+        return []
+    plural, key = figures["plural"], reference["key"]
+    rows = {name: row[key][0] for name, row in reference["rows"].items()}
+    own = rows.pop(figures["component"])
+    ahead = reference["ahead"]
+    if not rows or not math.isfinite(own):
+        return []
+    best = max(rows, key=lambda name: (rows[name], name))
+    named = {name: f"the {name} control has" for name in rows}
+    named[RANDOM] = f"random {plural} of the same set{_constraint(figures)} have"
+    shown = [best] if RANDOM not in rows or best == RANDOM else [best, RANDOM]
+    beside = ", ".join(f"{named[name]} {percent(rows[name])}" for name in shown)
+    text = f"{percent(own)} agreement with the reference; {beside}"
+    behind = [name for name in rows if not _is_ahead(ahead[name], reference["docs"])]
+    if RANDOM in behind:
+        return [
+            Verdict(
+                "warning",
+                "no-better-than-random",
+                f"No better than random {plural} of the same set: {text}.",
             )
-            # The intervals are of the same texts: apart means different.
-            if own[1] > rows[best][2]:
-                found.append(
-                    Verdict(
-                        "good", "beyond-controls", f"Better than the controls: {with_reference}."
-                    )
-                )
-            else:
-                found.append(
-                    Verdict(
-                        "note",
-                        "no-better-than-controls",
-                        f"No better than a control that looks at no model: {with_reference}.",
-                    )
-                )
+        ]
+    if behind:
+        word = "Worse than" if own < rows[best] else "No better than"
+        return [
+            Verdict(
+                "warning",
+                "no-better-than-controls",
+                f"{word} a control that looks at no model: {text}.",
+            )
+        ]
+    if any(ahead[name][1] <= 0 for name in rows):
+        return [
+            Verdict(
+                "note",
+                "controls-undecided",
+                f"Whether the {plural} are better than the controls cannot be told from "
+                f"{reference['docs']} texts: {text}.",
+            )
+        ]
+    if own - rows[best] >= FAR * (1 - rows[best]):
+        return [
+            Verdict("good", "far-beyond-controls", f"Far better than the controls: {text}."),
+        ]
+    return [Verdict("good", "beyond-controls", f"Better than the controls: {text}.")]
+
+
+def _is_ahead(difference: Sequence[float], docs: int) -> bool:
+    """Of a difference with its interval; where there are few texts, the middle decides."""
+    middle, low, _ = difference
+    return low > 0 or (middle > 0 and docs < FEW)
+
+
+def _constraint(figures: Mapping[str, Any]) -> str:
+    return f" ({figures['constraint']})" if figures.get("constraint") else ""
+
+
+def _of_seeds(figures: Mapping[str, Any]) -> list[Verdict]:
     seeds = figures.get("others")
-    if seeds and math.isfinite(seeds["mean"]):
-        chance = seeds.get("chance", math.nan)
-        text = (
-            f"Models of {len(seeds['names']) + 1} trainings agree on {percent(seeds['mean'])} of "
-            f"the {figures['plural']}' parts; random ones on {percent(chance)}"
-        )
-        close = seeds["mean"] < chance + 0.5 * (1 - chance)
-        if math.isfinite(chance):
-            found.append(Verdict("note", "seeds-differ" if close else "seeds-agree", text + "."))
-    return found
+    if not seeds or not math.isfinite(seeds["mean"]):
+        return []
+    mean, chance = seeds["mean"], seeds.get("chance", math.nan)
+    if not math.isfinite(chance):
+        return []
+    text = (
+        f"Models of {len(seeds['names']) + 1} trainings agree on {percent(mean)} of "
+        f"the {figures['plural']}' parts; random ones on {percent(chance)}"
+    )
+    # Of the way from random ones to the same.
+    way = (mean - chance) / (1 - chance) if chance < 1 else 1.0
+    if way < NEAR_RANDOM and seeds.get("alike", False):
+        return [Verdict("warning", "seeds-random", f"{text}: what is learned is left to chance.")]
+    return [Verdict("note", "seeds-agree" if way >= 0.5 else "seeds-differ", f"{text}.")]

@@ -12,6 +12,8 @@ from spacy.cli._util import app
 from spacy_latent.cli.attachment import main as attachment
 from spacy_latent.cli.compare import EXAMPLES as COMPARE_EXAMPLES
 from spacy_latent.cli.compare import main as compare
+from spacy_latent.cli.control import EXAMPLES as CONTROL_EXAMPLES
+from spacy_latent.cli.control import control_cli
 from spacy_latent.cli.debug import EXAMPLES as DEBUG_EXAMPLES
 from spacy_latent.cli.debug import debug_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
@@ -35,6 +37,7 @@ latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 # As for 'spacy train', what is not an option of the command is a setting of the config.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
 latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.

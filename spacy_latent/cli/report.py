@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.show import load, use_gpu
 
+if TYPE_CHECKING:
+    from spacy.language import Language
+
+    from spacy_latent.pipeline.assessment import Assessment
+
 EXAMPLES = """
 Examples:
 
   spacy latent report training/model-best corpus/dev.spacy report.html
 
+  spacy latent control configs/my.cfg --trees random --output training/control_random
+
+  spacy latent report training/my/model-best corpus/dev.spacy report.html --control
+  training/control_random
+
   spacy latent report training/seed-0/model-best corpus/dev.spacy report.html --other
-  training/seed-1/model-best --training-log training/seed-0.log
+  training/seed-1/model-best --control random=training/random-0,training/random-1
 
   spacy latent report training/model-best corpus/dev.spacy report.html --fail-trivial
 """
@@ -35,6 +45,12 @@ def report_cli(
     other: Optional[list[str]] = typer.Option(  # noqa: UP045
         None, "--other", "-o", help="A further pipeline, such as of another seed; may be repeated"
     ),
+    control: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None,
+        "--control",
+        help="A model of 'spacy latent control', or NAME=DIRECTORY,DIRECTORY for several seeds of "
+        "it: does the learned structure help? May be repeated",
+    ),
     training_log: Optional[Path] = typer.Option(  # noqa: UP045
         None, "--training-log", "-l", help="What 'spacy train' printed, or its JSON lines"
     ),
@@ -42,7 +58,9 @@ def report_cli(
         None, "--ignore", help="Text of tokens that agreement with references leaves out"
     ),
     random: bool = typer.Option(
-        True, "--random/--no-random", help="Also predict with random structures"
+        True,
+        "--random/--no-random",
+        help="Also predict with random structures: is the composer used to its own?",
     ),
     limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
     seed: int = typer.Option(0, "--seed", help="Seed of random structures and intervals"),
@@ -53,8 +71,8 @@ def report_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Write an HTML page on a pipeline's structures: do they mean anything, does the task use them,
-    what do they agree with, and a gallery of drawings."""
+    """Write an HTML page on a pipeline's structures: do they help, do they mean anything, what do
+    they agree with, and a gallery of drawings."""
     import srsly
 
     from spacy_latent.analysis.training_log import read_training_log
@@ -75,6 +93,7 @@ def report_cli(
             read_examples(nlp, corpus, limit),
             component=component,
             others=others,
+            controls=load_controls(control or ()),
             ignore=ignore or (),
             random=random,
             seed=seed,
@@ -90,7 +109,7 @@ def report_cli(
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
     else:
-        print_verdicts(assessment.verdicts)
+        print_verdicts(assessment)
         msg.good(f"Report saved to {output} ({len(page.encode('utf8')) / 1e6:.1f} MB)")
     if fail_trivial and any(trivial(found) for found in assessment.verdicts.values()):
         raise typer.Exit(2)
@@ -107,10 +126,43 @@ def to_json(assessment: Any) -> dict[str, Any]:
     return plain({**assessment.figures, "verdicts": found})
 
 
-def print_verdicts(verdicts: dict[str, list[Any]]) -> None:
+def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
+    """Pipelines by the names of the controls. given: each a directory, several with commas between
+    them, or that after a name and =. Where a directory holds what 'spacy train' wrote, it is the
+    best pipeline of it."""
+    from spacy_latent.errors import LatentError
+
+    found: dict[str, list[Language]] = {}
+    for entry in given:
+        name, paths = "", entry
+        if "=" in entry and not Path(entry).exists():
+            name, paths = entry.split("=", 1)
+        listed = [entry] if Path(entry).exists() else [path for path in paths.split(",") if path]
+        if not listed:
+            raise LatentError(f"--control {entry!r} names no directory.")
+        name = name or short_name(listed[0])
+        if name in found:
+            raise LatentError(
+                f"Two controls are called {name!r}. Give them names, as in --control "
+                f"{name}-2={listed[0]}."
+            )
+        found[name] = [load(best_pipeline(path)) for path in listed]
+    return found
+
+
+def best_pipeline(path: str) -> str:
+    """The directory itself, or the pipeline in it that 'spacy train' kept as the best."""
+    best = Path(path) / "model-best"
+    return str(best) if best.is_dir() and not (Path(path) / "meta.json").is_file() else path
+
+
+def print_verdicts(assessment: Assessment) -> None:
+    from spacy_latent.analysis.verdicts import headline
+
     show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
-    for name, found in verdicts.items():
+    for name, found in assessment.verdicts.items():
         msg.divider(name)
+        msg.text(headline(found, assessment.figures["components"][name]), color="yellow")
         for verdict in found:
             show[verdict.level](verdict.text)
 

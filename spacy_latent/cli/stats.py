@@ -69,7 +69,7 @@ def stats_cli(
     for name, part in assessment.figures["components"].items():
         msg.divider(f"{name}: {part['spans']} {part['plural']}")
         print_statistics(part)
-    print_verdicts(assessment.verdicts)
+    print_verdicts(assessment)
 
 
 def print_statistics(part: dict[str, Any]) -> None:

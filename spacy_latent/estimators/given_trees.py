@@ -31,6 +31,11 @@ CONTROLS = {
     "flat": "flat",
     "balanced": "balanced",
 }
+DESCRIBED = {
+    "random": "random trees",
+    "nearest": "trees of the nearest head word",
+    "heads": "the heads that docs have",
+}
 LOOKS_AT_WORDS = ("random", "nearest", "heads")
 
 
@@ -70,6 +75,11 @@ class GivenTrees(Estimator):
         self.trees: Trees = trees
         self.seed = seed
         self.words = frozenset(words or ())
+
+    @property
+    def described(self) -> str:
+        """Which trees these are, in words."""
+        return DESCRIBED.get(self.trees) or f"{CONTROLS[self.trees]} trees"
 
     def check(self, structure: Structure) -> None:
         found = TREES.get(structure.kind, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -204,7 +204,8 @@ def build_gumbel_tree_v1(
 ) -> ParserBuilder:
     """composer: composes binary trees from the leaves up, such as GatedRecursiveTree or
     BinaryTreeLstm. encoder, noise: as of GumbelTreeLstm."""
-    kind = getattr(composer, "func", None)
+    build: Any = composer
+    kind = getattr(build, "func", None)
     if not (isinstance(kind, type) and issubclass(kind, BinaryTreeComposer)) or (
         kind.parts != "spans"
     ):
@@ -213,4 +214,4 @@ def build_gumbel_tree_v1(
             "that composes the spans of binary trees from two halves: "
             "spacy-latent.GatedRecursiveTree.v1 or spacy-latent.BinaryTreeLstm.v1."
         )
-    return partial(GumbelTreeLstm, encoder=encoder, noise=noise, composer=composer)
+    return partial(GumbelTreeLstm, encoder=encoder, noise=noise, composer=build)

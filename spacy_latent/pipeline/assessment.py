@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from spacy.language import Language
@@ -27,15 +27,25 @@ from spacy_latent.analysis import (
 )
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
+from spacy_latent.analysis.task import Measure, Value, accuracy
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.controls import (
+    beside_the_trees,
+    differences,
+    kind_of_trees,
+    of_training,
+)
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
     inspect_pipe,
     latent_components,
 )
+
+if TYPE_CHECKING:
+    from spacy_latent.structures.base import Structure
 
 # Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
 Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
@@ -79,6 +89,7 @@ def assess(
     *,
     component: str | None = None,
     others: Mapping[str, Language] | None = None,
+    controls: Mapping[str, Sequence[Language]] | None = None,
     ignore: Sequence[str] = (),
     random: bool = True,
     seed: int = 0,
@@ -91,12 +102,16 @@ def assess(
         what needs it is left out of the figures.
     component: name of the latent one to look at; all if None.
     others: further pipelines by name, such as of other seeds, whose structures are compared.
+    controls: by name, trainings of the same model with structures that are not learned: what the
+        task's measure is without learned ones. Those of ``others`` that have all settings of the
+        pipeline but the seed count as further trainings of it.
     ignore: texts of tokens that agreement with reference heads leaves out.
     random: whether to run the pipeline with random structures as well.
     seed: of these and of the bootstrap.
     progress: see :data:`Progress`.
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
+    alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
     figures: dict[str, Any] = {
         "docs": len(run.examples),
         "tokens": sum(len(example.predicted) for example in run.examples),
@@ -110,9 +125,14 @@ def assess(
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
     for name, (_, predicted) in compared.items():
         figures["others"][name] = run.differences(predicted)
+    seeds = [predicted for name, (_, predicted) in compared.items() if name in alike]
+    figures["trained"] = run.trained(controls or {}, seeds)
     for name in run.components:
         for layer_name, node in run.latent[name].layers.items():
             part = run.layer(name, layer_name, node, substituted[name], compared)
+            part["trained"] = figures["trained"]
+            if "others" in part:
+                part["others"]["alike"] = len(alike) == len(compared)
             figures["components"][layer_name] = part
             found[layer_name] = verdicts(part)
     return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
@@ -287,10 +307,58 @@ class _Run:
             result.drops[measure.name] = row
         return result
 
-    def predict_other(self, name: str, nlp: Language) -> tuple[Language, list[Example]]:
-        examples, _ = self._predict(
-            nlp, self.examples, f"Predicting with {name}", choose_components(nlp, None)
-        )
+    def trained(
+        self, controls: Mapping[str, Sequence[Language]], seeds: Sequence[Sequence[Example]]
+    ) -> dict[str, Any]:
+        """Scores of this pipeline's trainings beside those of controls', each of several."""
+        if not controls:
+            return {}
+        known: dict[str, Any] = {}
+        predicted: dict[str, list[list[Example]]] = {}
+        for name, pipelines in controls.items():
+            if not pipelines:
+                raise LatentError(f"The control {name!r} has no pipeline. Give at least one.")
+            found = [differences(self.nlp, one) for one in pipelines]
+            trees = kind_of_trees(pipelines[0])
+            what = "another pipeline" if trees is None else f"the same model trained with {trees}"
+            known[name] = {
+                "trees": trees,
+                "what": what,
+                "unlike": sorted({str(c) for each in found for c in beside_the_trees(each)}),
+                "unfair": sorted({str(c) for each in found for c in of_training(each)}),
+            }
+            predicted[name] = [self.predict_other(name, one, [])[1] for one in pipelines]
+        measures = {}
+        for measure in self.measures:
+            own = [self.counts[measure.name], *(measure.counts(one) for one in seeds)]
+            row = self._trainings(measure, own)
+            row["controls"] = {}
+            for name, found_of in predicted.items():
+                theirs = [measure.counts(one) for one in found_of]
+                drop = task.paired_drop(
+                    measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
+                )
+                row["controls"][name] = {
+                    **self._trainings(measure, theirs),
+                    "difference": [drop.drop, drop.low, drop.high],
+                    "spread": _spread(*[_values(measure, one) for one in (own, theirs)]),
+                    "docs": len(self.examples),
+                }
+            measures[measure.name] = row
+        return {"controls": known, "measures": measures}
+
+    def _trainings(self, measure: Measure, counts: Sequence[np.ndarray]) -> dict[str, Any]:
+        """The score over all trainings, with its interval over texts, and that of each."""
+        value, low, high = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        return {"value": value, "low": low, "high": high, "seeds": _values(measure, counts)}
+
+    def predict_other(
+        self, name: str, nlp: Language, components: Sequence[str] | None = None
+    ) -> tuple[Language, list[Example]]:
+        """components: whose structures are wanted; those of all latent ones if None."""
+        if components is None:
+            components = choose_components(nlp, None)
+        examples, _ = self._predict(nlp, self.examples, f"Predicting with {name}", components)
         for ours, theirs in zip(self.examples, examples):
             if len(ours.predicted) != len(theirs.predicted):
                 raise LatentError(f"{name} does not keep the tokens of the first pipeline.")
@@ -321,6 +389,7 @@ class _Run:
             "composer": type(layer.composer).__name__,
             "kind": kind,
             "plural": structures.PLURALS.get(kind, "structures"),
+            "constraint": _constraint(layer.structure),
             "spans": len(flat),
             "statistics": self._statistics(key, spans),
             "random": substituted.drops,
@@ -350,12 +419,38 @@ class _Run:
             total = sum(tags.values())
             figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
         figures["by_length"] = _by_length(kind, words, spans)
-        reference = self._reference(kind, key, spans, controls, substituted.spans.get(key))
+        random = substituted.spans.get(key)
+        if kind in ("heads", "spans") and (
+            compared or any(self.references[d] is not None for d in spans)
+        ):
+            random = self._random_trees(layer.structure, words, spans)
+        reference = self._reference(kind, key, spans, controls, random)
         if reference is not None:
             figures["reference"] = reference
         if compared:
-            figures["others"] = _between(key, spans, compared, substituted.spans.get(key))
+            figures["others"] = _between(key, spans, compared, random)
         return figures
+
+    def _random_trees(
+        self, structure: Structure, words: Mapping[int, list[str]], spans: Spans
+    ) -> Spans:
+        """For each span one of the trees that the layer chooses from, all equally likely."""
+        from spacy_latent.estimators.given_trees import random_tree, text_seed
+
+        return {
+            d: [
+                replace(
+                    span,
+                    decoded=random_tree(
+                        structure,
+                        len(span),
+                        text_seed([str(d), *words[d][span.start : span.end]], self.seed),
+                    ),
+                )
+                for span in found
+            ]
+            for d, found in spans.items()
+        }
 
     def _statistics(self, key: str, spans: Spans) -> dict[str, Any]:
         values: dict[str, list[float]] = {}
@@ -413,9 +508,9 @@ class _Run:
         if random:
             rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
         if kind == "spans":
-            return self._reference_brackets(known, rows)
+            return self._reference_brackets(key, known, rows)
         if kind == "cells":
-            return self._reference_links(known, rows)
+            return self._reference_links(key, known, rows)
         references = [tree for d in known if (tree := self.references[d]) is not None]
         counted = without_words(references, self.ignore)
         gold = [tree.heads for tree in references]
@@ -459,11 +554,23 @@ class _Run:
                 name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
                 for name, row in table.items()
             },
+            "ahead": self._ahead(key, {name: one.directed for name, one in found.items()}),
             "relations": relations,
         }
 
+    def _ahead(
+        self, key: str, counts: Mapping[str, np.ndarray], value: Value = accuracy
+    ) -> dict[str, list[float]]:
+        """How far the layer is ahead of each other row, with the interval of that."""
+        found = {}
+        for name, theirs in counts.items():
+            if name != key:
+                drop = task.paired_drop(value, counts[key], theirs, self.seed)
+                found[name] = [drop.drop, drop.low, drop.high]
+        return found
+
     def _reference_brackets(
-        self, known: list[int], rows: dict[str, dict[int, Any]]
+        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
     ) -> dict[str, Any] | None:
         gold = {}
         for d in known:
@@ -483,9 +590,12 @@ class _Run:
             "docs": len(gold),
             "tokens": sum(len(self.examples[d].predicted) for d in gold),
             "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
+            "ahead": self._ahead(key, dict(zip(rows, counts))),
         }
 
-    def _reference_links(self, known: list[int], rows: dict[str, dict[int, Any]]) -> dict[str, Any]:
+    def _reference_links(
+        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
+    ) -> dict[str, Any]:
         gold = {d: set(links_of(self.examples[d].reference, SURE) or ()) for d in known}
         counts = [
             np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
@@ -498,7 +608,27 @@ class _Run:
             "docs": len(known),
             "tokens": sum(len(self.examples[d].predicted) for d in known),
             "rows": {name: {"links": list(row)} for name, row in zip(rows, found)},
+            "ahead": self._ahead(key, dict(zip(rows, counts)), task.f_score),
         }
+
+
+def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
+    return [float(measure.value(one.sum(0))) for one in counts]
+
+
+def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Two standard deviations of the difference of two trainings' scores, NaN where there is one
+    training of each. Where there is one of one side, it is taken for as variable as the other."""
+    known = [float(np.var(each, ddof=1)) for each in (ours, theirs) if len(each) > 1]
+    return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan
+
+
+def _constraint(structure: Structure) -> str:
+    """What keeps the set small, in words; empty for nothing."""
+    direction = getattr(structure, "direction", "any")
+    longest = getattr(structure, "max_arc_length", None)
+    said = [f"direction = {direction!r}"] if direction != "any" else []
+    return ", ".join([*said, *([f"max_arc_length = {longest}"] if longest is not None else [])])
 
 
 def _predicted_heads(example: Example) -> np.ndarray | None:

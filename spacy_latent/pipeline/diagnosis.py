@@ -205,11 +205,15 @@ def _by_part(
 
 def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Finding]:
     """What the norms of :func:`gradient_norms` say."""
+    from spacy_latent.models.inspection import latent_module
+
     found = []
-    for component in latent_components(nlp):
+    for component, latent in latent_components(nlp).items():
         if component not in norms:
             continue
         parts = norms[component]
+        layers = [latent_module(node).latent for node in latent.layers.values()]
+        learns = any(layer.estimator.uses_scores for layer in layers)
         bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
         if bad:
             found.append(
@@ -232,6 +236,8 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
                     f"{component}: no gradient arrives. Nothing that is trained depends on it.",
                 )
             )
+        elif not learns:
+            continue
         elif scorer == 0.0:
             found.append(
                 Finding(
@@ -357,6 +363,13 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
     from spacy_latent.models.inspection import latent_module
 
     module = latent_module(node)
+    if not module.latent.estimator.uses_scores:
+        yield Finding(
+            "note",
+            "given-trees",
+            f"{key}: its trees are given by {module.latent.estimator.name}, so its scorer is not "
+            "run and nothing is learned of them. It is a control.",
+        )
     if getattr(module, "gain", None) is not None:
         yield Finding(
             "note",

@@ -114,12 +114,12 @@ def assess_listops(
     seed: of random trees and intervals.
 
     The figures are under "corpora", the name of the corpus, "by_depth", and "all" or the number of
-    levels of lists, or "by_operator" and a group of :func:`groups_by_operator`: "expressions",
-    how many; "models", by name, and "controls", by name, the measures of :data:`MEASURES` that
-    there are of each, as [share, low, high] with the ends of the 95 % interval by the bootstrap
-    over expressions, NaN where nothing counts. Of a model there is also "accuracy_as_predicted",
-    where the pipeline composes with a mixture of trees, and "accuracy_with", by the name of the
-    trees that were put in the place of its own.
+    levels of lists, or "by_operator" and a group of :func:`groups_by_operator`: "expressions", how
+    many; "models", by name, and "controls", by name, the measures of :data:`MEASURES` that there
+    are of each, as [share, low, high] with the ends of the 95 % interval by the bootstrap over
+    expressions, NaN where nothing counts. Of a model there is also "accuracy_as_predicted", where
+    the pipeline composes with a mixture of trees, the accuracy with them, and "accuracy_with", by
+    the name of the trees that were put in the place of its own.
 
     "accuracy", "accuracy_interval", and "attachment" or "brackets" are those of the first model on
     the first corpus, the last two with the controls beside it.

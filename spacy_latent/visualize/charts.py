@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spacy_latent.visualize.elements import Markup, tag
+from spacy_latent.visualize.text_size import text_width
 
 # Okabe and Ito's colours, told apart by everyone, without the black and yellow that one of the
 # themes hides.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+# Font size of what stands beside a line, as in report.css.
+SMALL = 12
 DASHES = (None, "6 3", "2 3", "8 3 2 3")
 
 
@@ -56,7 +59,7 @@ def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool
 
 def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Markup:
     """Lines over training steps, each with its name at its end; NaN leaves a point out."""
-    width, height, left, below, room = 370, 190, 48, 30, 150
+    width, height, left, below = 370, 190, 48, 30
     values = [value for line in lines.values() for value in line if math.isfinite(value)]
     low, high = min([0.0, *values]), max(values, default=1.0)
     high = high if high > low else low + 1.0
@@ -92,16 +95,16 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
             )
         )
         ends.append((y(found[-1][1]), name, found[-1][1], COLOURS[i % len(COLOURS)]))
-    at = -math.inf
+    at, room = -math.inf, 150.0
     for place, name, value, colour in sorted(ends):
+        said = f"{name} {_short(value)}"
+        room = max(room, 20 + text_width(said, SMALL))
         # Names stand clear of each other.
         at = max(place + 4, at + 16)
         parts.append(
             tag("path", d=f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}", stroke=colour)
         )
-        parts.append(
-            tag("text", f"{name} {_short(value)}", class_="small", x=width + 16, y=f"{at:.1f}")
-        )
+        parts.append(tag("text", said, class_="small", x=width + 16, y=f"{at:.1f}"))
     full = max(height + below, at + 8)
     drawn = tag(
         "svg",
@@ -109,8 +112,8 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
         role="img",
         aria_label=f"{title}: "
         + "; ".join(f"{name} ends at {_short(v)}" for _, name, v, _ in ends),
-        viewBox=f"0 0 {width + room} {full:.0f}",
-        width=width + room,
+        viewBox=f"0 0 {width + room:.0f} {full:.0f}",
+        width=f"{width + room:.0f}",
         height=f"{full:.0f}",
     )
     return tag("figure", tag("figcaption", title), drawn, style="margin:0")

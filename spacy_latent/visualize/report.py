@@ -14,8 +14,16 @@ from spacy.tokens import Doc
 
 from spacy_latent import __version__
 from spacy_latent.analysis import structures
+from spacy_latent.analysis.agreement import RANDOM
 from spacy_latent.analysis.task import best_category
-from spacy_latent.analysis.verdicts import Verdict, percent, points, trivial
+from spacy_latent.analysis.verdicts import (
+    Verdict,
+    answer,
+    headline,
+    percent,
+    points,
+    trivial,
+)
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram
@@ -24,11 +32,6 @@ from spacy_latent.visualize.elements import Markup, data_block, inert_json, join
 # The page's share of 5 MB that the gallery may take.
 GALLERY_BYTES = 4_300_000
 MOST_RELATIONS = 60
-HEADLINES = {
-    "warning": "The structure looks trivial",
-    "note": "Not decided",
-    "good": "The structure is not trivial",
-}
 
 
 def render_report(
@@ -93,6 +96,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             f"; pipeline: {', '.join(figures['pipeline'])}",
             class_="soft",
         ),
+        _answer(assessment),
         [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
         tag(
             "nav",
@@ -105,15 +109,77 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     )
 
 
+def _answer(assessment: Assessment) -> Markup:
+    """Do the structures help? What trained controls say, or the command that trains one."""
+    name, part = next(iter(assessment.figures["components"].items()))
+    plural, found = part["plural"], assessment.verdicts[name]
+    said = answer(found)
+    lines: list[Markup | None] = []
+    for measure, row in (part["trained"].get("measures") or {}).items():
+        rows = [_answer_row("this model", row, own=True)]
+        for control, theirs in row["controls"].items():
+            what = part["trained"]["controls"][control]["what"]
+            rows.append(_answer_row(f"{control}: {what}", theirs))
+        header = ["", (measure, "number"), "with 95 % interval", "this model is ahead by"]
+        lines.append(tag("div", _table(header, rows), class_="wide"))
+    if not lines:
+        lines.append(tag("p", *_untested(plural, part["kind"])))
+    return tag(
+        "section",
+        tag("strong", f"Do the {plural} help? {said}."),
+        lines,
+        class_=f"answer {'good' if said == 'Yes' else 'warning' if said == 'No' else 'note'}",
+        id="help",
+    )
+
+
+def _answer_row(label: str, row: Mapping[str, Any], own: bool = False) -> Markup:
+    seeds = row["seeds"]
+    trainings = None
+    if len(seeds) > 1:
+        each = ", ".join(percent(value) for value in seeds)
+        trainings = tag("div", f"mean of {len(seeds)} trainings: {each}", class_="soft")
+    ahead = ""
+    if not own:
+        difference, low, high = (points(value) for value in row["difference"])
+        ahead = f"{difference} points ({low} to {high})"
+        if math.isfinite(row["spread"]):
+            ahead += f"; trainings differ by {points(row['spread'])} (two standard deviations)"
+    return tag(
+        "tr",
+        tag("td", label, trainings),
+        tag("td", percent(row["value"]) if math.isfinite(row["value"]) else "–", class_="number"),
+        tag("td", bar(row["value"], row["low"], row["high"], not own)),
+        tag("td", ahead),
+        class_="own" if own else None,
+    )
+
+
+def _untested(plural: str, kind: str) -> list[Any]:
+    if kind not in ("heads", "spans"):
+        return [
+            "Only beside a model that was trained without them can be told whether they help. Give "
+            "one with ",
+            tag("code", "--control DIRECTORY"),
+            ".",
+        ]
+    return [
+        f"Only beside the same model, trained with {plural} that are not learned, can be told "
+        "whether they help. ",
+        tag("code", "spacy latent control CONFIG --trees random --output DIRECTORY"),
+        " trains one; then give this report ",
+        tag("code", "--control DIRECTORY"),
+        ".",
+    ]
+
+
 def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
     level = "warning" if trivial(found) else found[0].level
     several = len(assessment.verdicts) > 1
-    headline = HEADLINES[level]
-    if level == "note" and any(verdict.code == "used-little" for verdict in found):
-        headline = "The structure is hardly used"
+    said = headline(found, assessment.figures["components"][name])
     return tag(
         "section",
-        tag("strong", headline, f" ({name})" if several else None),
+        tag("strong", said, f" ({name})" if several else None),
         tag("ul", [tag("li", verdict.text, class_=verdict.level) for verdict in found]),
         class_=f"verdict {level}",
         data_layer=name,
@@ -170,7 +236,14 @@ def _use(part: Mapping[str, Any]) -> Markup | None:
         ]
         tables.append(tag("div", _table(["", (measure, "number"), ""], rows), tag("p", drop)))
     return join(
-        tag("h3", "Does the task use them?"),
+        tag("h3", "Is the composer used to them?"),
+        tag(
+            "p",
+            f"Random {part['plural']} at prediction only, in a model that was trained with its "
+            "own. A drop shows that the composer is used to these (co-adaptation), not that they "
+            "help.",
+            class_="soft",
+        ),
         tag("div", tables, class_="columns wide"),
     )
 
@@ -271,7 +344,7 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
     for kind in kinds:
         rows = [
             _bar_row(
-                name if name == part["component"] else f"{name} control",
+                _row_name(part, name),
                 row[kind][0],
                 row[kind][1],
                 row[kind][2],
@@ -294,6 +367,15 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         tag("div", tables, class_="columns wide"),
         _relations(reference.get("relations") or ()),
     )
+
+
+def _row_name(part: Mapping[str, Any], name: str) -> str:
+    if name == part["component"]:
+        return name
+    if name != RANDOM:
+        return f"{name} control"
+    constraint = f" ({part['constraint']})" if part["constraint"] else ""
+    return f"random {part['plural']} of the same set{constraint}"
 
 
 def _or_zero(value: float) -> float:
@@ -615,15 +697,16 @@ def _foot() -> Markup:
         tag("h2", "About"),
         tag(
             "p",
-            "“Random structures” are the best ones under random scores, or, of items and tags, "
-            "those of the pipeline at random places; the rest of the "
-            "pipeline is as it is. Intervals are of 1,000 resamples of the docs. The entropy is of "
-            "the distribution over structures that the scores give. Controls: “left-branching”, "
-            "every token on the next; “right-branching”, every token on the one before; “flat”, "
-            "all on the first; “balanced”, the middle one over the middles of the halves; "
-            "“nearest”, every token on the nearest before it whose word mostly is a head. Of "
-            "alignments: “same word”, every two copies of a word; “nearest same word”, each copy "
-            "in one link at most; “diagonal”, words that are as far along their texts. Docs "
+            "“Random structures” at prediction are the best ones under random scores, or, of "
+            "items and tags, those of the pipeline at random places; the rest of the pipeline is "
+            "as it is. Those that agreement is set beside are trees of the set that the pipeline "
+            "chooses from, all equally likely. Intervals are of 1,000 resamples of the docs. The "
+            "entropy is of the distribution over structures that the scores give. Controls: "
+            "“left-branching”, every token on the next; “right-branching”, every token on the one "
+            "before; “flat”, all on the first; “balanced”, the middle one over the middles of the "
+            "halves; “nearest”, every token on the nearest before it whose word mostly is a head. "
+            "Of alignments: “same word”, every two copies of a word; “nearest same word”, each "
+            "copy in one link at most; “diagonal”, words that are as far along their texts. Docs "
             "are sorted and drawn in this page; nothing leaves it.",
         ),
         tag("p", f"spacy-latent {__version__}", class_="soft"),

@@ -19,7 +19,7 @@ from spacy_latent.cli.report import short_name
 from spacy_latent.errors import LatentError
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
 
-COMMANDS = ("show", "report", "stats", "compare", "debug", "generate")
+COMMANDS = ("show", "report", "stats", "compare", "control", "debug", "generate")
 
 
 def run(*arguments: Any, code: int = 0, text: str | None = None) -> str:
@@ -61,7 +61,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     shown = said(run(command, "--help"))
-    if command in ("report", "stats", "compare", "debug"):
+    if command in ("report", "stats", "compare", "control", "debug"):
         assert "Examples:" in shown and f"spacy latent {command}" in shown
 
 
@@ -71,7 +71,8 @@ def test_report(saved: Path, tmp_path: Path) -> None:
     srsly.write_jsonl(log, [row, {**row, "step": 9}])
     arguments = (saved / "model", saved / "dev.spacy", page)
     shown = said(run("report", *arguments, "-l", log, "-o", saved / "other"))
-    assert "Random trees cost" in shown and "report.html" in shown
+    assert "Random trees in their place, at prediction only, cost" in shown
+    assert "report.html" in shown and "No better than a control" in shown
     html = page.read_text(encoding="utf8")
     assert "Latent structures of" in html and "Loss of textcat" in html
     assert f"accuracy of {saved.name}/other" in html
@@ -86,10 +87,56 @@ def test_report(saved: Path, tmp_path: Path) -> None:
 def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     run("report", saved / "other", saved / "dev.spacy", page, "--fail-trivial", code=2)
-    assert "The structure looks trivial" in page.read_text(encoding="utf8")
+    assert "No better than a control" in page.read_text(encoding="utf8")
     run("report", saved / "other", saved / "dev.spacy", page)
     run("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
-    assert "The structure is not trivial" in page.read_text(encoding="utf8")
+    said_on_page = page.read_text(encoding="utf8")
+    # A choice that the task hangs on, and whether another would do as well nobody knows.
+    assert "Whether the items help was not tested" in said_on_page
+    assert "No sign of triviality" not in said_on_page
+
+
+def test_a_control_is_trained_and_compared(saved: Path, tmp_path: Path) -> None:
+    config, corpus = saved / "model" / "config.cfg", saved / "dev.spacy"
+    training = ("--paths.train", corpus, "--paths.dev", corpus, "--training.max_steps", 4)
+    training = (*training, "--training.eval_frequency", 2)
+    directory = tmp_path / "new" / "flat"
+    shown = said(run("control", config, "--trees", "flat", "-o", directory, *training))
+    assert "components.latent_encoder.model.estimator:" in shown and "trees = 'flat'" in shown
+    assert f"--control {directory}" in shown.replace("- ", "-")
+    changed = Config().from_disk(directory / "control.cfg", interpolate=False)
+    estimator = changed["components"]["latent_encoder"]["model"]["estimator"]
+    assert estimator["@misc"] == "spacy-latent.GivenTrees.v1" and estimator["trees"] == "flat"
+    assert changed["training"]["max_steps"] == 4
+    trained = spacy.load(directory / "model-best")
+    assert trained("a b c")._.latent["latent_encoder"].heads.tolist() == [0, 0, 0]
+    page, arguments = tmp_path / "page.html", (saved / "model", corpus, tmp_path / "page.html")
+    twice = f"flat={directory},{directory / 'model-last'}"
+    shown = said(run("report", *arguments, "--control", twice, "--control", saved / "other"))
+    assert "that of the control flat, the same model trained with flat trees" in shown
+    assert "(mean of 2 trainings)" in shown and "two standard deviations" in shown
+    assert "training.max_steps" in shown, "which the control has otherwise"
+    html = page.read_text(encoding="utf8")
+    assert "Do the trees help?" in html and "flat: the same model trained with flat trees" in html
+    assert f"{saved.name}/other: another pipeline" in html
+    found = srsly.json_loads(run("report", *arguments, "--control", twice, "--json"))
+    row = found["trained"]["measures"]["accuracy"]
+    assert len(row["controls"]["flat"]["seeds"]) == 2 and row["controls"]["flat"]["spread"] >= 0
+    same = ("--control", directory, "--control", directory)
+    assert "Two controls are called" in said(run("report", *arguments, *same, code=1))
+    assert "names no directory" in said(run("report", *arguments, "--control", "a=,", code=1))
+
+
+def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
+    config, output = saved / "model" / "config.cfg", ("-o", tmp_path / "control")
+    assert "does not exist" in said(run("control", tmp_path / "none.cfg", *output, code=1))
+    shown = said(run("control", config, *output, "--trees", "up", code=1))
+    assert "'up'; expected one of random" in shown
+    shown = said(run("control", config, *output, "--component", "tree", code=1))
+    assert "no component 'tree'" in shown
+    shown = said(run("control", saved / "choice" / "config.cfg", *output, code=1))
+    assert "GivenTrees" in shown and "KOfN" in shown
+    assert not (tmp_path / "control" / "model-best").exists()
 
 
 def test_stats(saved: Path) -> None:

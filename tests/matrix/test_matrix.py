@@ -107,7 +107,8 @@ def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:
     with torch.no_grad():
         first, second = layer(vectors, lengths).vectors, layer(vectors, lengths).vectors
     assert torch.isfinite(first[inside]).all()
-    torch.testing.assert_close(first[inside], second[inside], rtol=0, atol=0)
+    # Without noise; a product of matrices may round in another way where its memory lies elsewhere.
+    torch.testing.assert_close(first[inside], second[inside])
 
 
 @pytest.mark.parametrize("structure, estimator, composer", TRIPLES)

@@ -150,12 +150,14 @@ def test_entropy_weight(weight):
         return float(layer.structure.entropy(output.scores, group.lengths).sum())
 
     before = entropy()
-    optimizer = Adam(0.01)
+    # Such small steps that none of them leaps over what it goes for.
+    optimizer = Adam(0.001)
     for _ in range(5):
         vectors, backprop = model.begin_update(docs)
         backprop([np.zeros_like(v) for v in vectors])
         model.finish_update(optimizer)
-    assert (entropy() < before) == (weight > 0)
+    # In nats: down to a few trees, or up to nearly all of them.
+    assert entropy() < before - 2 if weight > 0 else entropy() > before + 2
 
 
 def test_temperature_follows_its_schedule_and_is_stored():

@@ -50,7 +50,7 @@ def codes(assessment: Assessment) -> set[str]:
 
 def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
     found = assess(chosen, keyword_examples(chosen, 120))
-    assert "used" in codes(found) and "ignored" not in codes(found)
+    assert "co-adapted" in codes(found) and "ignored" not in codes(found)
     part = found.figures["components"]["latent_encoder"]
     row = part["random"]["accuracy"]
     # One word of five to nine at random: right where it is the one, else a guess.
@@ -66,7 +66,7 @@ def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
 
 def test_a_tree_that_is_ignored_and_one_that_is_not(tree: Language) -> None:
     found = assess(tree, keyword_examples(tree, 120))
-    assert "used" in codes(found)
+    assert "co-adapted" in codes(found)
     gain = module(tree).gain
     kept = gain.data.clone()
     gain.data.zero_()
@@ -85,7 +85,7 @@ def test_references_and_controls(tree: Language) -> None:
     assert part["random"] == {}
     rows = part["reference"]["rows"]
     controls = {"left-branching", "right-branching", "flat", "balanced", "nearest"}
-    assert set(rows) == {"latent_encoder"} | controls
+    assert set(rows) == {"latent_encoder", "random"} | controls
     # All hang on the key word: of the previous-token chain, only the one after it and, if it is
     # the first, the root.
     exact = 0

@@ -336,7 +336,7 @@ def test_processes(nlp: Language, method: str, tmp_path: Path) -> None:
         "    print(*{doc._.latent['crf_ner'].entities()[0].label for doc in docs})\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.strip() == "GPE", done.stderr
 

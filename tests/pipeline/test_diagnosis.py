@@ -156,3 +156,12 @@ def test_a_scorer_that_gets_nothing_is_an_error() -> None:
         f.code for f in judge_gradients(nlp, first)
     } == {"no-gradient"}
     assert INLINE
+
+
+def test_a_scorer_that_is_not_used_is_no_mistake() -> None:
+    given = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+    nlp = made(inline_pipeline("textcat", estimator=given))
+    norms = gradient_norms(nlp, examples(nlp), steps=4)
+    assert norms["textcat"]["scorer"] == 0.0 and norms["textcat"]["composer"] > 0
+    assert judge_gradients(nlp, norms) == []
+    assert "given-trees" in {finding.code for finding in find_traps(nlp)}

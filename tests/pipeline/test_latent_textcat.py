@@ -191,7 +191,8 @@ def test_inner_steps_move_the_scorer_alone() -> None:
             torch.from_numpy(model.get_ref("output_layer").get_param("W").copy()),
         )
     assert not torch.equal(after[1][0], after[4][0])
-    torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=0)
+    # A step moves a weight by about the rate, 0.001.
+    torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("clip, moves", [(10.0, True), (1e-6, False)])

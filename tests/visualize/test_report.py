@@ -68,7 +68,7 @@ def page(nlp: Language) -> str:
 
 def test_the_page_says_it_all_in_one_file(page: str) -> None:
     for heading in (
-        "Does the task use them?",
+        "Is the composer used to them?",
         "How much of them is a simple pattern?",
         "What they look like",
         "Agreement with the heads of the references",
@@ -94,7 +94,21 @@ def test_the_page_says_it_all_in_one_file(page: str) -> None:
 def test_the_verdict_comes_first(page: str) -> None:
     body = page[page.index("<body>") :]
     verdict = body.index('class="verdict')
-    assert verdict < body.index("<h2>") and "Random trees cost" in body[verdict : verdict + 2000]
+    assert verdict < body.index("<h2>")
+    assert "Random trees in their place" in body[verdict : verdict + 2000]
+    answer = body.index("Do the trees help? Not tested.")
+    assert answer < verdict and "spacy latent control CONFIG" in body[answer:verdict]
+
+
+def test_the_answer_of_controls_stands_above_all(nlp: Language) -> None:
+    examples = keyword_examples(nlp, 40)
+    weak = keyword_pipeline(TREE, steps=0)
+    found = assess(nlp, examples, controls={"<weak>": [weak, nlp]}, random=False)
+    page = render_report(found, model="m", corpus="c")
+    assert "<weak>" not in page and "&lt;weak&gt;: another pipeline" in page
+    section = page[page.index('id="help"') - 200 : page.index('class="verdict')]
+    assert "mean of 2 trainings" in section and "two standard deviations" in section
+    assert "spacy latent control" not in section
 
 
 def test_the_gallery_holds_the_structures(nlp: Language, page: str) -> None:
@@ -174,3 +188,8 @@ def test_charts() -> None:
         "Scores", [0, 10], {"a": [0.0, 1.0], "<b>": [float("nan"), 2.0], "c": [float("nan")] * 2}
     )
     assert drawn.count("<polyline") == 2 and "&lt;b&gt;" in drawn
+    # A long name is not cut off.
+    long = curves("Loss", [0, 1], {"latent_encoder_supervision": [1.0, 0.25]})
+    (across,) = re.findall(r'viewBox="0 0 (\d+) ', long)
+    (begin,) = re.findall(r'x="(\d+)"[^>]*>latent_encoder_supervision 0.25', long)
+    assert int(across) - int(begin) >= 31 * 0.6 * 12

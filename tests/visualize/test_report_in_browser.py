@@ -20,6 +20,8 @@ from tests.visualize.browser import chromium, requests
 from tests.visualize.test_report import LOG, NASTY
 
 DOCS = 60
+# Only what has gone wrong takes as long, on a busy machine as well.
+WAIT = 60
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +69,12 @@ def choose(driver: Any, name: str, value: str, event: str = "change") -> None:
 
 
 def wait_for(found: Callable[[], Any]) -> Any:
-    for _ in range(100):
+    until = time.monotonic() + WAIT
+    while time.monotonic() < until:
         if value := found():
             return value
         time.sleep(0.05)
-    raise AssertionError("it did not come about in five seconds")
+    raise AssertionError(f"it did not come about in {WAIT} seconds")
 
 
 def cards(driver: Any) -> list[str]:

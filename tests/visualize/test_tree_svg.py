@@ -216,7 +216,8 @@ def test_gold_that_leaves_the_span_is_left_out():
 @pytest.mark.parametrize("words", [["a"], ["word"] * 10_000])
 def test_one_word_and_ten_thousand(words):
     doc = annotated("heads", [0, *range(1, len(words))], words=words)
-    started = time.perf_counter()
+    started = time.process_time()
     svg = render(doc, jupyter=False)
     assert svg.count("displacy-word") == len(words)
-    assert time.perf_counter() - started < 20
+    # Of this process alone, however busy the machine is. It takes two where it is linear.
+    assert time.process_time() - started < 20

@@ -1,0 +1,90 @@
+"""``spacy latent control``: train the model that a learned tree is to be compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+from wasabi import msg
+
+EXAMPLES = """
+Examples:
+
+  spacy latent control configs/demo.cfg --trees random --output training/control_random
+
+  spacy latent control configs/demo.cfg --trees nearest --word "[MAX" --word "[MIN" --output
+  training/control_nearest --training.seed 1
+
+  spacy latent report training/demo/model-best corpus/demo/test.tsv report.html --control
+  training/control_random
+"""
+
+# In the output directory, beside the pipelines.
+CONFIG_NAME = "control.cfg"
+
+
+def control_cli(
+    context: typer.Context,
+    config: Path = typer.Argument(..., help="Config of the model whose trees are learned"),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Directory to store the trained control and its config in"
+    ),
+    trees: str = typer.Option(
+        "random",
+        "--trees",
+        "-t",
+        help="random (the same for the same words), left, right, flat, balanced, nearest, or heads "
+        "(those that docs have, such as a parser's)",
+    ),
+    trees_seed: int = typer.Option(0, "--trees-seed", help="Seed of random trees"),
+    word: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--word", help="With nearest: a token that may have modifiers; may be repeated"
+    ),
+    component: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None, "--component", help="Component to change; all with a latent layer if not given"
+    ),
+    code: Optional[Path] = typer.Option(None, "--code", "-c", help="Python file to import"),  # noqa: UP045
+    verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Train the same config with trees that are not learned, as a control: only beside one can be
+    told whether learned trees help. Settings are overridden as for 'spacy train'."""
+    from spacy.cli._util import parse_config_overrides, show_validation_error
+    from spacy.cli.train import train
+    from spacy.util import load_config
+
+    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.controls import control_config
+
+    if verbose:
+        _be_verbose()
+    if not config.is_file():
+        msg.fail(f"{config} does not exist. Give the config of a model.", exits=1)
+    try:
+        import_code(code)
+        overrides: dict[str, Any] = parse_config_overrides(context.args)
+        with show_validation_error(config):
+            loaded = load_config(config, overrides=overrides, interpolate=False)
+        changed, changes = control_config(
+            loaded, trees, seed=trees_seed, words=word or (), components=component or ()
+        )
+        msg.divider("Control")
+        for change in changes:
+            msg.text(str(change))
+        msg.text("Everything else is as in the config.")
+        output.mkdir(parents=True, exist_ok=True)
+        changed.to_disk(output / CONFIG_NAME)
+        train(output / CONFIG_NAME, output, use_gpu=gpu_id)
+    except LatentError as error:
+        msg.fail("The control cannot be trained", str(error), exits=1)
+    msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
+
+
+def _be_verbose() -> None:
+    import logging
+
+    from spacy.util import logger
+
+    logger.setLevel(logging.DEBUG)

@@ -1,0 +1,158 @@
+"""Models of which it is known what they are worth, and what the report's headline says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from spacy.language import Language
+from spacy.training import Example
+
+from spacy_latent.analysis.verdicts import answer, headline, trivial
+from spacy_latent.models.inspection import latent_models, latent_module
+from spacy_latent.pipeline.assessment import Assessment, assess
+from tests.pipeline.flag_pipelines import flag_examples, flag_pipeline
+from tests.pipeline.keyword_pipelines import TREE, keyword_examples, keyword_pipeline
+
+NAME = "latent_encoder"
+GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+
+
+def said(found: Assessment) -> str:
+    return headline(found.verdicts[NAME], found.figures["components"][NAME])
+
+
+def codes(found: Assessment) -> list[str]:
+    return [verdict.code for verdict in found.verdicts[NAME]]
+
+
+def reassures(found: Assessment) -> bool:
+    return any("No sign of triviality" in verdict.text for verdict in found.verdicts[NAME])
+
+
+@pytest.fixture(scope="module")
+def controls() -> dict[str, list[Language]]:
+    return {trees: [flag_pipeline(trees=trees)] for trees in ("random", "flat")}
+
+
+def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[Language]]) -> None:
+    """Its composer is used to its trees, which once was taken for a sign that they are good."""
+    nlp = flag_pipeline()
+    found = assess(nlp, flag_examples(nlp, 200))
+    part = found.figures["components"][NAME]
+    rows = {name: row["directed"][0] for name, row in part["reference"]["rows"].items()}
+    drop = part["random"]["accuracy"]
+    assert drop["before"] > 0.6 and drop["low"] > 0.05 and rows[NAME] < 0.4 < rows["nearest"]
+    assert said(found).startswith("No better than a control") and codes(found)[0] in (
+        "no-better-than-controls",
+        "no-better-than-random",
+    )
+    assert "co-adapted" in codes(found) and trivial(found.verdicts[NAME]) and not reassures(found)
+    # Whatever controls say.
+    found = assess(nlp, flag_examples(nlp, 200), controls=controls, random=False)
+    assert said(found).startswith("No better than a control") and not reassures(found)
+
+
+def test_a_good_model(controls: dict[str, list[Language]]) -> None:
+    nlp = flag_pipeline(supervision=1.0)
+    found = assess(nlp, flag_examples(nlp, 200), controls=controls)
+    assert said(found) == "The trees help" and reassures(found)
+    assert not trivial(found.verdicts[NAME]) and answer(found.verdicts[NAME]) == "Yes"
+    assert {"helps", "far-beyond-controls"} <= set(codes(found))
+    row = found.figures["trained"]["measures"]["accuracy"]
+    assert all(control["difference"][1] > 0.01 for control in row["controls"].values())
+    # Without controls that were trained, that it helps is not claimed.
+    found = assess(nlp, flag_examples(nlp, 200))
+    assert said(found) == "The trees are mostly right; whether they help was not tested"
+    assert answer(found.verdicts[NAME]) == "Not tested"
+    # And without references, nothing is.
+    found = assess(nlp, flag_examples(nlp, 200, heads=False))
+    assert said(found) == "Whether the trees help was not tested" and not reassures(found)
+
+
+def test_a_classifier_whose_trees_are_ignored() -> None:
+    """All goes past the trees, by the residual connection."""
+    nlp = keyword_pipeline(TREE, steps=30)
+    (node,) = latent_models(nlp.get_pipe(NAME).model)  # type: ignore[attr-defined]
+    gain: Any = latent_module(node).gain
+    gain.data.zero_()
+    examples = keyword_examples(nlp, 120, heads=False)
+    found = assess(nlp, examples)
+    assert found.figures["task"]["measures"]["accuracy"]["value"] > 0.9
+    assert said(found) == "The task ignores the trees" and not reassures(found)
+    control = keyword_pipeline({**TREE, "estimator": GIVEN}, steps=30)
+    found = assess(nlp, examples, controls={"flat": [control]})
+    assert said(found) == "No better than a control: the trees do not help"
+    assert codes(found)[:2] == ["no-better-than-trained", "ignored"]
+
+
+def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees() -> None:
+    """It costs much; a model that was trained with flat trees is as good."""
+    nlp = keyword_pipeline(TREE, steps=30)
+    control = keyword_pipeline({**TREE, "estimator": GIVEN}, steps=30)
+    found = assess(nlp, keyword_examples(nlp, 200, heads=False), controls={"flat": [control]})
+    assert "co-adapted" in codes(found)
+    assert said(found) == "No better than a control: the trees do not help"
+    assert answer(found.verdicts[NAME]) == "No" and not reassures(found)
+
+
+def test_trap_30_attachment_may_be_nothing_but_the_constraint() -> None:
+    """With one tree to choose from, all of its heads are right, and so are those of random ones."""
+    only = {
+        "@misc": "spacy-latent.SpanningTree.v1",
+        "single_root": True,
+        "direction": "earlier",
+        "max_arc_length": 1,
+    }
+    nlp = keyword_pipeline({**TREE, "structure": only}, steps=2)
+    examples = []
+    for example in keyword_examples(nlp, 60):
+        heads = [max(0, i - 1) for i in range(len(example.predicted))]
+        gold = {"cats": example.reference.cats, "heads": heads, "deps": ["dep"] * len(heads)}
+        examples.append(Example.from_dict(example.predicted, gold))
+    found = assess(nlp, examples, random=False)
+    rows = found.figures["components"][NAME]["reference"]["rows"]
+    assert rows[NAME]["directed"][0] == rows["random"]["directed"][0] == 1.0
+    first = found.verdicts[NAME][0]
+    assert first.level == "warning" and first.code == "no-better-than-random"
+    assert "same set (direction = 'earlier', max_arc_length = 1) have 100 %" in first.text
+    assert said(found) == "No better than a control: trees like random ones"
+
+
+def test_seeds_that_agree_on_nothing() -> None:
+    """Trees of untrained scorers, and of trained ones."""
+    nlp = keyword_pipeline(TREE, steps=0)
+    others = {"other": keyword_pipeline(TREE, steps=0, seed=1)}
+    found = assess(nlp, keyword_examples(nlp, 60, heads=False), others=others, random=False)
+    seeds = found.figures["components"][NAME]["others"]
+    assert seeds["alike"] and 0 < seeds["chance"] < 0.4
+    assert ("seeds-random" in codes(found)) == (
+        seeds["mean"] < seeds["chance"] + 0.1 * (1 - seeds["chance"])
+    )
+    twin = assess(nlp, keyword_examples(nlp, 60, heads=False), others={"twin": nlp}, random=False)
+    assert "seeds-agree" in codes(twin)
+
+
+def test_seeds_of_the_model_and_of_controls() -> None:
+    nlp, twin = keyword_pipeline(TREE, steps=2), keyword_pipeline(TREE, steps=2, seed=1)
+    other = keyword_pipeline({**TREE, "temperature": 2.0}, steps=2)
+    found = assess(
+        nlp,
+        keyword_examples(nlp, 40),
+        others={"twin": twin, "other": other},
+        controls={"two": [other, twin], "one": [other]},
+        random=False,
+    )
+    row = found.figures["trained"]["measures"]["accuracy"]
+    # A pipeline of other settings is no further training of this one.
+    assert len(row["seeds"]) == 2 and len(row["controls"]["two"]["seeds"]) == 2
+    mean = sum(row["seeds"]) / 2
+    assert row["value"] == pytest.approx(mean)
+    for control in row["controls"].values():
+        difference, low, high = control["difference"]
+        assert difference == pytest.approx(row["value"] - control["value"])
+        assert low <= difference <= high
+    # Of one training, the spread is taken from the side that has two.
+    (a, b), spread = row["seeds"], row["controls"]["one"]["spread"]
+    assert spread == pytest.approx(2 * (a - b) if a > b else 2 * (b - a))
+    assert "temperature: 1.0 → 2.0" in found.figures["trained"]["controls"]["one"]["unlike"][0]
