@@ -12,6 +12,8 @@ from spacy.util import load_config, load_model_from_config, registry
 from typer.testing import CliRunner
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+# Baselines of those that learn trees.
+WITHOUT_TREES = ("listops_lstm",)
 FAST = [
     "--training.max_epochs=1",
     "--training.max_steps=2",
@@ -75,6 +77,8 @@ def test_every_estimator_trains_as_configured(config, tmp_path):
     result = run("train", config, "-o", tmp_path, *overrides)
     assert result.exit_code == 0, result.output
     nlp = spacy.load(tmp_path / "model-last")
+    if config.stem in WITHOUT_TREES:
+        return
     (annotation,) = nlp("[MAX 1 2 ]")._.latent.values()
     (span,) = annotation.spans
     assert len(span) == 4 and span.kind in ("heads", "spans")
