@@ -269,7 +269,9 @@ def _registered(base: type[Any]) -> list[tuple[str, Any]]:
     found = []
     for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
         if point.value.startswith("spacy_latent.layers."):
-            kind = _kind(point.load()())
-            if issubclass(kind, base):
+            made = point.load()()
+            # Not what has neither part, such as parsers that compose while they parse.
+            kind = made.func if isinstance(made, partial) else type(made)
+            if isinstance(kind, type) and issubclass(kind, base):
                 found.append((point.name, kind))
     return found
