@@ -226,6 +226,14 @@ def check_parts(
             f"{_fitting(structure.parts)}, or the structure {decides}",
         )
     kind = _kind(composer)
+    cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
+    if getattr(kind, "requires_hard", False) and cyclic:
+        raise IncompatiblePair(
+            kind.__name__,
+            cyclic[0].name,
+            "this composer walks trees, and here a token may be above itself",
+            f"SpanningTree, or a composer of any graph ({_soft_composers(structure.parts)})",
+        )
     soft = [stage for _, stage in estimator.stages if not stage.hard]
     if not (estimator.hard and estimator.hard_at_prediction):
         soft.append(estimator)

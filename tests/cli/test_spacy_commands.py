@@ -59,6 +59,19 @@ def test_shipped_configs_are_whole_and_build(config):
     assert run("debug", "config", config).exit_code == 0
 
 
+def stage_settings(config):
+    """The settings that say after how many updates a stage of training ends."""
+
+    def walk(block, path):
+        for key, value in block.items():
+            if key in ("release_at", "switch_at"):
+                yield f"{path}{key}"
+            elif isinstance(value, dict):
+                yield from walk(value, f"{path}{key}.")
+
+    return list(walk(load_config(config), ""))
+
+
 @pytest.mark.parametrize(
     "config",
     sorted([*CONFIGS.glob("listops_*.cfg"), *CONFIGS.glob("demo_*.cfg")]),
@@ -73,6 +86,7 @@ def test_every_estimator_trains_as_configured(config, tmp_path):
         "--training.eval_frequency=2",
         "--corpora.train.limit=60",
         "--corpora.dev.limit=20",
+        *(f"--{setting}=1" for setting in stage_settings(config)),
     ]
     result = run("train", config, "-o", tmp_path, *overrides)
     assert result.exit_code == 0, result.output
