@@ -44,7 +44,7 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def requests(driver: Any) -> list[str]:
-    """Addresses of all that pages asked for since the last call, but the browser's own first tab."""
+    """Addresses of all that pages asked for since the last call; not of the browser's own tabs."""
     import json
 
     found = []
