@@ -7,6 +7,7 @@ PROGRAMS = (
     "inference",
     "profile",
     "pipeline",
+    "training",
     "samples",
     "scaling",
     "footprint",
