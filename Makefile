@@ -8,7 +8,7 @@ DEVELOP := $(VENV)/installed-for-development
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint types docs spacy-suite bench clean
+.PHONY: demo test test-generic lint types docs spacy-suite bench clean
 
 demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
@@ -16,6 +16,17 @@ demo: $(INSTALLED)
 # One file of tests at a time on each core. The hash seed makes all of them collect the same.
 test: $(DEVELOP)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile
+
+# A part of it as on a processor that rounds in another way, since it has neither the vectors nor the
+# fused products of newer ones, and with two threads. Each kernel is compiled anew for it, so only
+# these: the machine code that we write ourselves, and training until trees are found.
+SUPERVISION := tests/pipeline/test_supervision.py
+GENERIC := tests/kernels/test_exponential.py tests/kernels/test_vector.py \
+	tests/kernels/test_wide.py $(SUPERVISION)::test_beside_listeners_that_come_late_or_never \
+	$(SUPERVISION)::test_trees_are_learned_from_some_of_their_heads
+test-generic: $(DEVELOP)
+	NUMBA_CPU_NAME=generic ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 \
+		$(RUN) -m pytest --numprocesses auto --dist loadfile $(GENERIC)
 
 lint: $(DEVELOP)
 	$(RUN) -m ruff check .

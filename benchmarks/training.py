@@ -39,7 +39,6 @@ DEMO: Corpus = {
     "min_length": 8,
     "max_length": 25,
 }
-LISTOPS: Corpus = {"max_length": 50}
 
 # What a process of the checkout does: train, and print what the steps took.
 STEPS = """
@@ -86,12 +85,10 @@ SOON = {
     "components.latent_textcat.model.estimator.switch_at": WARM_UP,
 }
 ROWS = (
-    Row("demo: marginals", "demo", DEMO, both=False),
     Row("demo: its last stage", "demo", DEMO, SOON, both=False),
-    Row("demo's trees by score function", "demo_score_function", DEMO, PROJECTIVE),
-    Row("demo's trees by perturb-and-MAP", "demo_perturb_and_map", DEMO),
-    Row("listops: marginals", "listops_marginals", LISTOPS),
-    Row("listops: SparseMAP", "listops_sparsemap", LISTOPS),
+    Row("demo's trees by score function, BiLSTM", "demo_score_function", DEMO, PROJECTIVE),
+    Row("attention over earlier words, marginals", "demo_attention", DEMO),
+    Row("attention over earlier words, perturb-and-MAP", "demo_perturb_and_map", DEMO),
 )
 
 
@@ -135,7 +132,8 @@ def measure(row: Row, checkouts: dict[str, Path], corpus: Path, steps: int, roun
     medians: list[list[float | None]] = []
     for clock in (0, 1):
         values = [
-            statistics.median(r[clock] for r in runs) if runs else None for runs in found.values()
+            statistics.median(run[clock] for run in runs) if runs else None
+            for runs in found.values()
         ]
         medians.append(values)
         cells += ["" if value is None else f"{value:,.0f}" for value in values]
@@ -171,10 +169,9 @@ def main() -> None:
         "|---|" + "---:|" * len(header),
     ]
     with TemporaryDirectory() as folder:
-        for name, options in (("demo", DEMO), ("listops", LISTOPS)):
-            make_corpus(Path(folder) / name, options, 100 * (WARM_UP + arguments.steps))
+        corpus = Path(folder)
+        make_corpus(corpus, DEMO, 100 * (WARM_UP + arguments.steps))
         for row in ROWS:
-            corpus = Path(folder) / ("demo" if row.corpus is DEMO else "listops")
             lines.append(measure(row, checkouts, corpus, arguments.steps, arguments.rounds))
             print(lines[-1], flush=True)
     write_section("training", "Speed of training", lines)

@@ -41,6 +41,18 @@ def test_the_model_comes_before_its_controls():
     assert learning.of_listops({"accuracy": 0.8}) == {"cats_micro_f": 0.8}
 
 
+def test_of_the_first_corpus_there_are_sums_spans_and_gold_trees():
+    own = {"accuracy": [0.8, 0.7, 0.9], "spans": [0.6, 0.5, 0.7], "accuracy_with": {"gold": [0.9]}}
+    other = {"accuracy": [0.1, 0.1, 0.1], "spans": [0.1]}
+    models = {"model": own, "other": other}
+    part = {
+        "by_depth": {"all": {"models": models}},
+        "by_operator": {"with SM": {"models": models}, "MAX": {"models": models}},
+    }
+    found = learning.of_listops({"accuracy": 0.8, "corpora": {"test": part, "other": {}}})
+    assert found == {"cats_micro_f": 0.8, "with SM": 0.8, "brackets": 0.6, "gold": 0.9}
+
+
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
 def test_every_column_and_every_row_has_figures(group):
     """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
@@ -49,7 +61,7 @@ def test_every_column_and_every_row_has_figures(group):
         config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
-            kept[entry] = {"cats_micro_f", "brackets", "attachment"}
+            kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
         assert kept[entry] & set(group.figures.values()), entry
     assert set(group.figures.values()) <= set().union(*kept.values())
 

@@ -16,6 +16,7 @@ from spacy_latent.analysis.attachment import (
     without_labels,
     without_words,
 )
+from spacy_latent.analysis.head_brackets import brackets_of_heads
 from spacy_latent.analysis.listops_groups import groups_by_depth, groups_by_operator
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.analysis.tree_measures import (
@@ -58,6 +59,7 @@ __all__ = [
     "attachments",
     "bracket_counts",
     "bracketing_f1",
+    "brackets_of_heads",
     "build_attachment_scorer_v1",
     "build_attachment_scorer_v2",
     "build_tree_scorer_v1",

@@ -21,6 +21,7 @@ from spacy_latent.layers.binary_tree_lstm import (
     Output,
     State,
     add_constituents,
+    build_binary_tree_lstm_v1,
     check_output,
 )
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
@@ -200,11 +201,13 @@ def _gumbel_tree_lstm(
 
 
 def build_gumbel_tree_v1(
-    composer: ComposerBuilder, encoder: EncoderBuilder | None = None, noise: bool = True
+    composer: ComposerBuilder | None = None,
+    encoder: EncoderBuilder | None = None,
+    noise: bool = True,
 ) -> ParserBuilder:
-    """composer: composes binary trees from the leaves up, such as GatedRecursiveTree or
+    """composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
     BinaryTreeLstm. encoder, noise: as of GumbelTreeLstm."""
-    build: Any = composer
+    build: Any = composer or build_binary_tree_lstm_v1()
     kind = getattr(build, "func", None)
     if not (isinstance(kind, type) and issubclass(kind, BinaryTreeComposer)) or (
         kind.parts != "spans"

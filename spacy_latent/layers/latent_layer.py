@@ -226,6 +226,14 @@ def check_parts(
             f"{_fitting(structure.parts)}, or the structure {decides}",
         )
     kind = _kind(composer)
+    cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
+    if getattr(kind, "requires_hard", False) and cyclic:
+        raise IncompatiblePair(
+            kind.__name__,
+            cyclic[0].name,
+            "this composer walks trees, and here a token may be above itself",
+            f"SpanningTree, or a composer of any graph ({_soft_composers(structure.parts)})",
+        )
     soft = [stage for _, stage in estimator.stages if not stage.hard]
     if not (estimator.hard and estimator.hard_at_prediction):
         soft.append(estimator)
@@ -269,7 +277,9 @@ def _registered(base: type[Any]) -> list[tuple[str, Any]]:
     found = []
     for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
         if point.value.startswith("spacy_latent.layers."):
-            kind = _kind(point.load()())
-            if issubclass(kind, base):
+            made = point.load()()
+            # Not what has neither part, such as parsers that compose while they parse.
+            kind = made.func if isinstance(made, partial) else type(made)
+            if isinstance(kind, type) and issubclass(kind, base):
                 found.append((point.name, kind))
     return found

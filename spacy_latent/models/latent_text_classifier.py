@@ -135,8 +135,24 @@ def build_latent_text_classifier_v1(
     mixed_precision: bool = False,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """As ``spacy-latent.LatentTextClassifier.v2``, without ``use_reduce_root``; the settings are
-    the same."""
+    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
+    train it by the loss of each structure.
+
+    tok2vec: the embedder, of any width.
+    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+    structure: None for SpanningTree.
+    scorer: None for BiaffineScorer.
+    estimator: None for ScoreFunction with SelfCritical. Any estimator will do: with one that needs
+        no loss, the objective is the weighted mean of the losses of its structures.
+    composer: None for GraphConvolution.
+    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
+    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
+        tokens make one of the doc, as in ``spacy.TextCatReduce.v1``.
+    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``. entropy_weight below 0 is also the weight of
+        KL(p ‖ uniform), which is the entropy's complement to a constant.
+    nO: number of labels; set by the component.
+    """
     return build_latent_text_classifier_v2(
         tok2vec,
         exclusive_classes,

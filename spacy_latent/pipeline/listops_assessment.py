@@ -24,6 +24,7 @@ from spacy_latent.analysis import (
     ReferenceTree,
     attachment_table,
     bracket_counts,
+    brackets_of_heads,
     control_trees,
     groups_by_depth,
     groups_by_operator,
@@ -49,7 +50,7 @@ BRACKET_MEASURES: dict[str, Value] = {
     "lists": accuracy,
 }
 MEASURES: dict[str, Value] = {**VALUE_MEASURES, **TREE_MEASURES, **BRACKET_MEASURES}
-KINDS = {"heads": TREE_MEASURES, "spans": BRACKET_MEASURES}
+KINDS = {"heads": {**TREE_MEASURES, "spans": f_score}, "spans": BRACKET_MEASURES}
 # In words, for tables.
 MEANINGS = {
     "accuracy": "share of the expressions with the right value",
@@ -59,7 +60,8 @@ MEANINGS = {
     "undirected": "share of the gold tree's arcs, but those of ], that are there either way round",
     "yields": "F1 of the sets of tokens but ] under each head, against those of the lists",
     "one arc": "share of the lists that a single arc joins to all other tokens but ]",
-    "spans": "F1 of the spans, against those of the published binary trees",
+    "spans": "F1 of the spans, against those of the published binary trees; of other trees, of "
+    "those that come about as each head takes its modifiers one by one",
     "lists": "share of the lists whose tokens but ] are those of a span",
 }
 CONTROLS: dict[str, Control] = {
@@ -222,7 +224,7 @@ class _Run:
         annotations = [doc._.latent[component] for doc in best]
         if kind == "heads":
             found.trees = [annotation.heads for annotation in annotations]
-            found.counts = _count_heads(found.trees, found.references)
+            found.counts = _count_heads(found.trees, found.references, self.words)
         else:
             found.trees = [[(b.start, b.end) for b in one.brackets()] for one in annotations]
             found.counts = _count_brackets(found.trees, self.words)
@@ -347,10 +349,14 @@ def _kind(docs: Sequence[Doc], component: str) -> str:
 # ---------------------------------------------------------------- trees
 
 
-def _count_heads(trees: Sequence[Any], references: Sequence[ReferenceTree]) -> Counts:
+def _count_heads(
+    trees: Sequence[Any], references: Sequence[ReferenceTree], words: Sequence[list[str]]
+) -> Counts:
     moved = [tree.moved(heads) for tree, heads in zip(references, trees, strict=True)]
     gold = [tree.heads for tree in references]
-    return tree_counts(moved, gold, without_words(references, [listops.CLOSE]))
+    counts = tree_counts(moved, gold, without_words(references, [listops.CLOSE]))
+    binary = [brackets_of_heads(heads) for heads in moved]
+    return {**counts, "spans": _count_brackets(binary, words)["spans"]}
 
 
 def _count_brackets(
@@ -400,7 +406,7 @@ def _controls(
         references = [tree for doc in gold if (tree := reference_tree(Example(doc, doc)))]
         made = dict(control_trees(words, CONTROLS, seed))
         for name, trees in made.items():
-            found[name] = _Control(trees, _count_heads(trees, references))
+            found[name] = _Control(trees, _count_heads(trees, references, words))
     if "spans" in kinds:
         made = _binary_controls(words, BINARY_CONTROLS, seed)
         for name, trees in made.items():

@@ -106,6 +106,7 @@ class Structure(Staged, ABC):
         modifiers have one head each. Empty where there are no such axes.
     linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
         decisions that lead to z.
+    acyclic: whether no part leads round in a circle; False for graphs that need not be trees.
     annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
         one tag per position, or "parts".
     """
@@ -117,6 +118,7 @@ class Structure(Staged, ABC):
     linear: ClassVar[bool] = True
     has_map: ClassVar[bool] = True
     annotation: ClassVar[str] = "parts"
+    acyclic: bool = True
 
     @property
     def kind(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,10 @@ class Bits(Structure):
             self.tractable = self.tractable - {"reparameterize"}  # type: ignore[misc]
         self.parts = parts  # type: ignore[misc]
         self.part_axes = AXES[parts]  # type: ignore[misc]
+        self.acyclic = parts != "arcs"
+
+    def _settings(self) -> dict[str, Any]:
+        return {"budget": self.budget, "parts": self.parts}
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, Bits) or self.parts != other.parts:

@@ -27,8 +27,8 @@ class DependencyTree(Structure):
     Neither of the last two applies to arcs from the root. An item of length 0 has one tree, the
     empty one.
 
-    acyclic: whether they are trees, as all but independent heads are. crosses: whether arcs drawn
-    above the sentence may cross. most_modifiers: bound on those of a token.
+    crosses: whether arcs drawn above the sentence may cross. most_modifiers: bound on those of a
+    token.
     """
 
     part_axes: ClassVar[int] = 2
@@ -36,7 +36,6 @@ class DependencyTree(Structure):
     family: ClassVar[str]
     exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
     annotation: ClassVar[str] = "heads"
-    acyclic: bool = True
     crosses: bool = True
     most_modifiers: float = math.inf
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})

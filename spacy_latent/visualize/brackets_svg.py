@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,12 +87,14 @@ def draw_brackets(
 def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -> list[float]:
     """Where words begin, and where the last one ends: no word and no label is wider than its
     place."""
+    ending: dict[int, list[DrawnBracket]] = defaultdict(list)
+    for bracket in labelled:
+        ending[bracket.end].append(bracket)
     edges = [look.offset_x]
     for i, word in enumerate(words, 1):
         room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
         end = edges[-1] + max(room, 30, look.distance or 0)
-        ending = (b for b in labelled if b.end == i)
-        labels = (edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending)
+        labels = [edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending[i]]
         edges.append(max([end, *labels]))
     return edges
 

@@ -35,7 +35,7 @@ def draw_curves(
         bottom = top + GAP + k * (HEIGHT + GAP) + HEIGHT
         scale = HEIGHT / max(high - low, 1e-3)
         heights = [bottom - (value - low) * scale for value in values]
-        name = f"counter {k + 1}: {low:.1f} to {high:.1f}"
+        name = f"counter {k + 1}: {_rounded(low)} to {_rounded(high)}"
         points = [
             f"{number(look.x(x, across))},{number(y)}" for x, y in zip(places, heights, strict=True)
         ]
@@ -80,5 +80,12 @@ def said_of_curves(counters: np.ndarray | None) -> str:
     if counters is None or not len(counters):
         return ""
     bounds = [(min(0.0, *column), max(0.0, *column)) for column in counters.T.tolist()]
-    said = "; ".join(f"{k}: {low:.1f} to {high:.1f}" for k, (low, high) in enumerate(bounds, 1))
+    said = "; ".join(
+        f"{k}: {_rounded(low)} to {_rounded(high)}" for k, (low, high) in enumerate(bounds, 1)
+    )
     return f" Counters of the scorer: {said}."
+
+
+def _rounded(value: float) -> str:
+    """With one digit, and no minus before a zero."""
+    return f"{round(float(value), 1) + 0.0:.1f}"

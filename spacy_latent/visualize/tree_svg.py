@@ -118,16 +118,13 @@ class _Side:
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if arc.label:
                 self.ending[_ends(arc)[1]].append(i)
+        # Labels of several roots stand at one height.
+        beside = self.roots if len(self.roots) > 1 else ()
+        self.root_labels = {arc.modifier: _root_label(arc) for arc in beside}
 
     @property
     def height(self) -> float:
         return self.highest * self.step + (LABEL if self.roots else 0)
-
-    def root_label(self, word: int) -> str:
-        """What is written beside other labels like it, all at one height; "" if it stands alone."""
-        if len(self.roots) < 2:
-            return ""
-        return max((_root_label(arc) for arc in self.roots if arc.modifier == word), default="")
 
     def draw(
         self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
@@ -220,8 +217,8 @@ class _Columns:
             most = max(len(side.ports.get(i, ())) for side in sides)
             spacing = look.arrow_spacing if most < 8 else max(4.0, look.arrow_spacing * 8 / most)
             shown = text_width(shortened(word), WORD)
-            roots = (text_width(side.root_label(i), LABEL) for side in sides)
-            across = max(shown + gap, most * spacing + gap, 14 + gap, *roots)
+            roots = (text_width(side.root_labels.get(i, ""), LABEL) for side in sides)
+            across = max(max(shown, most * spacing, 14) + gap, *roots)
             if look.distance is not None:
                 across = max(across, look.distance)
             self.spacing.append(spacing)

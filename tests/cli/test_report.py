@@ -92,7 +92,7 @@ def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> No
     run("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
     said_on_page = page.read_text(encoding="utf8")
     # A choice that the task hangs on, and whether another would do as well nobody knows.
-    assert "Whether the items help was not tested" in said_on_page
+    assert "Whether the selections help was not tested" in said_on_page
     assert "No sign of triviality" not in said_on_page
 
 

@@ -124,6 +124,8 @@ def test_pairs_train_or_are_refused(structure: str, estimator: str, composer: st
         both = (type(SCORERS[scorer]()(WIDTH)).__name__, chosen.name)
     elif walks.parts != chosen.parts:
         both = (type(walks).__name__, chosen.name)
+    elif walks.requires_hard and not chosen.acyclic:
+        both = (type(walks).__name__, chosen.name)
     elif needs_hard:
         both = (type(walks).__name__, gradient.name)
     else:

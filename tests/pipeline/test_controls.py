@@ -46,7 +46,7 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], place: str = "") -> 
 @pytest.mark.parametrize(
     "name, changed",
     [
-        ("demo", {ENCODER}),
+        ("demo_attention", {ENCODER}),
         ("demo_score_function", {"components.latent_textcat.model.estimator"}),
         (
             "listops_spinn",
@@ -117,9 +117,9 @@ def test_what_has_no_control() -> None:
     with pytest.raises(LatentError, match=r"decides while it composes.*BinaryTreeLstm"):
         control_config(read("listops_gumbel_tree_lstm"))
     with pytest.raises(LatentError, match="no component 'tree'; it has latent_encoder, textcat"):
-        control_config(read("demo"), components=["tree"])
+        control_config(read("demo_attention"), components=["tree"])
     with pytest.raises(LatentError, match="'up'; expected one of random"):
-        control_config(read("demo"), "up")
+        control_config(read("demo_attention"), "up")
     # What is no tree is refused where it is made, with the reason.
     made, _ = control_config(read("rationale_k_of_n"))
     with pytest.raises(LatentError, match=r"GivenTrees.*KOfN.*made of items"):

@@ -44,7 +44,7 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def requests(driver: Any) -> list[str]:
-    """Addresses of all that pages asked for since the last call."""
+    """Addresses of all that pages asked for since the last call; not of the browser's own tabs."""
     import json
 
     found = []
@@ -52,4 +52,4 @@ def requests(driver: Any) -> list[str]:
         message = json.loads(entry["message"])["message"]
         if message["method"] == "Network.requestWillBeSent":
             found.append(message["params"]["request"]["url"])
-    return found
+    return [address for address in found if not address.startswith("chrome:")]
