@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 from spacy.language import Language
 from spacy.training import Example
+from thinc.api import Adam
 
 from spacy_latent.analysis.verdicts import answer, headline, trivial
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline.assessment import Assessment, assess
 from tests.pipeline.flag_pipelines import flag_examples, flag_pipeline
 from tests.pipeline.keyword_pipelines import TREE, keyword_examples, keyword_pipeline
+from tests.pipeline.small_pipelines import TOK2VEC
 
 NAME = "latent_encoder"
-GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "right"}
+# The task is learned without a tree, if not as fast.
+CONTEXT = {"tok2vec": TOK2VEC, "residual": True}
 
 
 def said(found: Assessment) -> str:
@@ -42,7 +46,8 @@ def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[
     part = found.figures["components"][NAME]
     rows = {name: row["directed"][0] for name, row in part["reference"]["rows"].items()}
     drop = part["random"]["accuracy"]
-    assert drop["before"] > 0.6 and drop["low"] > 0.05 and rows[NAME] < 0.4 < rows["nearest"]
+    assert drop["before"] > 0.6 and drop["low"] > 0.05
+    assert rows[NAME] < max(share for name, share in rows.items() if name != NAME)
     assert said(found).startswith("No better than a control") and codes(found)[0] in (
         "no-better-than-controls",
         "no-better-than-random",
@@ -54,7 +59,7 @@ def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[
 
 
 def test_a_good_model(controls: dict[str, list[Language]]) -> None:
-    nlp = flag_pipeline(supervision=1.0)
+    nlp = flag_pipeline(80, supervision=5.0)
     found = assess(nlp, flag_examples(nlp, 200), controls=controls)
     assert said(found) == "The trees help" and reassures(found)
     assert not trivial(found.verdicts[NAME]) and answer(found.verdicts[NAME]) == "Yes"
@@ -70,28 +75,40 @@ def test_a_good_model(controls: dict[str, list[Language]]) -> None:
     assert said(found) == "Whether the trees help was not tested" and not reassures(found)
 
 
-def test_a_classifier_whose_trees_are_ignored() -> None:
+@pytest.fixture(scope="module")
+def chain() -> Language:
+    """Whose embedder knows the words' neighbours, with right-branching trees."""
+    return keyword_pipeline({**CONTEXT, "estimator": GIVEN}, steps=70)
+
+
+def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
     """All goes past the trees, by the residual connection."""
-    nlp = keyword_pipeline(TREE, steps=30)
+    nlp = keyword_pipeline(CONTEXT, steps=10)
     (node,) = latent_models(nlp.get_pipe(NAME).model)  # type: ignore[attr-defined]
     gain: Any = latent_module(node).gain
+    train = keyword_examples(nlp, 64, seed=0, heads=False)
+    optimizer = Adam(0.02)
+    for _ in range(40):
+        gain.data.zero_()
+        nlp.update(train, sgd=optimizer)
     gain.data.zero_()
     examples = keyword_examples(nlp, 120, heads=False)
     found = assess(nlp, examples)
-    assert found.figures["task"]["measures"]["accuracy"]["value"] > 0.9
+    assert found.figures["task"]["measures"]["accuracy"]["value"] > 0.8
     assert said(found) == "The task ignores the trees" and not reassures(found)
-    control = keyword_pipeline({**TREE, "estimator": GIVEN}, steps=30)
-    found = assess(nlp, examples, controls={"flat": [control]})
+    found = assess(nlp, examples, controls={"chain": [chain]})
     assert said(found) == "No better than a control: the trees do not help"
     assert codes(found)[:2] == ["no-better-than-trained", "ignored"]
 
 
-def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees() -> None:
-    """It costs much; a model that was trained with flat trees is as good."""
-    nlp = keyword_pipeline(TREE, steps=30)
-    control = keyword_pipeline({**TREE, "estimator": GIVEN}, steps=30)
-    found = assess(nlp, keyword_examples(nlp, 200, heads=False), controls={"flat": [control]})
-    assert "co-adapted" in codes(found)
+def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
+    chain: Language,
+) -> None:
+    """It costs much; a model that was trained with right-branching trees is as good."""
+    nlp = keyword_pipeline(CONTEXT, steps=70)
+    found = assess(nlp, keyword_examples(nlp, 200, heads=False), controls={"chain": [chain]})
+    drop = found.figures["components"][NAME]["random"]["accuracy"]
+    assert "co-adapted" in codes(found) and drop["low"] > 0.1
     assert said(found) == "No better than a control: the trees do not help"
     assert answer(found.verdicts[NAME]) == "No" and not reassures(found)
 
