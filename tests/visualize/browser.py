@@ -50,6 +50,9 @@ def requests(driver: Any) -> list[str]:
     found = []
     for entry in driver.get_log("performance"):
         message = json.loads(entry["message"])["message"]
+        asked = message["params"]
         if message["method"] == "Network.requestWillBeSent":
-            found.append(message["params"]["request"]["url"])
-    return [address for address in found if not address.startswith("chrome:")]
+            # The tab that the browser opens with asks for files of the browser's own.
+            if not asked.get("documentURL", "").startswith("chrome"):
+                found.append(asked["request"]["url"])
+    return found
