@@ -69,3 +69,21 @@ def test_the_wheel_runs_without_the_source(tmp_path):
             command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+def test_the_demo_installs_no_more_than_it_needs(tmp_path: Path) -> None:
+    """What tests and pages need takes longer to install than the demo should."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    for name in ("Makefile", "setup.cfg", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    said = {
+        target: subprocess.run(
+            ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("demo", "test", "lint", "types")
+    }
+    assert "project run demo" in said["demo"] and "install" in said["demo"]
+    assert "dev" not in said["demo"].replace("/dev/null", "")
+    for target in ("test", "lint", "types"):
+        assert ".[dev,docs]" in said[target]

@@ -179,21 +179,31 @@ def _trusted_inside(w, n, first, smallest, charts):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _scaled_inside(s, n, first, w, column, heads, integers, charts):
-    """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
-    what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
-    no scaling served."""
+def _inside_by_columns(s, n, first, w, column, charts):
+    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum. RETURNS: the
+    log of what the weights were divided by, −inf where a token has no head, and their sum over
+    trees, 0 where it cannot be trusted."""
+    shift, partition = -np.inf, 0.0
     # About 6.75 per token is how the number of trees grows. Where a few arcs have all the weight,
     # most of them fit together.
     for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
         shift, smallest = _weights(s, n, log_gamma, w, column)
         if shift == -np.inf:
-            return -np.inf, 0.0
+            return shift, 0.0
         partition = _trusted_inside(w, n, first, smallest, charts)
-        if 0.0 < partition < np.inf:
-            return shift, partition
-        if partition == 0.0:
+        if partition < np.inf:
             break
+    return shift, partition if partition < np.inf else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _scaled_inside(s, n, first, w, column, heads, integers, charts):
+    """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
+    what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
+    no scaling served."""
+    shift, partition = _inside_by_columns(s, n, first, w, column, charts)
+    if shift == -np.inf or partition > 0.0:
+        return shift, partition
     # Where each token's favourite heads do not fit together: over the weight of the best tree.
     floats = charts.reshape(-1)[: float_workspace_size(n)]
     if not best_projective_tree(s, n, first == 1, heads, integers, floats):
@@ -829,19 +839,15 @@ def _draw(n, first, charts, logs, stack, state, heads):
 def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
-    """Heads of exact samples in ``samples`` (K, B, N+1), −1 for node 0 and padding."""
+    """Heads of exact samples in ``samples`` (K, B, N+1), −1 for node 0 and padding. What float64
+    does not hold without more ado is left UNSOLVED."""
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
     column = np.empty((2, room))
-    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
     own = aligned_empty(6 * room * wide)
-    nothing = np.zeros((room, room))
-    # Of logarithms, which few items need.
-    log_charts = np.empty((0, room, room))
-    change = np.empty((0, room, room))
     stack = np.empty(6 * room, np.int64)
     state = np.empty(1, np.uint64)
     first = 1 if single_root else 0
@@ -856,23 +862,50 @@ def sample_projective_trees(
         area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
         w = own[:area].reshape(shape)
         charts = own[area : 6 * area].reshape((5, *shape))
-        shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
-        if shift == -np.inf:
+        shift, partition = _inside_by_columns(s, n, first, w, column, charts)
+        if shift == -np.inf or not partition > 0.0:
+            status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
+            continue
+        for r in range(1, first * n + 1):
+            charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
+        state[0] = seeds[b]
+        for k in range(len(samples)):
+            _draw(n, first, charts, False, stack, state, samples[k, b])
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def sample_by_logarithms(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    seeds,
+    samples,
+    status,
+):
+    """As :func:`sample_projective_trees`, for charts of any numbers; for items that have tokens."""
+    state = np.empty(1, np.uint64)
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        room = n + 2
+        s, nothing = np.empty((room, room)), np.zeros((room, room))
+        charts, change = np.empty((5, room, room)), np.empty((5, room, room))
+        stack = np.empty(6 * room, np.int64)
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        if _subtract_best(s, n, single_root) == -np.inf:
             status[b] = INFEASIBLE
             continue
+        _log_inside(s, nothing, n, first, charts, change)
         state[0] = seeds[b]
-        if partition > 0.0:
-            for r in range(1, first * n + 1):
-                charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
-            for k in range(len(samples)):
-                _draw(n, first, charts, False, stack, state, samples[k, b])
-            continue
-        if len(log_charts) == 0:
-            log_charts, change = np.empty((5, room, room)), np.empty((5, room, room))
-        _subtract_best(s, n, single_root)
-        _log_inside(s, nothing, n, first, log_charts, change)
         for k in range(len(samples)):
-            _draw(n, first, log_charts, True, stack, state, samples[k, b])
+            _draw(n, first, charts, True, stack, state, samples[k, b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -923,6 +956,7 @@ FAMILY = Family(
     best=best_projective_trees,
     total=sum_over_projective_trees,
     sample=sample_projective_trees,
+    sample_rest=sample_by_logarithms,
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 400 + 20 * n + 0.06 * n**3,
     total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,

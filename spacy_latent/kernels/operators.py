@@ -50,6 +50,8 @@ class Family:
         kept: ``(B, kept_size)``; what=1 may write there what what=2 reads, if its width is not 0.
     sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)`` uint64,
         not 0; samples ``(K, *shape of best)``.
+    sample_rest: as sample, with int64 items after start and stop, which count these; for what
+        sample leaves UNSOLVED. A kernel of its own so that it is compiled where one needs it.
     best_shape: from the shape of the scores to that of ``best`` and of one sample, int32.
     best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
     kept_size: numbers per item that marginals keep for their gradient, from the shape of the
@@ -82,6 +84,7 @@ class Family:
     product: Callable[..., None] | None = None
     same_dtype: bool = False
     wide: Callable[..., None] | None = None
+    sample_rest: Callable[..., None] | None = None
     first: Callable[..., None] | None = None
     first_for: Callable[[int, Sequence[int]], bool] = lambda what, options: True
     beside: Callable[..., None] | None = None
@@ -398,6 +401,10 @@ def sample(
     samples = np.empty((num_samples, *family.best_shape(scores.shape)), dtype=np.int32)
     status = np.zeros(len(array), dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + num_samples)
-    spread(family.sample, costs, (array, sizes, *options, seeds, samples, status))
+    arguments = (array, sizes, *options, seeds, samples, status)
+    spread(family.sample, costs, arguments)
+    items = np.flatnonzero(status == UNSOLVED)
+    if family.sample_rest is not None and len(items):
+        spread(family.sample_rest, costs[items], (items, *arguments))
     check(family.name, status)
     return torch.from_numpy(samples).to(scores.device)

@@ -39,6 +39,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _work(tasks: SimpleQueue[Task]) -> None:
+    # Work inside work would wait for threads that wait for it.
+    _calm.threads = 1
     while True:
         kernel, start, stop, arguments, done = tasks.get()
         try:
@@ -82,6 +84,12 @@ def one_torch_thread() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         _calm.threads = None
+
+
+def threads_for(nanoseconds: float) -> int:
+    """How many threads work of so many (estimated) nanoseconds is worth, of those there are."""
+    threads = getattr(_calm, "threads", None) or torch.get_num_threads()
+    return max(1, min(threads, int(nanoseconds / SERIAL_NANOSECONDS)))
 
 
 def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:

@@ -3,6 +3,8 @@ can be computed once, from the leaves up."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numba import njit
 
@@ -68,156 +70,209 @@ def _rounds_of(rounds, height, depth):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _same(sources, first, count, wanted):
-    for place in range(count):
-        if sources[first + place] != wanted[place]:
+def _same(sources, one, other, end):
+    """Whether what follows at two places, to the end from the second, is the same."""
+    for index in range(end - other):
+        if sources[one + index] != sources[other + index]:
             return False
     return True
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def share_subtrees(z, lengths, item, width, rounds):
-    """The states that ``rounds`` rounds of messages from modifiers to heads need, each once.
-
-    The state of a token after r rounds is a function of the token and of the states of its
-    modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
-    the same in this sense are one row, and so are those of a token before and after a round that
-    finds nothing new below it. With as many rounds as the tallest tree has levels that is a row for
-    each subtree.
-
-    z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
-        item whose tokens tree s is over. width: N, the places of an item.
-    RETURNS: status; and, where it is HARD, else empty: for each row, sorted by round, its place
-        ``item · N + token``; for each round, from the first, the number of its rows and of its
-        messages; for each message, sorted by the round that gets it, its target, counted from the
-        round's first row, and its source: a row, or −1 − place for a token's own state; the number
-        of messages of each row; and the row of each token after the last round, ``(S, N)``, at
-        padding that of some token. All are int64.
-    """
-    trees = len(z)
-    heads = np.empty((trees, width + 1), np.int32)
-    height = np.empty((trees, width + 1), np.int32)
-    depth = np.empty((trees, width + 1), np.int32)
-    order = np.empty((trees, width + 1), np.int32)
-    waiting = np.empty(width + 2, np.int32)
-    places = 0
-    states = messages = tallest = 0
-    status = HARD
-    for s in range(trees):
+def _read_forests(z, lengths, rounds, heads, height, depth, order, waiting, totals):
+    """Write heads, height, depth and order of each tree, as above, and to totals the numbers of
+    states and of messages that are asked for. RETURNS: HARD, or what is wrong with one of them."""
+    totals[:] = 0
+    for s in range(len(z)):
         n = lengths[s]
-        places = max(places, (item[s] + 1) * width)
         status = _read_heads(z[s], n, heads[s])
         if status == HARD:
             status = _climb(heads[s], n, waiting, order[s], height[s], depth[s])
         if status != HARD:
-            break
+            return status
         for token in range(1, n + 1):
             low, high = _rounds_of(rounds, height[s, token], depth[s, token])
-            states += high - low + 1
-            tallest = max(tallest, high)
-            if heads[s, token] > 0:
-                low, high = _rounds_of(
-                    rounds, height[s, heads[s, token]], depth[s, heads[s, token]]
-                )
-                messages += high - low + 1
-    if status != HARD:
-        states = messages = tallest = places = 0
-        trees = 0
-    base, round_of = np.empty(states, np.int64), np.empty(states, np.int32)
-    first, end = np.empty(states, np.int64), np.empty(states, np.int64)
-    following = np.empty(states, np.int64)
-    sources = np.empty(messages, np.int64)
-    latest = np.full(places, -1, np.int64)
-    result = np.zeros((trees, width), np.int64)
-    rows = used = 0
-    # Modifiers of each token, side by side and in order; the rows of each token, by round.
-    start, modifiers = np.empty(width + 3, np.int32), np.empty(width + 1, np.int32)
-    offset, row_of = np.empty(width + 2, np.int64), np.empty(states + 1, np.int64)
-    for s in range(trees):
-        n = lengths[s]
-        start[: n + 2] = 0
-        for token in range(1, n + 1):
-            if heads[s, token] > 0:
-                start[heads[s, token] + 1] += 1
-        for token in range(1, n + 1):
-            start[token + 1] += start[token]
-        for token in range(1, n + 1):
+            totals[0] += high - low + 1
             head = heads[s, token]
             if head > 0:
-                modifiers[start[head]] = token
-                start[head] += 1
-        # What was counted up to the end of each is the beginning of the next.
-        for token in range(n, 0, -1):
-            start[token + 1] = start[token]
-        start[1] = 0
+                low, high = _rounds_of(rounds, height[s, head], depth[s, head])
+                totals[1] += high - low + 1
+    return HARD
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _modifiers_of(heads, n, start, modifiers):
+    """The modifiers of token t, in order, are those from start[t] to start[t + 1]."""
+    start[: n + 2] = 0
+    for token in range(1, n + 1):
+        if heads[token] > 0:
+            start[heads[token] + 1] += 1
+    for token in range(1, n + 1):
+        start[token + 1] += start[token]
+    for token in range(1, n + 1):
+        head = heads[token]
+        if head > 0:
+            modifiers[start[head]] = token
+            start[head] += 1
+    # Each has come to the beginning of the next.
+    for token in range(n, 0, -1):
+        start[token + 1] = start[token]
+    start[1] = 0
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _find_states(
+    lengths,
+    item,
+    width,
+    rounds,
+    heads,
+    height,
+    depth,
+    order,
+    start,
+    modifiers,
+    offset,
+    row_of,
+    latest,
+    following,
+    place,
+    round_of,
+    first,
+    end,
+    sources,
+    result,
+):
+    """The different states, as rows in the order in which they are found.
+
+    start, modifiers, offset, row_of: workspace. latest: the last row of each place, −1 at first;
+    following: the one before a row of the same place. place, round_of, first, end, sources: of
+    each row its place, its round, and what its messages come from, sources[first:end], see
+    :class:`States`. result: the row of each token after the last round.
+    RETURNS: the number of rows, and of their messages.
+    """
+    rows = used = 0
+    for s in range(len(lengths)):
+        n = lengths[s]
+        _modifiers_of(heads[s], n, start, modifiers)
         filled = 0
-        for place in range(n):
-            token = order[s, place]
+        for index in range(n):
+            token = order[s, index]
             low, high = _rounds_of(rounds, height[s, token], depth[s, token])
             offset[token] = filled - low
             own = item[s] * width + token - 1
             for now in range(low, high + 1):
                 begin = used
-                for index in range(start[token], start[token + 1]):
-                    below = modifiers[index]
+                for child in range(start[token], start[token + 1]):
+                    below = modifiers[child]
                     if now == 1:
                         sources[used] = -1 - (item[s] * width + below - 1)
                     else:
                         then = min(now - 1, height[s, below] + 1)
                         sources[used] = row_of[offset[below] + then]
                     used += 1
-                count = used - begin
                 row = latest[own]
-                while row >= 0 and not (
-                    round_of[row] == now
-                    and end[row] - first[row] == count
-                    and _same(sources, first[row], count, sources[begin:used])
-                ):
+                while row >= 0:
+                    if (
+                        round_of[row] == now
+                        and end[row] - first[row] == used - begin
+                        and _same(sources, first[row], begin, used)
+                    ):
+                        break
                     row = following[row]
                 if row >= 0:
                     used = begin
                 else:
                     row = rows
                     rows += 1
-                    base[row], round_of[row] = own, now
+                    place[row], round_of[row] = own, now
                     first[row], end[row] = begin, used
                     following[row] = latest[own]
                     latest[own] = row
                 row_of[filled] = row
                 filled += 1
             result[s, token - 1] = row_of[filled - 1]
-        for token in range(n, width):
+        for token in range(n, result.shape[1]):
             result[s, token] = 0 if n == 0 else result[s, 0]
-    # By round, else in the order in which they were found.
-    row_ends, message_ends = np.zeros(tallest + 1, np.int64), np.zeros(tallest + 1, np.int64)
-    for row in range(rows):
-        row_ends[round_of[row]] += 1
-        message_ends[round_of[row]] += end[row] - first[row]
-    for now in range(tallest):
-        row_ends[now + 1] += row_ends[now]
-        message_ends[now + 1] += message_ends[now]
-    next_row, next_message = row_ends.copy(), message_ends.copy()
-    rank = np.empty(rows, np.int64)
-    sorted_base, sorted_count = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    target, source = np.empty(used, np.int64), np.empty(used, np.int64)
-    for row in range(rows):
-        before = round_of[row] - 1
-        rank[row] = next_row[before]
-        next_row[before] += 1
-        sorted_base[rank[row]] = base[row]
-        sorted_count[rank[row]] = end[row] - first[row]
-    for row in range(rows):
-        before = round_of[row] - 1
-        for index in range(first[row], end[row]):
-            message = next_message[before]
-            next_message[before] += 1
-            target[message] = rank[row] - row_ends[before]
-            source[message] = sources[index] if sources[index] < 0 else rank[sources[index]]
-    for s in range(trees):
-        for token in range(width if rows > 0 else 0):
-            result[s, token] = rank[result[s, token]]
-    sizes, heard = np.diff(row_ends), np.diff(message_ends)
-    return status, sorted_base, sizes, heard, target, source, sorted_count, result
+    return rows, used
+
+
+@dataclass
+class States:
+    """The states of tokens that some rounds of messages need, sorted by round.
+
+    place: ``(R,)``, of each state its token, ``item · N + token``.
+    sizes: how many states each round has, from the first on.
+    counts: ``(R,)``, messages of each state.
+    targets, sources: of each message the state that gets it, counted from the first of its round,
+        and the state that it comes from, or −1 − place for a token as it was before all rounds.
+    heard: how many messages each round has.
+    result: ``(S, N)``, the state of each token of each tree after the last round; at padding that
+        of some token.
+    """
+
+    place: np.ndarray
+    sizes: np.ndarray
+    counts: np.ndarray
+    targets: np.ndarray
+    sources: np.ndarray
+    heard: np.ndarray
+    result: np.ndarray
+
+
+def share_subtrees(
+    z: np.ndarray, lengths: np.ndarray, item: np.ndarray, items: int, rounds: int
+) -> States | None:
+    """The states that ``rounds`` rounds of messages from modifiers to heads need, each once; None
+    where z is not 0/1, or a token has several heads or is above itself.
+
+    The state of a token after r rounds is a function of the token and of the states of its
+    modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
+    the same in this sense are one, and so are those of a token before and after a round that finds
+    nothing new below it. With as many rounds as the tallest tree has levels there is one for each
+    subtree.
+
+    z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
+        item, of so many, whose tokens each tree is over.
+    """
+    trees, width = len(z), z.shape[-1] - 1
+    nodes = (trees, width + 1)
+    read = [np.empty(nodes, dtype=np.int32) for _ in range(4)]
+    totals = np.empty(2, dtype=np.int64)
+    waiting = np.empty(width + 2, dtype=np.int32)
+    if _read_forests(z, lengths, rounds, *read, waiting, totals) != HARD:
+        return None
+    most, messages = totals.tolist()
+    start, modifiers, offset = (np.empty(width + 3, dtype=np.int64) for _ in range(3))
+    row_of = np.empty(most + 1, dtype=np.int64)
+    latest, following = np.full(items * width, -1), np.empty(most, dtype=np.int64)
+    place, round_of, first, end = (np.empty(most, dtype=np.int64) for _ in range(4))
+    sources, result = np.empty(messages, dtype=np.int64), np.empty((trees, width), dtype=np.int64)
+    rows, _ = _find_states(
+        *(lengths, item, width, rounds, *read, start, modifiers, offset, row_of),
+        *(latest, following, place, round_of, first, end, sources, result),
+    )
+    order = np.argsort(round_of[:rows], kind="stable")
+    rank = np.empty(rows, dtype=np.int64)
+    rank[order] = np.arange(rows)
+    sizes = np.bincount(round_of[:rows])[1:]
+    counts = (end - first)[order]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if rows else 0
+    # Messages of the first state, then of the second, and so on.
+    message = np.arange(total) + np.repeat(first[order] - ends + counts, counts)
+    begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    heard = np.add.reduceat(counts, np.cumsum(sizes) - sizes) if rows else sizes
+    source = sources[message]
+    return States(
+        place=place[order],
+        sizes=sizes,
+        counts=counts,
+        targets=np.repeat(np.arange(rows) - begin, counts),
+        sources=np.where(source < 0, source, rank[source]),
+        heard=heard,
+        result=rank[result] if rows else result,
+    )
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -137,7 +137,7 @@ class LatentLayer(nn.Module):
         support may be far smaller than the largest in the batch.
         """
         if draw.weights.shape[0] == 1:
-            return self.composer(vectors, draw.z[0], lengths)
+            return self.composer.compose_several(vectors, draw.z[0], lengths)
         k, item = draw.present.nonzero(as_tuple=True)
         composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
@@ -148,7 +148,7 @@ class LatentLayer(nn.Module):
         """composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding: for losses of each
         structure."""
         if draw.weights.shape[0] == 1:
-            return self.composer(vectors, draw.z[0], lengths)[None]
+            return self.composer.compose_several(vectors, draw.z[0], lengths)[None]
         if draw.padding is None:
             count, items = draw.weights.shape
             item = torch.arange(items, device=vectors.device).repeat(count)

@@ -46,17 +46,16 @@ class RecursiveMessagePassing(Composer):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        shared = share_subtrees(z, lengths, len(vectors), None, self.rounds or MAX_ROUNDS)
-        if shared is None:
-            return self._over_arcs(vectors, z)
-        return self._over_subtrees(vectors, shared)
+        return self.compose_range(vectors, z, lengths, None)
 
-    def compose_several(self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor) -> Tensor:
-        rounds = self.rounds or MAX_ROUNDS
-        shared = share_subtrees(z, lengths[item], len(vectors), item, rounds)
-        if shared is None:
-            return self._over_arcs(vectors, z, item)
-        return self._over_subtrees(vectors, shared)
+    def compose_range(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        of_each = lengths if item is None else lengths[item]
+        shared = share_subtrees(z, of_each, len(vectors), item, self.rounds or MAX_ROUNDS)
+        if shared is not None:
+            return self._over_subtrees(vectors, shared)
+        return self._over_arcs(vectors if item is None else vectors[item], z)
 
     def _joined(self, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first linear map of U on x, and after the last one of M: its weight, and what each
@@ -66,35 +65,43 @@ class RecursiveMessagePassing(Composer):
         own, received = first.weight.split(self.output_width, 1)
         return linear(below, own, first.bias), received @ last.weight, received @ last.bias
 
-    def _over_arcs(self, vectors: Tensor, z: Tensor, item: Tensor | None = None) -> Tensor:
+    def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
+        rounds = depth(z).cpu() if self.rounds is None else torch.full((len(z),), self.rounds)
+        # Those with most rounds first, so that the others are left out when they have had theirs: a
+        # soft tree must not get more because a deeper one is in the batch.
+        rounds, order = rounds.sort(descending=True, stable=True)
+        order = order.to(z.device)
         arcs = z[:, 1:, 1:].to(vectors.dtype)
+        if self.rounds is None:
+            vectors, arcs = vectors.index_select(0, order), arcs.index_select(0, order)
         state = self.input(vectors)
         start, weight, bias = self._joined(state)
-        hidden = torch.relu(self.message[0](state))
-        if item is not None:
-            state, start, hidden = state[item], start[item], hidden[item]
         start = start + arcs.sum(-1, keepdim=True) * bias
-        levels = depth(z) if self.rounds is None else None
-        rounds = self.rounds or max([] if levels is None else levels.tolist(), default=0)
-        for done in range(rounds):
-            received = arcs @ (hidden if done == 0 else torch.relu(self.message[0](state)))
-            new = self._after(start + linear(received, weight))
-            # A soft tree must not get more rounds because a deeper one is in the batch.
-            state = new if levels is None else torch.where(levels[:, None, None] > done, new, state)
-        return state
+        done: list[Tensor] = []
+        for round_ in range(int(rounds[0]) if len(rounds) else 0):
+            left = int((rounds > round_).sum())
+            if left < len(state):
+                done.append(state[left:])
+                state, start, arcs = state[:left], start[:left], arcs[:left]
+            received = arcs @ torch.relu(self.message[0](state))
+            state = self._after(start + linear(received, weight))
+        result = torch.cat([state, *done[::-1]]) if done else state
+        if self.rounds is not None:
+            return result
+        return result.index_select(0, order.argsort())
 
     def _over_subtrees(self, vectors: Tensor, shared: SharedSubtrees) -> Tensor:
         below = self.input(vectors).flatten(0, 1)
         start, weight, bias = self._joined(below)
         known = torch.relu(self.message[0](below)) if shared.own else below[:0]
-        states = []
-        for round_ in shared.rounds:
-            sums = start.index_select(0, round_.place)
+        own = start.index_select(0, torch.cat([round_.place for round_ in shared.rounds]))
+        own = own + torch.cat([round_.count for round_ in shared.rounds])[:, None].to(bias) * bias
+        states: list[Tensor] = []
+        for round_, sums in zip(shared.rounds, own.split([len(r.place) for r in shared.rounds])):
             if len(round_.target):
                 received = known.new_zeros(len(sums), self.output_width)
                 sent = known.index_select(0, round_.source)
-                received = received.index_add(0, round_.target, sent)
-                sums = sums + linear(received, weight) + round_.count[:, None].to(bias) * bias
+                sums = sums + linear(received.index_add(0, round_.target, sent), weight)
             states.append(self._after(sums))
             if len(states) < len(shared.rounds):
                 known = torch.cat([known, torch.relu(self.message[0](states[-1]))])

@@ -56,19 +56,18 @@ def share_subtrees(
         return None
     from spacy_latent.kernels import subtrees
 
-    status, *found = subtrees.share_subtrees(
-        _array(z), lengths.numpy(), _item(items, item), z.shape[-1] - 1, rounds
-    )
-    if status != subtrees.HARD:
+    arrays = _array(z), _array(lengths), _item(items, item)
+    states = subtrees.share_subtrees(*arrays, items, rounds)
+    if states is None:
         return None
-    rows, messages = found[1].tolist(), found[2].tolist()
-    place, _, _, target, source, count, result = map(torch.from_numpy, found)
-    own = bool((source < 0).any())
+    own = bool((states.sources < 0).any())
     first_state = items * (z.shape[-1] - 1) if own else 0
-    source = torch.where(source < 0, -1 - source, source + first_state)
-    parts = zip(
-        place.split(rows), target.split(messages), source.split(messages), count.split(rows)
+    sources = np.where(states.sources < 0, -1 - states.sources, states.sources + first_state)
+    sizes, heard = states.sizes.tolist(), states.heard.tolist()
+    place, count, target, source, result = map(
+        torch.from_numpy, (states.place, states.counts, states.targets, sources, states.result)
     )
+    parts = zip(place.split(sizes), target.split(heard), source.split(heard), count.split(sizes))
     return SharedSubtrees(own, [Round(*part) for part in parts], result)
 
 
@@ -83,7 +82,7 @@ def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] |
         return None
     from spacy_latent.kernels import subtrees
 
-    first, kind = subtrees.share_equals(_array(z.flatten(1)), item.numpy(), items)
+    first, kind = subtrees.share_equals(_array(z.flatten(1)), _array(item), items)
     if len(first) == len(z):
         return None
     return torch.from_numpy(first), torch.from_numpy(kind)
@@ -94,11 +93,12 @@ def _readable(z: Tensor) -> bool:
     return not traced and not z.requires_grad and z.device.type == "cpu"
 
 
-def _array(z: Tensor) -> np.ndarray:
-    if z.dtype not in (torch.float32, torch.float64):
-        z = z.float()
-    return z.contiguous().numpy()
+def _array(values: Tensor) -> np.ndarray:
+    """Contiguous, and of a type that kernels are compiled for."""
+    if values.dtype not in (torch.float32, torch.float64, torch.int64):
+        values = values.float() if values.is_floating_point() else values.long()
+    return values.contiguous().numpy()
 
 
 def _item(items: int, item: Tensor | None) -> np.ndarray:
-    return np.arange(items) if item is None else item.numpy()
+    return np.arange(items) if item is None else _array(item)

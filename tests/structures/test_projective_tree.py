@@ -263,3 +263,13 @@ def test_the_change_of_a_sum_near_the_smallest_number(batch: int) -> None:
     (product_,) = torch.autograd.grad(marginals, given, along.expand_as(given))
     for found in product_:
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None:
+    """All tokens prefer heads that do not fit together."""
+    structure = ProjectiveTree(single_root=single_root)
+    torch.manual_seed(0)
+    scores, lengths = 3000 * torch.randn(4, 41, 41, dtype=torch.float64), torch.tensor([40] * 4)
+    drawn = structure.sample(scores, lengths, 3)
+    assert torch.equal(drawn, structure.map(scores, lengths).expand_as(drawn))

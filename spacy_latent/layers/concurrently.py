@@ -1,0 +1,109 @@
+"""Independent parts of a torch computation, each on a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, spread
+
+Call = Callable[..., Tensor]
+
+
+def concurrently(
+    call: Call, inputs: Sequence[tuple[Tensor, ...]], parameters: Sequence[Tensor]
+) -> list[Tensor]:
+    """``call(*part)`` for each part of the inputs, and the gradients likewise.
+
+    call: differentiable once, of its arguments and of the parameters; without random numbers, since
+        nobody knows which part would draw them first.
+    parameters: all others that may get a gradient. Theirs is the sum over parts in order, so that
+        it does not depend on which thread is first.
+    """
+    work = _Work(call, len(inputs[0]), list(parameters))
+    if not torch.is_grad_enabled():
+        return work.run(inputs, grad=False)
+    flat = [tensor for part in inputs for tensor in part]
+    return list(_Concurrently.apply(work, *flat, *parameters))
+
+
+class _Work:
+    """A call, and of its last run with ``grad`` the leaves and the result of each part."""
+
+    def __init__(self, call: Call, arguments: int, parameters: list[Tensor]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.parameters = parameters
+        self.leaves: list[list[Tensor]] = []
+        self.made: list[Tensor] = []
+
+    def parts(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """The inputs of each part, of those of all and then the parameters."""
+        size, end = self.arguments, len(tensors) - len(self.parameters)
+        return [tuple(tensors[i : i + size]) for i in range(0, end, size)]
+
+    def run(self, inputs: Sequence[Sequence[Tensor]], grad: bool) -> list[Tensor]:
+        results: list[Any] = [None] * len(inputs)
+
+        def work(start: int, stop: int) -> None:
+            # A thread of the pool has a mode of its own.
+            with torch.set_grad_enabled(grad):
+                for part in range(start, stop):
+                    results[part] = self.call(*inputs[part])
+
+        _spread(work, len(inputs))
+        return results
+
+    def differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """In the order of the inputs of all parts and the parameters."""
+        found: list[Any] = [None] * len(self.made)
+
+        def work(start: int, stop: int) -> None:
+            for part in range(start, stop):
+                made, gradient = self.made[part], gradients[part]
+                leaves = [*self.leaves[part], *self.parameters]
+                wanted = [leaf for leaf in leaves if leaf.requires_grad]
+                given: list[Tensor | None] = [None] * len(leaves)
+                if gradient is not None and made.requires_grad and wanted:
+                    slopes = torch.autograd.grad(made, wanted, gradient, allow_unused=True)
+                    rest = iter(slopes)
+                    given = [next(rest) if leaf.requires_grad else None for leaf in leaves]
+                found[part] = given
+
+        _spread(work, len(self.made))
+        of_inputs = [slope for given in found for slope in given[: self.arguments]]
+        of_parameters = [_total(slopes) for slopes in zip(*(g[self.arguments :] for g in found))]
+        return [*of_inputs, *of_parameters]
+
+
+def _spread(work: Callable[[int, int], None], parts: int) -> None:
+    spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
+
+
+def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
+    known = [slope for slope in slopes if slope is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+class _Concurrently(torch.autograd.Function):
+    """Each part has a graph of its own, from leaves that share memory with the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:
+        work.leaves = [
+            [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in part]
+            for part in work.parts(tensors)
+        ]
+        work.made = work.run(work.leaves, grad=True)
+        ctx.work = work
+        return tuple(made.detach() for made in work.made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, *ctx.work.differentiate(gradients)

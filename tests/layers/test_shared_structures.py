@@ -1,0 +1,222 @@
+"""What is composed once is what each composition alone gives, and so are its gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.kernels import pool
+from spacy_latent.layers.base import Composer
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.recursive_message_passing import (
+    MAX_ROUNDS,
+    RecursiveMessagePassing,
+    depth,
+)
+from spacy_latent.layers.shared_structures import share_equals, share_subtrees
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+LENGTHS = torch.tensor([9, 7, 4, 1, 0])
+ITEMS, SIZE, WIDTH = len(LENGTHS), 9, 6
+COUNT = 6
+
+
+def drawn(scale: float) -> tuple[Tensor, Tensor]:
+    """Trees ``(S, 10, 10)`` of each item, and whose they are; the larger the scale, the more of
+    them are the same."""
+    torch.manual_seed(3)
+    scores = scale * torch.randn(ITEMS, SIZE + 1, SIZE + 1)
+    z = ProjectiveTree(single_root=True).sample(scores, LENGTHS, COUNT).flatten(0, 1)
+    return z, torch.arange(ITEMS).repeat(COUNT)
+
+
+def as_written(composer: RecursiveMessagePassing, vectors: Tensor, z: Tensor) -> Tensor:
+    """The formula of RecursiveMessagePassing, round by round over all arcs."""
+    arcs = z[:, 1:, 1:].to(vectors.dtype)
+    below = state = composer.input(vectors)
+    levels = depth(z)
+    for done in range(composer.rounds or int(levels.max())):
+        received = arcs @ composer.message(state)
+        new = composer.norm(composer.update(torch.cat([below, received], -1)))
+        going_on = (levels > done)[:, None, None]
+        state = new if composer.rounds else torch.where(going_on, new, state)
+    return state
+
+
+def compare(
+    composer: Composer, wanted: Tensor, found: Tensor, vectors: Tensor, item: Tensor
+) -> None:
+    """Values at the tokens, and the gradients that a loss of these has."""
+    inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
+    torch.testing.assert_close(found[inside], wanted[inside])
+    weight = torch.randn_like(wanted) * inside[..., None]
+    leaves = [vectors, *composer.parameters()]
+    slopes = [
+        torch.autograd.grad((weight * made).sum(), leaves, allow_unused=True)
+        for made in (wanted, found)
+    ]
+    for one, other in zip(*slopes):
+        if one is None or other is None:
+            assert one is None or not one.any()
+            assert other is None or not other.any()
+        else:
+            torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4, None])
+@pytest.mark.parametrize("scale", [0.1, 4.0, 100.0])
+def test_shared_subtrees_are_composed_as_each_alone(rounds: int | None, scale: float) -> None:
+    torch.manual_seed(0)
+    composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    z, item = drawn(scale)
+    wanted = as_written(composer, vectors[item], z)
+    found = composer.compose_several(vectors, z, LENGTHS, item)
+    compare(composer, wanted, found, vectors, item)
+
+
+@pytest.mark.parametrize("rounds", [1, 3, None])
+def test_soft_trees_are_composed_as_written(rounds: int | None) -> None:
+    torch.manual_seed(0)
+    composer = RecursiveMessagePassing(WIDTH, None, rounds).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    scores = 2 * torch.randn(ITEMS, SIZE + 1, SIZE + 1, dtype=torch.float64)
+    z = SpanningTree().marginals(scores, LENGTHS).requires_grad_()
+    wanted, found = as_written(composer, vectors, z), composer(vectors, z, LENGTHS)
+    inside = torch.arange(SIZE) < LENGTHS[:, None]
+    slopes = [
+        torch.autograd.grad(made[inside].square().sum(), z, retain_graph=True)[0]
+        for made in (wanted, found)
+    ]
+    torch.testing.assert_close(*slopes)
+    compare(composer, wanted, found, vectors, torch.arange(ITEMS))
+
+
+def test_every_subtree_is_one_state() -> None:
+    heads = torch.tensor([[2, 0, 2, 3], [2, 0, 2, 3], [0, 1, 2, 3]])
+    z = torch.zeros(3, 5, 5).scatter_(1, nn.functional.pad(heads, (1, 0))[:, None], 1.0)
+    z[:, :, 0] = 0.0
+    lengths = torch.tensor([4, 4, 4])
+    shared = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), MAX_ROUNDS)
+    assert shared is not None and not shared.own
+    # Of the first two trees the leaves 1 and 4, then 3 over 4, and 2 over both; of the third what
+    # is over 3 over 4 by another way.
+    assert [len(round_.place) for round_ in shared.rounds] == [2, 1, 2, 1]
+    assert torch.equal(shared.result[0], shared.result[1])
+    assert shared.result[0, 2] == shared.result[2, 2]
+    apart = share_subtrees(z, lengths, 3, None, MAX_ROUNDS)
+    assert apart is not None
+    assert sum(len(round_.place) for round_ in apart.rounds) == 12
+    # With one round each token hears of its modifiers as they were before.
+    once = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), 1)
+    assert once is not None and once.own and len(once.rounds) == 1
+
+
+def test_only_hard_forests_are_shared() -> None:
+    lengths = torch.tensor([2])
+    cyclic, two_heads, soft = torch.zeros(3, 1, 3, 3)
+    cyclic[0, 1, 2] = cyclic[0, 2, 1] = 1.0
+    two_heads[0, 0, 1] = two_heads[0, 2, 1] = two_heads[0, 0, 2] = 1.0
+    soft[0, 0, 1], soft[0, 2, 1], soft[0, 0, 2] = 0.5, 0.5, 1.0
+    for z in (cyclic, two_heads, soft):
+        assert share_subtrees(z, lengths, 1, None, 4) is None
+    forest = torch.zeros(1, 3, 3)
+    forest[0, 1, 2] = 1.0
+    assert share_subtrees(forest, lengths, 1, None, 4) is not None
+    assert share_subtrees(forest.requires_grad_(), lengths, 1, None, 4) is None
+
+
+def test_padding_is_not_read() -> None:
+    z, item = drawn(1.0)
+    composer = RecursiveMessagePassing(WIDTH, None, 3)
+    vectors = torch.randn(ITEMS, SIZE, WIDTH)
+    outside = torch.arange(SIZE + 1) > LENGTHS[item][:, None]
+    dirty = z.masked_fill(outside[:, :, None] | outside[:, None, :], torch.nan)
+    inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
+    clean = composer.compose_several(vectors, z, LENGTHS, item)[inside]
+    assert torch.equal(composer.compose_several(vectors, dirty, LENGTHS, item)[inside], clean)
+
+
+def test_equal_structures_are_composed_once() -> None:
+    composer = build_graph_convolution_v1()(WIDTH).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    z, item = drawn(100.0)
+    shared = share_equals(z, ITEMS, item)
+    assert shared is not None
+    first, kind = shared
+    assert len(first) == len({(int(i), tuple(one.flatten().tolist())) for i, one in zip(item, z)})
+    assert torch.equal(z[first][kind], z) and torch.equal(item[first][kind], item)
+    assert torch.equal(first, first.sort().values)
+    wanted = composer(vectors[item], z, LENGTHS[item])
+    found = composer.compose_several(vectors, z, LENGTHS, item)
+    compare(composer, wanted, found, vectors, item)
+    # Of different items nothing is the same, and neither is what gets a gradient of its own.
+    assert share_equals(z[:ITEMS], ITEMS, item[:ITEMS]) is None
+    assert share_equals(z.requires_grad_(), ITEMS, item) is None
+
+
+def test_dropout_is_drawn_for_each_structure() -> None:
+    class Dropping(Composer):
+        output_width = WIDTH
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+            return self.dropout(vectors)
+
+    composer, (z, item) = Dropping(), drawn(100.0)
+    vectors = torch.ones(ITEMS, SIZE, WIDTH)
+    made = composer.compose_several(vectors, z, LENGTHS, item)
+    assert len({tuple(one.flatten().tolist()) for one in made[item == 0]}) > 1
+    composer.eval()
+    assert torch.equal(composer.compose_several(vectors, z, LENGTHS, item), vectors[item])
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, soft: bool) -> None:
+    """Three ranges of items on three threads: what one gives, twice the same to the last digit."""
+    torch.manual_seed(0)
+    composer = RecursiveMessagePassing(WIDTH, None, 3).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    z, item = drawn(1.0)
+    if soft:
+        z = 0.5 * z
+    if not several:
+        z, item = z[:ITEMS], item[:ITEMS]
+    arguments = (vectors, z, LENGTHS, item if several else None)
+    alone = composer.compose_range(*arguments)
+    monkeypatch.setattr("spacy_latent.layers.base.threads_for", lambda nanoseconds: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
+        together = composer.compose_several(*arguments)
+        assert "_Concurrently" in str(_history(together))
+        compare(composer, alone, together, vectors, item)
+        slopes = []
+        for _ in range(2):
+            made = composer.compose_several(*arguments)
+            slopes.append(torch.autograd.grad(made.square().sum(), [*composer.parameters()]))
+        assert all(torch.equal(one, other) for one, other in zip(*slopes))
+        inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
+        with torch.no_grad():
+            predicted = composer.compose_several(*arguments)
+        torch.testing.assert_close(predicted[inside], alone[inside])
+    finally:
+        torch.set_num_threads(before)
+
+
+def _history(tensor: Tensor) -> list[str]:
+    """Names of the operations behind a tensor."""
+    seen, left = [], [tensor.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None:
+            seen.append(type(node).__name__)
+            left += [function for function, _ in node.next_functions]
+    return seen
