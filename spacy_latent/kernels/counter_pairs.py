@@ -25,8 +25,11 @@ PAIRS = 2048
 COUNTER_COST, WEIGHT_COST = 4.0, 0.02
 # Of sums only: nothing else gains from another order.
 SUMS = {"reassoc", "contract", "nsz"}
-# Rows of what is seen of each counter: differences through tanh, and that of the ends through exp.
+# Rows of what is seen of each counter: differences up to a limit, and that of the ends through exp.
 BOUNDED, SEEN = 5, 6
+# Training shows how much counters differ up to the depth of its texts. Deeper ones look the same
+# where what is more than this makes no difference; tanh of it would go on growing.
+LIMIT = 2.0
 
 
 @dataclass
@@ -98,15 +101,15 @@ def differences(item, place, begin, values, lengths, inner, seen):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _through_tanh(result, change):
-    return change - result * result * change
+def _within_limit(result, change):
+    return change if -LIMIT < result < LIMIT else change - change
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
     """Adds to result ``(B, n, K)`` the gradient of the values.
 
-    seen: after tanh and exp. change ``(6·K, pairs)``: its gradient. That of an extreme goes to the
+    seen: within the limit, and after exp. change ``(6·K, pairs)``: its gradient. That of an extreme goes to the
     first of equal places.
     """
     count = values.shape[2]
@@ -121,13 +124,12 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
             p = begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
-                # Of an infinite extreme it is 0: tanh is 1 there.
-                low_first = _through_tanh(seen[count + k, p], change[count + k, p])
-                low_last = _through_tanh(seen[2 * count + k, p], change[2 * count + k, p])
-                high_first = _through_tanh(seen[3 * count + k, p], change[3 * count + k, p])
-                high_last = _through_tanh(seen[4 * count + k, p], change[4 * count + k, p])
+                low_first = _within_limit(seen[count + k, p], change[count + k, p])
+                low_last = _within_limit(seen[2 * count + k, p], change[2 * count + k, p])
+                high_first = _within_limit(seen[3 * count + k, p], change[3 * count + k, p])
+                high_last = _within_limit(seen[4 * count + k, p], change[4 * count + k, p])
                 equal = seen[5 * count + k, p] * change[5 * count + k, p]
-                ends = _through_tanh(seen[k, p], change[k, p])
+                ends = _within_limit(seen[k, p], change[k, p])
                 ends -= two * (value - own) * equal
                 of_own -= ends + low_first + high_first
                 result[b, j, k] += ends - low_last - high_last
@@ -254,7 +256,7 @@ class _Layers:
         )
         torch.mul(seen[:count], seen[:count], out=seen[BOUNDED * count : SEEN * count])
         seen[BOUNDED * count : SEEN * count].neg_().exp_()
-        seen[: BOUNDED * count].tanh_()
+        seen[: BOUNDED * count].clamp_(-LIMIT, LIMIT)
         torch.mm(seen.t(), given.first, out=one).relu_()
         torch.mm(one.view(-1, units), given.hidden, out=two.view(-1, units))
         return seen, one.view(pairs, -1, units), two.view(pairs, -1, units)
@@ -438,13 +440,13 @@ def counter_pairs(
     0 at padding and wherever no pair is scored.
 
     values: ``(B, n, K)``, float32 or float64 as all others. Of the places i < j the perceptron has
-        as x, of each of the K in turn: tanh(v_j − v_i); of the least of v_i … v_{j−1}, tanh of it
-        less v_i, and less v_j; the same of the greatest; exp(−(v_j − v_i)²); and at the end
-        exp(i − j) and 1.
+        as x, of each of the K in turn: v_j − v_i; the least of v_i … v_{j−1} less v_i, and less
+        v_j; the same of the greatest; all of these between −2 and 2, with what is more cut off;
+        exp(−(v_j − v_i)²); and at the end exp(i − j) and 1.
     lengths: ``(B,)`` int64; padding is not read.
     first: ``(6·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
     hidden: ``(H, H)``. heads, modifiers: ``(B, n, H)``. output: ``(H,)``.
-    inner: leave v_i out of the extremes. Where nothing is between, tanh of them is 1 and −1.
+    inner: leave v_i out of the extremes. Where nothing is between, they count as 2 and −2.
 
     On a GPU by torch's operations, in O(B·n²·H) memory.
     """
@@ -478,7 +480,7 @@ def pairs_by_tensors(
     ends = [other - own, least - own, least - other, greatest - own, greatest - other]
     near = torch.exp((i - j).to(values.dtype))
     position = torch.stack([near, torch.ones_like(near)], -1).expand(batch, -1, -1)
-    seen = [torch.tanh(torch.cat(ends, -1)), torch.exp(-((other - own) ** 2)), position]
+    seen = [torch.cat(ends, -1).clamp(-LIMIT, LIMIT), torch.exp(-((other - own) ** 2)), position]
     layer = torch.relu(torch.cat(seen, -1) @ first).unflatten(-1, (-1, len(hidden))) @ hidden
     scores = values.new_zeros(batch, size, size)
     for order, (h, m) in enumerate(((i, j), (j, i))[: layer.shape[2]]):

@@ -43,11 +43,11 @@ class SharedSubtrees:
 
 
 def share_subtrees(
-    z: Tensor, lengths: Tensor, items: int, item: Tensor | None, rounds: int
+    z: Tensor, lengths: Tensor, items: int, item: Tensor | None, most: int, all_of_them: bool
 ) -> SharedSubtrees | None:
     """See kernels.subtrees. None where there is something else to do: soft structures, those whose
-    arcs get a gradient, those with cycles or several heads of a token, and any on a GPU, where a
-    product with all arcs takes less time than the way to the CPU.
+    arcs get a gradient, those with several heads of a token, and any on a GPU, where a product with
+    all arcs takes less time than the way to the CPU.
 
     z: ``(S, n+1, n+1)``. lengths: ``(S,)``. item: ``(S,)``, which of the items each is of; None for
         each of its own.
@@ -57,7 +57,7 @@ def share_subtrees(
     from spacy_latent.kernels import subtrees
 
     arrays = _array(z), _array(lengths), _item(items, item)
-    states = subtrees.share_subtrees(*arrays, items, rounds)
+    states = subtrees.share_subtrees(*arrays, items, most, all_of_them)
     if states is None:
         return None
     own = bool((states.sources < 0).any())

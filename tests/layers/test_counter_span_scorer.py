@@ -37,11 +37,11 @@ def by_spans(scorer: CounterSpanScorer, vectors: Tensor) -> Tensor:
             least = torch.stack([infinite, *counters[i + 1 : j + 1]]).amin(0)
             greatest = torch.stack([-infinite, *counters[i + 1 : j + 1]]).amax(0)
             features = [
-                torch.tanh(after - before),
-                torch.tanh(least - before),
-                torch.tanh(least - after),
-                torch.tanh(greatest - before),
-                torch.tanh(greatest - after),
+                (after - before).clamp(-2, 2),
+                (least - before).clamp(-2, 2),
+                (least - after).clamp(-2, 2),
+                (greatest - before).clamp(-2, 2),
+                (greatest - after).clamp(-2, 2),
                 torch.exp(-((after - before) ** 2)),
                 torch.exp(torch.tensor([-(j - i + 1)], dtype=vectors.dtype)),
             ]
