@@ -115,8 +115,8 @@ def _within_limit(result, change):
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
     """Adds to result ``(B, n, K)`` the gradient of the values.
 
-    seen: within the limit, and after exp. change ``(8·K, pairs)``: its gradient. That of an extreme goes to the
-    first of equal places.
+    seen: within the limit, and after exp. change ``(8·K, pairs)``: its gradient. That of an extreme
+    goes to the first of equal places.
     """
     count = values.shape[2]
     infinite, one = values.dtype.type(np.inf), values.dtype.type(1)

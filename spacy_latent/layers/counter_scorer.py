@@ -17,10 +17,10 @@ class CounterScorer(CountingScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of what each token adds.
 
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
-    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after the
-    first token and before the second less its value after either, all of these up to 1 and −1, and
-    how near c_m − c_h is to 0, to 1 and to −1; which token is first and how near they are; then the vectors of both. A
-    token is a root by its vector and the counters before and after it.
+    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after
+    the first token and before the second less its value after either, all of these up to 1 and −1,
+    and how near c_m − c_h is to 0, to 1 and to −1; which token is first and how near they are; then
+    the vectors of both. A token is a root by its vector and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
     closing one took its 1 away: however deep they are nested, and however deep those of the
