@@ -302,6 +302,10 @@ def run_and_keep(
     tok2vec, texts, output = model.layers
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
+    if "update" in tok2vec.attrs:
+        # Before the forward pass of the layer, whose shim counts them.
+        shim: Any = texts.shims[0]
+        tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
     given = given_structures(texts, docs, spans, is_train)
     made, backprop_texts = texts((arrays, spans, given), is_train)
