@@ -293,7 +293,8 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
     reader, backprop_reader = model.layers[1](docs, is_train)
     update = model.attrs["update"] if is_train else None
     allowed = present_candidates(model.attrs["candidates"], docs, update)
-    may = [model.ops.asarray2f(one[:, None]) for one in allowed]
+    ops: Any = model.ops
+    may = [ops.asarray2f(one[:, None]) for one in allowed]
     rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
     widths = [part[0].shape[1] if part else 0 for part in (selector, reader)]
 
