@@ -17,10 +17,10 @@ class CounterScorer(CountingScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of what each token adds.
 
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
-    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after the
-    first token and before the second less its value after either, all of these up to 2 and −2, and
-    exp(−(c_m − c_h)²); which token is first and how near they are; then the vectors of both. A
-    token is a root by its vector and the counters before and after it.
+    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after
+    the first token and before the second less its value after either, all of these up to 1 and −1,
+    and how near c_m − c_h is to 0, to 1 and to −1; which token is first and how near they are; then
+    the vectors of both. A token is a root by its vector and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
     closing one took its 1 away: however deep they are nested, and however deep those of the
@@ -42,7 +42,7 @@ class CounterScorer(CountingScorer):
         whole_steps: bool = False,
     ) -> None:
         super().__init__(width, counters, encoder, noise, whole_steps)
-        # Of an arc: six features of each counter, whether the head is first, the nearness.
+        # Of an arc: eight features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -76,7 +76,8 @@ class CounterScorer(CountingScorer):
         head, and then the modifier: both ends change places, and their difference its sign."""
         groups = [*SEEN * [self.step.out_features], 1, 1]
         *counters, first, near = self.arc.weight.t().split(groups)
-        difference, least_head, least_modifier, greatest_head, greatest_modifier, equal = counters
+        difference, least_head, least_modifier, greatest_head, greatest_modifier, *others = counters
+        equal, higher, lower = others
         bias = self.arc.bias[None]
         forward = [*counters, near, bias + first]
         backward = [
@@ -86,6 +87,8 @@ class CounterScorer(CountingScorer):
             greatest_modifier,
             greatest_head,
             equal,
+            lower,
+            higher,
             near,
             bias,
         ]

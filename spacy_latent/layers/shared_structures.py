@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from spacy_latent.errors import LatentError
 
 
 @dataclass
@@ -69,6 +73,50 @@ def share_subtrees(
     )
     parts = zip(place.split(sizes), target.split(heard), source.split(heard), count.split(sizes))
     return SharedSubtrees(own, [Round(*part) for part in parts], result)
+
+
+@dataclass
+class SharedMerges:
+    """See kernels.head_merges.Merges; tensors on the device of the structures.
+
+    on_right: ``(M,)`` bool, whether the modifier is the right half.
+    """
+
+    left: Tensor
+    right: Tensor
+    sizes: list[int]
+    arcs: Tensor
+    on_right: Tensor
+    result: Tensor
+
+    def rounds(self) -> Iterator[tuple[int, int]]:
+        """The first merge of each round, and that after its last."""
+        yield from pairwise(accumulate(self.sizes, initial=0))
+
+
+def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:
+    """See kernels.head_merges. Merges are shared where arcs get no gradient of their own.
+
+    z: ``(S, n+1, n+1)``, hard trees; LatentError where one is none. lengths: ``(S,)``. item:
+    ``(S,)``, which of the items each is of; None for each of its own.
+    """
+    from spacy_latent.kernels import head_merges
+
+    arrays = _array(z.detach().cpu()), _array(lengths.cpu())
+    merges = head_merges.merge_heads(
+        *arrays, _item(items, None if item is None else item.cpu()), items, not z.requires_grad
+    )
+    if merges is None:
+        raise LatentError(
+            "A structure is no hard dependency tree: expected arcs of 0 and 1, one head for each "
+            "token, and no token above itself."
+        )
+    left, right, arcs, result = (
+        torch.from_numpy(array).to(z.device)
+        for array in (merges.left, merges.right, merges.arcs, merges.result)
+    )
+    on_right = arcs[:, 2] > arcs[:, 1]
+    return SharedMerges(left, right, merges.sizes.tolist(), arcs, on_right, result)
 
 
 def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 
 import pytest
@@ -60,10 +61,16 @@ def test_without_a_curriculum_it_reads_what_the_first_version_reads(path):
 
 def test_flat_lists_come_first_and_again(path, known):
     flat = {text for text, depth in known.items() if depth == 1}
-    found = curriculum(path, 4 * len(flat), flat=3 * len(flat))
-    for begin in range(0, 3 * len(flat), len(flat)):
-        assert set(found[begin : begin + len(flat)]) == flat
-    assert not set(found[3 * len(flat) :]) <= flat
+    count = 8 * len(flat)
+    found = curriculum(path, count + SIZE, flat=count)
+    assert set(found[:count]) == flat and not set(found[count:]) <= flat
+    # Of each length equally many, and of one length each as often.
+    lengths = Counter(len(text.split()) for text in found[:count])
+    assert max(lengths.values()) - min(lengths.values()) <= 1 < len(lengths)
+    assert len({len(text.split()) for text in found[: len(lengths)]}) == len(lengths)
+    for length in lengths:
+        times = Counter(text for text in found[:count] if len(text.split()) == length)
+        assert max(times.values()) - min(times.values()) <= 1
 
 
 def test_depth_grows_to_that_of_the_file_and_all_of_it_follows(path, known):

@@ -28,18 +28,20 @@ def by_pairs(scorer: CounterScorer, vectors):
     scores = torch.zeros(size + 1, size + 1, dtype=vectors.dtype)
     for m in range(size):
         before = counters[m - 1] if m else torch.zeros_like(total)
-        around = [vectors[m], counters[m].clamp(-2, 2), before.clamp(-2, 2)]
+        around = [vectors[m], counters[m].clamp(-1, 1), before.clamp(-1, 1)]
         scores[0, m + 1] = scorer.root(torch.cat(around)).squeeze()
         for h in range(size):
             between = torch.stack(counters[min(h, m) : max(h, m)] or [counters[h]])
             least, greatest = between.amin(0), between.amax(0)
             features = [
-                (counters[m] - counters[h]).clamp(-2, 2),
-                (least - counters[h]).clamp(-2, 2),
-                (least - counters[m]).clamp(-2, 2),
-                (greatest - counters[h]).clamp(-2, 2),
-                (greatest - counters[m]).clamp(-2, 2),
+                (counters[m] - counters[h]).clamp(-1, 1),
+                (least - counters[h]).clamp(-1, 1),
+                (least - counters[m]).clamp(-1, 1),
+                (greatest - counters[h]).clamp(-1, 1),
+                (greatest - counters[m]).clamp(-1, 1),
                 torch.exp(-((counters[m] - counters[h]) ** 2)),
+                torch.exp(-4 * (counters[m] - counters[h] - 1) ** 2),
+                torch.exp(-4 * (counters[m] - counters[h] + 1) ** 2),
                 torch.tensor([float(m > h)], dtype=vectors.dtype),
                 torch.exp(torch.tensor([-abs(m - h)], dtype=vectors.dtype)),
             ]
@@ -104,21 +106,19 @@ def test_gradients():
 def test_it_can_match_brackets_of_any_depth(depth):
     """With weights by hand: after the opening bracket the counter stood one higher than after the
     closing one, and was never lower in between."""
-    scorer = build_counter_scorer_v1(counters=1, hidden_width=4)(1)
+    scorer = build_counter_scorer_v1(counters=1, hidden_width=3)(1)
     with torch.no_grad():
         for weight in scorer.parameters():
             weight.zero_()
         scorer.step.weight.fill_(100.0)
-        # Units: lower in between, more than one higher, less than one higher, second.
-        difference, lower, first = 0, 1, 6
-        scorer.arc.weight[0, lower] = -1.0
-        scorer.arc.weight[1, difference] = 1.0
+        # Units: lower in between, not one higher, second.
+        least_after_head, one_lower, first = 1, 7, 8
+        scorer.arc.weight[0, least_after_head] = -1.0
+        scorer.arc.weight[1, one_lower] = -1.0
         scorer.arc.bias[1] = 1.0
-        scorer.arc.weight[2, difference] = -1.0
-        scorer.arc.bias[2] = -1.0
-        scorer.arc.weight[3, first] = -1.0
-        scorer.arc.bias[3] = 1.0
-        scorer.hidden.weight.copy_(torch.eye(4))
+        scorer.arc.weight[2, first] = -1.0
+        scorer.arc.bias[2] = 1.0
+        scorer.hidden.weight.copy_(torch.eye(3))
         scorer.output.weight.fill_(-1.0)
         scorer.root[2].bias.fill_(-10.0)
     # ( ( ) ( ... ) ): at each level a pair before the deeper one.

@@ -37,12 +37,14 @@ def by_spans(scorer: CounterSpanScorer, vectors: Tensor) -> Tensor:
             least = torch.stack([infinite, *counters[i + 1 : j + 1]]).amin(0)
             greatest = torch.stack([-infinite, *counters[i + 1 : j + 1]]).amax(0)
             features = [
-                (after - before).clamp(-2, 2),
-                (least - before).clamp(-2, 2),
-                (least - after).clamp(-2, 2),
-                (greatest - before).clamp(-2, 2),
-                (greatest - after).clamp(-2, 2),
+                (after - before).clamp(-1, 1),
+                (least - before).clamp(-1, 1),
+                (least - after).clamp(-1, 1),
+                (greatest - before).clamp(-1, 1),
+                (greatest - after).clamp(-1, 1),
                 torch.exp(-((after - before) ** 2)),
+                torch.exp(-4 * (after - before - 1) ** 2),
+                torch.exp(-4 * (after - before + 1) ** 2),
                 torch.exp(torch.tensor([-(j - i + 1)], dtype=vectors.dtype)),
             ]
             hidden = scorer.hidden(torch.relu(scorer.span(torch.cat(features))))
