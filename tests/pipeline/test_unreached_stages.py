@@ -12,7 +12,7 @@ from spacy.language import Language
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.unreached_stages import refuse_in_pipeline
-from tests.pipeline.small_pipelines import examples, initialized, inline_pipeline, step
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, inline_pipeline, step
 
 TREE = "spacy-latent.ProjectiveTree.v1"
 RELEASED = {
@@ -117,3 +117,17 @@ def test_pipelines_without_latent_layers_are_let_through() -> None:
     nlp.add_pipe("textcat")
     nlp.config["training"]["max_steps"] = 1
     assert refuse_in_pipeline(nlp) is nlp
+
+
+@pytest.mark.parametrize("component", ["latent_encoder", "latent_textcat"])
+@pytest.mark.parametrize("options, names, setting", STAGED)
+def test_components_of_this_package_refuse_without_a_callback(
+    component: str, options: dict[str, Any], names: str, setting: str
+) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC, **options}})
+    nlp.config["training"]["max_steps"] = 2
+    with pytest.raises(LatentError, match=f"{component}: .*{names}.*Lower {setting}"):
+        initialized(nlp)
+    nlp.config["training"]["max_steps"] = 3
+    initialized(nlp)
