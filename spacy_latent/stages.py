@@ -25,6 +25,11 @@ class Staged:
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def shown(self) -> str:
+        """How messages of stages call it."""
+        return self.name
+
     def at(self: Kind, update: int | None) -> Kind:
         """What an update of training has; this one where ``update`` is None, for prediction."""
         if update is not None:
@@ -57,6 +62,14 @@ def follow(first: Kind, then: Kind, end: int, setting: str) -> Kind:
     plain.stages = ()
     made.stages = (*early, (end, plain), *late)
     return made
+
+
+def unreached(staged: Staged, updates: int) -> str:
+    """That so many updates of training do not come to the last, as a clause; empty if they do."""
+    if not staged.stages or staged.stages[-1][0] < updates:
+        return ""
+    end, before = staged.stages[-1]
+    return f"{staged.shown} follows {before.shown} only after {end} updates"
 
 
 def periods(*staged: Staged) -> Iterator[tuple[int, int | None]]:

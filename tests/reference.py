@@ -39,11 +39,13 @@ def page() -> str:
         ("Structures", registered.structures(), _of_class),
         ("Estimators", registered.estimators(), _of_class),
         ("Stages of training", registered.stages(), _of_function),
+        ("Candidates of rationales", registered.candidates(), _of_function),
         ("Control variates", control_variates, _of_class),
         ("Scorers", registered.scorers(), _of_builder),
         ("Composers", registered.composers(), _of_builder),
         ("Loggers", _group("spacy_loggers"), _of_function),
         ("Readers", _group("spacy_readers"), _of_function),
+        ("Callbacks", _group("spacy_callbacks"), _of_function),
     ]
     parts = [INTRODUCTION]
     for title, found, describe in sections:

@@ -82,7 +82,7 @@ class LatentLayer(nn.Module):
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
         """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
-        return self.estimator.given(self.structure, docs, spans)
+        return self.present_estimator.given(self.present_structure, docs, spans)
 
     def read(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
@@ -103,7 +103,7 @@ class LatentLayer(nn.Module):
     ) -> tuple[Draw, Tensor]:
         if all(one is None for one in given):
             return self.read(vectors, lengths)
-        z, known = encode_given(self.structure, given, vectors, lengths)
+        z, known = encode_given(self.present_structure, given, vectors, lengths)
         if bool(known.all()):
             return Draw(z[None], z.new_ones((1, len(z)))), 2 * z - 1
         draw, scores = self.read(vectors, lengths)

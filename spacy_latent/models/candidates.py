@@ -13,6 +13,14 @@ Candidates = Callable[[Sequence[Doc]], list[np.ndarray]]
 class AllWords:
     """Every token."""
 
+    def __repr__(self) -> str:
+        return "AllWords()"
+
+    def covers(self, other: Candidates) -> bool | None:
+        """Whether every word that ``other`` lets be chosen may be chosen here; None where that is
+        not known but from docs."""
+        return True
+
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
         return [np.ones(len(doc), dtype=bool) for doc in docs]
 
@@ -26,6 +34,18 @@ class ContentWords:
     def __init__(self, punctuation: bool = False, stop_words: bool = False) -> None:
         allowed = {IS_PUNCT: punctuation, IS_STOP: stop_words, IS_SPACE: False}
         self.excluded = [attribute for attribute, may in allowed.items() if not may]
+        self.settings = f"punctuation={punctuation}, stop_words={stop_words}"
+
+    def __repr__(self) -> str:
+        return f"ContentWords({self.settings})"
+
+    def covers(self, other: Candidates) -> bool | None:
+        """As of :class:`AllWords`."""
+        if isinstance(other, AllWords):
+            return False
+        if isinstance(other, ContentWords):
+            return set(self.excluded) <= set(other.excluded)
+        return None
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
         return [self._of(doc) for doc in docs]

@@ -13,7 +13,7 @@ from thinc.api import Model
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentOutput
-from spacy_latent.models.latent_layer_model import Group, LatentBatch
+from spacy_latent.models.latent_layer_model import Group, LatentBatch, given_structures
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.structure_reader import alternatives_of
 
@@ -118,7 +118,7 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
     if not any(len(doc) for doc in docs):
         return LatentBatch([], spans, [], [])
     tok2vec, latent = model.layers[:2]
-    given = latent_module(model).latent.given(docs, spans)
+    given = given_structures(latent, docs, spans, is_train=False)
     made: Any = latent.predict((tok2vec.predict(docs), spans, given))
     return made if isinstance(made, LatentBatch) else made.batch
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from spacy.tokens import Doc
 from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor, nn
@@ -465,6 +466,16 @@ def prepare(model: Model, is_train: bool) -> None:
     for child in module.modules():
         if isinstance(child, nn.Dropout):
             child.p = rate
+
+
+def given_structures(
+    model: Model, docs: Sequence[Doc], spans: Spans, is_train: bool
+) -> Given | None:
+    """What the ``given`` of a latent layer has for these docs, in the present stage of training or
+    for prediction. model: the node with the layer, of either kind."""
+    prepare(model, is_train)
+    shim: Any = model.shims[0]
+    return shim.module.latent.given(docs, spans)
 
 
 def detached(output: LatentOutput) -> LatentOutput:

@@ -8,7 +8,8 @@ stored as plain arrays, and a module that may be built late, when its width beco
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import srsly
@@ -24,9 +25,10 @@ from thinc.api import (
 from thinc.shims import Shim
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.stages import Staged, unreached
 
 # Of the input, or of its parts where a module reads them apart.
 Width = int | list[int]
@@ -45,6 +47,7 @@ class LatentShim(PyTorchShim):
     """build: makes the module for a Width; picklable.
     learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
     temperature: stepped once per update of the weights.
+    others: what has stages of training beside the module's structure and estimator.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class LatentShim(PyTorchShim):
         learn_rates: dict[str, float],
         temperature: Temperature,
         mixed_precision: bool = False,
+        others: Sequence[Staged] = (),
     ) -> None:
         super().__init__(
             None,
@@ -64,6 +68,7 @@ class LatentShim(PyTorchShim):
         self._learn_rates = learn_rates
         self._temperature = temperature
         self._mixed_precision = mixed_precision
+        self._others = others
 
     @property
     def is_built(self) -> bool:
@@ -91,6 +96,14 @@ class LatentShim(PyTorchShim):
     @property
     def temperature(self) -> float:
         return self.cfg["temperature"]
+
+    def staged(self) -> Iterator[tuple[Staged, str]]:
+        """All whose stages these updates go through, each with the setting of their ends."""
+        for other in self._others:
+            yield other, "release_at"
+        if self.is_built:
+            yield self.module.latent.structure, "release_at"
+            yield self.module.latent.estimator, "switch_at"
 
     def build(self, width: Width) -> None:
         """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
@@ -243,4 +256,17 @@ class LatentShim(PyTorchShim):
                     "The stored weights do not fit the latent layer that the config describes: "
                     f"{error}. Load them with the config that they were trained with."
                 ) from None
+            self._warn_of_unreached_stages()
         return self
+
+    def _warn_of_unreached_stages(self) -> None:
+        # Not where it is saved, which training does at each evaluation, long before its last stage.
+        for staged, setting in self.staged() if self.updates else ():
+            clause = unreached(staged, self.updates)
+            if clause:
+                warnings.warn(
+                    f"The latent layer was saved after {self.updates} updates of training, and "
+                    f"{clause}: it predicts untrained. Train on, or train with a lower {setting}.",
+                    LatentWarning,
+                    stacklevel=2,
+                )

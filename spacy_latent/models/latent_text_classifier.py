@@ -20,6 +20,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
@@ -301,8 +302,12 @@ def run_and_keep(
     tok2vec, texts, output = model.layers
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
+    if "update" in tok2vec.attrs:
+        # Before the forward pass of the layer, whose shim counts them.
+        shim: Any = texts.shims[0]
+        tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
-    given = latent_layer(model).given(docs, spans)
+    given = given_structures(texts, docs, spans, is_train)
     made, backprop_texts = texts((arrays, spans, given), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]

@@ -14,7 +14,12 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.models.latent_layer_model import LatentBatch, Spans, build_latent_layer_model
+from spacy_latent.models.latent_layer_model import (
+    LatentBatch,
+    Spans,
+    build_latent_layer_model,
+    given_structures,
+)
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
@@ -151,7 +156,7 @@ def run(
         nothing = LatentBatch([model.ops.alloc2f(0, width) for _ in docs], spans, [], [])
         return nothing, lambda gradients: docs
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
-    given = latent_layer(model).given(docs, spans)
+    given = given_structures(latent, docs, spans, is_train)
     known = () if supervision is None else (supervision(spans),)
     batch, backprop_latent = latent((arrays, spans, given, *known), is_train)
     return batch, lambda gradients: backprop_tok2vec(backprop_latent(gradients))

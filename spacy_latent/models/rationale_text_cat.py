@@ -31,10 +31,11 @@ from spacy_latent.models.latent_text_classifier import (
     latent_layer,
     used_poolings,
 )
+from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import TextModule, text_layer_model
-from spacy_latent.stages import periods
+from spacy_latent.stages import Staged, periods
 from spacy_latent.structures.base import Structure
 
 NAME = "RationaleTextCat"
@@ -80,7 +81,8 @@ def build_rationale_text_cat_v1(
         where its structures are 0/1 at prediction; else the reader sees words in part.
     encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
         None for a bag of words.
-    candidates: which words may be chosen; None for all.
+    candidates: which words may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1`` has
+        others in the first updates of training.
     rate, transitions: share of the words of each text that is chosen in expectation, and of
         neighbours of which one is chosen and the other not, held by a Lagrangian in training; None
         where the structure or the estimator sees to it.
@@ -131,6 +133,7 @@ def build_rationale_text_cat_v1(
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
+        others=[candidates] if isinstance(candidates, Staged) else [],
     )
     embedders = build_embedders(tok2vec, embed, candidates or AllWords())
     spans = span_getter or DocSpans(max_length=512)
@@ -279,7 +282,8 @@ def build_embedders(
         embed_both,
         layers=[tok2vec, embed],
         refs=refs,
-        attrs={"candidates": candidates},
+        # update: which one of training this is, from 0; None for prediction.
+        attrs={"candidates": candidates, "update": None},
     )
 
 
@@ -287,7 +291,10 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
     xp = model.ops.xp
     selector, backprop_selector = model.layers[0](docs, is_train)
     reader, backprop_reader = model.layers[1](docs, is_train)
-    may = [model.ops.asarray2f(one[:, None]) for one in model.attrs["candidates"](docs)]
+    update = model.attrs["update"] if is_train else None
+    allowed = present_candidates(model.attrs["candidates"], docs, update)
+    ops: Any = model.ops
+    may = [ops.asarray2f(one[:, None]) for one in allowed]
     rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
     widths = [part[0].shape[1] if part else 0 for part in (selector, reader)]
 

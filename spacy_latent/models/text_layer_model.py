@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -33,6 +33,7 @@ from spacy_latent.models.latent_layer_model import (
 )
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
 POOLINGS = ("root", "first", "last", "max", "mean")
@@ -314,14 +315,17 @@ def text_layer_model(
     temperature: Temperature,
     dropout: float | None,
     mixed_precision: bool,
+    others: Sequence[Staged] = (),
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """The model around a module that ``build`` makes for the width of the input."""
+    """The model around a module that ``build`` makes for the width of the input. others: as in
+    LatentShim."""
     check_rates(scorer_learn_rate, dropout)
     shim = LatentShim(
         build,
         learn_rates={"latent.scorer.": scorer_learn_rate},
         temperature=temperature,
         mixed_precision=mixed_precision,
+        others=others,
     )
     attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
     model: Model = Model(

@@ -212,8 +212,10 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
         if component not in norms:
             continue
         parts = norms[component]
-        layers = [latent_module(node).latent for node in latent.layers.values()]
-        learns = any(layer.estimator.uses_scores for layer in layers)
+        learns = any(
+            latent_module(node).latent.estimator.at(_shim(node).updates).uses_scores
+            for node in latent.layers.values()
+        )
         bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
         if bad:
             found.append(
@@ -363,12 +365,20 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
     from spacy_latent.models.inspection import latent_module
 
     module = latent_module(node)
-    if not module.latent.estimator.uses_scores:
+    estimator = module.latent.estimator
+    if not estimator.uses_scores:
+        before = [stage.name for _, stage in estimator.stages if stage.uses_scores]
+        since = f" after {', '.join(before)}" if before else ""
+        learned = (
+            "what was learned of them has no part in it"
+            if before
+            else ("nothing is learned of them")
+        )
         yield Finding(
             "note",
             "given-trees",
-            f"{key}: its trees are given by {module.latent.estimator.name}, so its scorer is not "
-            "run and nothing is learned of them. It is a control.",
+            f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run and "
+            f"{learned}. It is a control.",
         )
     if getattr(module, "gain", None) is not None:
         yield Finding(

@@ -443,10 +443,12 @@ class LatentEncoder(StoredComponent):
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
             )
-        if self.cfg["supervision"] and not layer.estimator.uses_scores:
+        stages = [*(stage for _, stage in layer.estimator.stages), layer.estimator]
+        blind = [stage for stage in stages if not stage.uses_scores]
+        if self.cfg["supervision"] and blind:
             raise IncompatiblePair(
                 f"{self.name} with supervision",
-                layer.estimator.name,
+                blind[0].name,
                 "supervision teaches the scorer, and this estimator does not use its scores",
                 "supervision = 0.0, or an estimator that draws structures from the scores",
             )

@@ -121,6 +121,10 @@ class Structure(Staged, ABC):
     acyclic: bool = True
 
     @property
+    def shown(self) -> str:
+        return repr(self)
+
+    @property
     def kind(self) -> str:
         """That of its annotations, see :class:`spacy_latent.annotations.SpanStructure`."""
         return self.parts if self.annotation == "parts" and self.parts else self.annotation

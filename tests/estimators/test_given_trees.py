@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -162,11 +163,13 @@ MERGES: dict[str, Any] = {
 TEXTS = ["a good film of it all", "a bad film", "so"]
 
 
-def pipeline(kind: str, trees: str | None) -> tuple[Language, str]:
-    """Without ``trees`` they are learned."""
+def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, str]:
+    """Without ``trees`` they are learned; a block is that of the estimator."""
     nlp = spacy.blank("en")
     model: dict[str, Any] = {"tok2vec": TOK2VEC}
-    if trees is not None:
+    if isinstance(trees, dict):
+        model["estimator"] = trees
+    elif trees is not None:
         model["estimator"] = {"@misc": "spacy-latent.GivenTrees.v1", "trees": trees}
     if kind == "encoder":
         return latent_pipeline("textcat", encoder={"model": model}), "latent_encoder"
@@ -286,3 +289,92 @@ def test_unknown_heads_leave_the_spans_tree() -> None:
     own = used(nlp, name, docs)
     with substitute_structures([model], lambda docs: [[-1] * len(doc) for doc in docs]):
         assert same(used(nlp, name, docs), own)
+
+
+# ---------------------------------------------------------------- before and after other estimators
+
+RANDOM = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "random"}
+MARGINALS = {"@misc": "spacy-latent.Marginals.v1"}
+SWITCH = 2
+
+
+def sequence(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    name = "spacy-latent.EstimatorSequence.v1"
+    return {"@misc": name, "switch_at": SWITCH, "first": first, "then": then}
+
+
+def composed_with(layer: Any, update: Callable[[], Any]) -> list[np.ndarray]:
+    """The structures of an update, those of the longest text first."""
+    read, kept = layer.read, []
+    layer.read = lambda *given: kept.append((given[1], read(*given))) or kept[-1][1]
+    try:
+        update()
+    finally:
+        del layer.read
+    ((lengths, (draw, _)),) = kept
+    z = draw.z[0].detach().numpy()
+    return [one[: n + 1, : n + 1] for one, n in zip(z, lengths.tolist())]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "inline", "textcat"])
+@pytest.mark.parametrize("given_first", [True, False])
+def test_trees_are_given_in_their_stage_alone(kind: str, given_first: bool) -> None:
+    order = (RANDOM, MARGINALS) if given_first else (MARGINALS, RANDOM)
+    nlp, name = pipeline(kind, sequence(*order))
+    optimizer = initialized(nlp)
+    model = nlp.get_pipe(name).model  # type: ignore[attr-defined]
+    (node,) = latent_models(model)
+    layer: Any = latent_module(node).latent
+    docs = [nlp.make_doc(text) for text in TEXTS]
+    trees = expected("encoder", "random", docs)
+    wanted = [layer.structure.encode(tree, len(doc)) for tree, doc in zip(trees, docs)]
+    golds: dict[str, Any] = {"cats": {"good": 1.0, "bad": 0.0}}
+    for update in range(2 * SWITCH):
+        examples = [
+            Example.from_dict(nlp.make_doc(text), {**golds, "tags": ["A"] * len(text.split())})
+            for text in TEXTS
+        ]
+        before = [weights.clone() for weights in layer.scorer.parameters()]
+        got = composed_with(layer, lambda: nlp.update(examples, sgd=False))  # noqa: B023
+        given = given_first == (update < SWITCH)
+        assert same(got, wanted) is given, update
+        for _, pipe in nlp.pipeline:
+            pipe.finish_update(optimizer)  # type: ignore[attr-defined]
+        moved = [not torch.equal(*pair) for pair in zip(before, layer.scorer.parameters())]
+        # Output layers are zero at first, and what is below them gets no gradient.
+        assert any(moved) is (not given and update > 0), update
+        # Prediction is by the last, also in the middle of training.
+        predicted = composed_with(layer, lambda: read_batch(node, docs))
+        assert same(predicted, wanted) is not given_first, update
+
+
+def test_trees_that_are_given_first_are_of_the_first_set() -> None:
+    nlp, name = pipeline("textcat", sequence(RANDOM, MARGINALS))
+    config = nlp.config.copy()
+    set_at = {"@misc": "spacy-latent.SpanningTree.v1"}
+    config["components"][name]["model"]["structure"] = {
+        "@misc": "spacy-latent.ReleasedStructure.v1",
+        "release_at": 1,
+        "restricted": {**set_at, "direction": "earlier"},
+        "free": {**set_at, "direction": "any"},
+    }
+    nlp = spacy.blank("en").from_config(config)
+    optimizer = initialized(nlp)
+    layer = latent_module(latent_models(nlp.get_pipe(name).model)[0]).latent  # type: ignore[attr-defined]
+    texts = ["a good film of it all so far as it goes"]
+    later = []
+    for _ in range(2):
+        golds: dict[str, Any] = {"cats": {"good": 1.0, "bad": 0.0}}
+        examples = [Example.from_dict(nlp.make_doc(text), golds) for text in texts]
+        (z,) = composed_with(layer, lambda: nlp.update(examples, sgd=optimizer))  # noqa: B023
+        later.append(bool(np.tril(z, -1)[:, 1:].any()))
+    assert later == [False, True]
+
+
+def test_supervision_needs_scores_in_every_stage() -> None:
+    model = {**GIVEN, "composer": {"@misc": "spacy-latent.GraphConvolution.v1"}}
+    for order in ((RANDOM, MARGINALS), (MARGINALS, RANDOM)):
+        model["estimator"] = sequence(*order)
+        nlp = latent_pipeline("textcat", encoder={"model": model, "supervision": 0.5})
+        with pytest.raises(IncompatiblePair, match=r"supervision.*GivenTrees"):
+            initialized(nlp)

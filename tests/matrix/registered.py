@@ -12,6 +12,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.given_trees import TREES, GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.stochastic_mask import StochasticMask
+from spacy_latent.models.candidates import Candidates
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
@@ -43,6 +44,11 @@ def stages() -> dict[str, Callable[..., Any]]:
             not inspect.isclass(loaded) and _returns(loaded) in ("Structure", "Estimator")
         )
     )
+
+
+def candidates() -> dict[str, Callable[..., Any]]:
+    """Which words may be part of a rationale."""
+    return _registered(lambda loaded: _returns(loaded) == Candidates)
 
 
 # Where the defaults are not for scores as flat, or texts as long, as those of these tests.
@@ -82,6 +88,6 @@ def scorers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ScorerBuilder")
 
 
-def _returns(loaded: Any) -> str | None:
-    """Name of the annotated result of a function."""
+def _returns(loaded: Any) -> Any:
+    """The annotated result of a function, its name where annotations are not evaluated."""
     return getattr(loaded, "__annotations__", {}).get("return") if callable(loaded) else None

@@ -165,3 +165,21 @@ def test_a_scorer_that_is_not_used_is_no_mistake() -> None:
     assert norms["textcat"]["scorer"] == 0.0 and norms["textcat"]["composer"] > 0
     assert judge_gradients(nlp, norms) == []
     assert "given-trees" in {finding.code for finding in find_traps(nlp)}
+
+
+def test_a_scorer_that_one_stage_does_not_use_is_none_either() -> None:
+    given = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+    marginals = {"@misc": "spacy-latent.Marginals.v1"}
+    stages = {"@misc": "spacy-latent.EstimatorSequence.v1", "switch_at": 50}
+    later = made(
+        inline_pipeline("textcat", estimator={**stages, "first": given, "then": marginals})
+    )
+    norms = gradient_norms(later, examples(later), steps=4)
+    assert norms["textcat"]["scorer"] == 0.0 and norms["textcat"]["composer"] > 0
+    assert judge_gradients(later, norms) == []
+    assert "given-trees" not in {finding.code for finding in find_traps(later)}
+    at_end = made(
+        inline_pipeline("textcat", estimator={**stages, "first": marginals, "then": given})
+    )
+    (note,) = [finding for finding in find_traps(at_end) if finding.code == "given-trees"]
+    assert "GivenTrees after Marginals" in note.text and "has no part in it" in note.text

@@ -11,10 +11,10 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.training import Example
-from thinc.api import Adam, fix_random_seed
+from thinc.api import SGD, Adam, fix_random_seed
 
 from spacy_latent.analysis.rationales import rationale_words
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NotTractable
 from spacy_latent.models.latent_text_classifier import latent_layer
 from tests.pipeline.rationale_pipelines import (
     BITS,
@@ -223,6 +223,80 @@ def test_forbidden_words_are_never_read(name: str) -> None:
     assert not any(rationale_words(one).any() for one in nothing)
     assert nothing[0].cats == nothing[1].cats == nothing[2].cats
     assert sum(nothing[0].cats.values()) == pytest.approx(1.0)
+
+
+RELEASED = {
+    "@misc": "spacy-latent.ReleasedCandidates.v1",
+    "release_at": 2,
+    "restricted": {"@misc": "spacy-latent.ContentWords.v1", "stop_words": False},
+    "free": None,
+}
+
+
+def allowed_words(nlp, run) -> set[str]:
+    """The words of DATA's longest text that may be chosen while ``run`` goes on."""
+    layer = latent_layer(nlp.get_pipe("latent_textcat").model)
+    original, kept = layer.read, []
+    try:
+        layer.read = lambda *given: kept.append(given[0][0, :, -1].tolist()) or original(*given)
+        run()
+    finally:
+        del layer.read
+    words = max((text.split() for text, _ in DATA), key=len)
+    return {word for word, may in zip(words, kept[0]) if may}
+
+
+def test_candidates_are_released_in_training_and_free_at_prediction() -> None:
+    nlp = rationale_pipeline(candidates=RELEASED)
+    longest = max((text for text, _ in DATA), key=len)
+    everything = set(longest.split())
+    made = rationale_examples(nlp)
+    nlp.initialize(lambda: made)
+
+    def train(nlp, updates: int) -> list[set[str]]:
+        optimizer = SGD(0.1)
+        batch = rationale_examples(nlp)
+        found = []
+        for _ in range(updates):
+            found.append(allowed_words(nlp, lambda: nlp.update(batch, sgd=optimizer)))
+            # Also in the middle of training.
+            assert allowed_words(nlp, lambda: nlp(longest)) == everything
+            assert allowed_words(nlp, lambda: nlp.evaluate(batch)) == everything
+        return found
+
+    start = nlp.to_bytes()
+    assert train(nlp, 4) == [{"bad"}, {"bad"}, everything, everything]
+    # Saved and loaded in the first stage.
+    first = rationale_pipeline(candidates=RELEASED).from_bytes(start)
+    assert train(first, 1) == [{"bad"}]
+    with pytest.warns(LatentWarning, match=r"after 1 updates.*AllWords\(\) follows ContentWords\("):
+        resumed = rationale_pipeline(candidates=RELEASED).from_bytes(first.to_bytes())
+    assert train(resumed, 3) == [{"bad"}, everything, everything]
+    weights = [
+        [
+            v.numpy()
+            for v in latent_layer(one.get_pipe("latent_textcat").model).state_dict().values()
+        ]
+        for one in (nlp, resumed)
+    ]
+    for ours, theirs in zip(*weights):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_steps, refused", [(1, True), (2, True), (3, False), (0, False)])
+def test_a_training_that_never_releases_its_candidates_is_refused(max_steps, refused) -> None:
+    nlp = rationale_pipeline(candidates=RELEASED)
+    nlp.config["training"]["max_steps"] = max_steps
+    message = (
+        rf"max_steps is {max_steps}, and AllWords\(\) follows ContentWords\(.*\) only after 2 .*"
+        "Lower release_at"
+    )
+    made = rationale_examples(nlp)
+    if refused:
+        with pytest.raises(LatentError, match=message):
+            nlp.initialize(lambda: made)
+    else:
+        nlp.initialize(lambda: made)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""Words that may be part of a rationale, of which training begins with some and ends with more."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from spacy.tokens import Doc
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.candidates import AllWords, Candidates
+from spacy_latent.stages import Staged, follow
+
+
+class ReleasedCandidates(Staged):
+    """Candidates with ``stages`` before them, each of this class. Called as any candidates are, it
+    gives those of prediction.
+
+    candidates: which words may be chosen after the stages.
+    """
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates = candidates
+
+    @property
+    def name(self) -> str:
+        plain = type(self.candidates).__repr__ is object.__repr__
+        shown = type(self.candidates).__name__ if plain else repr(self.candidates)
+        return getattr(self.candidates, "__qualname__", shown)
+
+    def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        return self.candidates(docs)
+
+    def covers(self, other: "ReleasedCandidates") -> bool | None:
+        """Whether these hold every word of ``other``, stages aside; None where only docs tell."""
+        told = getattr(self.candidates, "covers", None)
+        return None if told is None else told(other.candidates)
+
+    def in_training(self, docs: Sequence[Doc], update: int) -> list[np.ndarray]:
+        """Those of an update, from 0. Raises LatentError where a word of these docs may be chosen
+        in a stage that is not over and not in the next."""
+        present, *later = in_order(self, update)
+        result = may = present(docs)
+        for smaller, larger in pairwise([present, *later]):
+            after = larger(docs)
+            for doc, before, now in zip(docs, may, after):
+                lost = np.flatnonzero(np.asarray(before, bool) & ~np.asarray(now, bool))
+                if len(lost):
+                    raise LatentError(
+                        f"A release of candidates from {smaller.name} to {larger.name}: in the doc "
+                        f"{doc.text[:40]!r} the word {doc[int(lost[0])].text!r} may be chosen "
+                        "before it and not after it, so that training would end with fewer words "
+                        "than it began with. Give the smaller set first."
+                    )
+            may = after
+        return result
+
+
+def in_order(candidates: ReleasedCandidates, update: int = 0) -> list[ReleasedCandidates]:
+    """The stages that are not over at an update, and what follows them."""
+    return [*(stage for end, stage in candidates.stages if update < end), candidates]
+
+
+def present_candidates(
+    candidates: Candidates, docs: Sequence[Doc], update: int | None
+) -> list[np.ndarray]:
+    """Of any candidates those in an update of training; for prediction where it is None."""
+    if update is None or not isinstance(candidates, ReleasedCandidates):
+        return candidates(docs)
+    return candidates.in_training(docs, update)
+
+
+def build_released_candidates_v1(
+    restricted: Candidates, free: Candidates | None, release_at: int
+) -> Candidates:
+    """restricted: which words may be chosen in the first updates of the weights.
+    free: which from then on, and at prediction; None for all. They have to hold all words of those
+        before: where only docs tell, this is looked at in each batch until the release.
+    release_at: number of updates under the restriction, at least 1.
+
+    Each of the two may be released itself.
+    """
+    first, then = _with_stages(restricted), _with_stages(free or AllWords())
+    made = follow(first, then, release_at, "release_at")
+    for smaller, larger in pairwise(in_order(made)):
+        # What only docs tell is looked at in training.
+        if larger.covers(smaller) is False:
+            raise LatentError(
+                f"A release of candidates from {smaller.name} to {larger.name}: the second do not "
+                "hold all words of the first, so that training would end with fewer words than it "
+                "began with. Give the smaller set first."
+            )
+    return made
+
+
+def _with_stages(candidates: Candidates) -> ReleasedCandidates:
+    if isinstance(candidates, ReleasedCandidates):
+        return candidates
+    return ReleasedCandidates(candidates)
