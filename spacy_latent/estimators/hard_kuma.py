@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from spacy_latent.estimators.hard_concrete import HIGH, LOW
-from spacy_latent.estimators.stochastic_mask import StochasticMask
+from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
 
 # Shapes beyond e^(±4.5) leave nothing to draw.
 LARGEST_SCORE = 9.0
@@ -38,10 +38,10 @@ class HardKuma(StochasticMask):
         inner = (-torch.expm1(uniform.log() / b)).clamp_min(torch.finfo(scores.dtype).tiny)
         return (inner.pow(1 / a) * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
 
-    def nonzero(self, scores: Tensor) -> Tensor:
+    def above(self, scores: Tensor, stretched: float) -> Tensor:
         a, b = _shapes(scores)
-        threshold = torch.as_tensor(-LOW / (HIGH - LOW), dtype=scores.dtype, device=scores.device)
-        return (1 - threshold.pow(a)).pow(b)
+        # (1 − x^a)^b without cancellation where a is small.
+        return (b * (-torch.expm1(a * math.log(stretched))).log()).exp()
 
 
 def _shapes(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -250,3 +250,14 @@ def test_a_large_number_in_all_scores_costs_no_digits(structure: KOfN, shift: fl
     torch.testing.assert_close(of_all, known, rtol=1e-15, atol=0)
     drawn = structure.sample(scores + shift, lengths, 4000, torch.Generator().manual_seed(0))
     torch.testing.assert_close(drawn.mean(0), expected, rtol=0, atol=0.04)
+
+
+def test_the_gradient_of_bits_is_their_marginals_at_high_scores() -> None:
+    scores = torch.tensor([[-torch.inf, -40.0, 0.0, 19.0, 21.0, 25.0, 36.0, 800.0]]).double()
+    scores.requires_grad_()
+    lengths = torch.tensor([8])
+    total = Bits().log_partition(scores, lengths)
+    (gradient,) = torch.autograd.grad(total.sum(), scores)
+    torch.testing.assert_close(gradient, Bits().marginals(scores, lengths), rtol=0, atol=1e-15)
+    alone = Bits().log_partition(scores[:, 4:5].detach(), torch.tensor([1]))
+    assert float(alone - 21) == pytest.approx(np.log1p(np.exp(-21.0)), rel=1e-5)
