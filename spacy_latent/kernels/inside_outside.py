@@ -40,6 +40,7 @@ from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import (
     FEASIBLE,
     INFEASIBLE,
+    TOO_LARGE,
     UNSOLVED,
     is_finite,
     read_arc_scores,
@@ -180,8 +181,8 @@ def _trusted_inside(w, n, first, smallest, charts):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _inside_by_columns(s, n, first, w, column, charts):
-    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum. RETURNS: the
-    log of what the weights were divided by, −inf where a token has no head, and their sum over
+    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum. RETURNS:
+    the log of what the weights were divided by, −inf where a token has no head, and their sum over
     trees, 0 where it cannot be trusted."""
     shift, partition = -np.inf, 0.0
     # About 6.75 per token is how the number of trees grows. Where a few arcs have all the weight,
@@ -607,7 +608,7 @@ def _subtract_best(s, n, single_root):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _adds_up(marginals, n, totals):
+def _adds_up(marginals, n, totals, tolerance):
     """Whether each token has one head, as where nothing under- or overflowed on the way out."""
     totals[:] = 0.0
     for h in range(n + 1):
@@ -616,7 +617,7 @@ def _adds_up(marginals, n, totals):
             totals[m] += source[m]
     right = True
     for m in range(1, n + 1):
-        right &= abs(totals[m] - 1.0) < 1e-11
+        right &= abs(totals[m] - 1.0) < tolerance
     return right
 
 
@@ -692,7 +693,7 @@ def sum_over_projective_trees(
                 log_partition[b] = shift + math.log(partition)
             if known and what:
                 _outside(w, n, first, charts, partition, outer, result[b])
-                known = _adds_up(result[b], n, column[0])
+                known = _adds_up(result[b], n, column[0], 1e-11)
             if known:
                 own[0], own[1] = 1.0, partition
         if not known:
@@ -763,6 +764,8 @@ def sum_by_exponents(
                 *(arcs, ds, n, first, wide, change, powers),
                 *(np.empty_like(wide), np.empty_like(change), marginals, products),
             )
+            if what == 1 and not _adds_up(marginals, n, np.empty(size), 1e-6):
+                status[b] = TOO_LARGE
 
 
 @njit(cache=True, nogil=True, fastmath=False)

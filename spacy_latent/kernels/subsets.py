@@ -73,29 +73,44 @@ def _whole(sums, dsums, n, k, exactly, top):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _backward(row, drow, n, k, exactly, top, sums, dsums, total, dtotal, what, result):
-    """Marginals (what = 1) or their derivatives, from the last item to the first. total: as
-    :func:`_whole` gives it."""
-    rest, drest = np.full(k + 2, -np.inf), np.zeros(k + 2)
-    for j in range(k + 1):
-        if j == k or not exactly:
-            rest[j] = (j - k) * top
+def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
+    """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
+    of each size divides among subsets with the item and without: it adds up to 1 at scores of any
+    size."""
+    flow, dflow = np.zeros(k + 1), np.zeros(k + 1)
+    flow[k] = 1.0
+    if not exactly:
+        highest, total, mean = -np.inf, 0.0, 0.0
+        for j in range(k + 1):
+            highest = max(highest, sums[n, j] + (j - k) * top)
+        for j in range(k + 1):
+            flow[j] = math.exp(sums[n, j] + (j - k) * top - highest)
+            total += flow[j]
+            mean += flow[j] * dsums[n, j]
+        for j in range(k + 1):
+            flow[j] /= total
+            dflow[j] = flow[j] * (dsums[n, j] - mean / total)
     for i in range(n - 1, -1, -1):
         marginal = 0.0
         for j in range(1, k + 1):
-            log_share = sums[i, j - 1] + row[i] + rest[j] - total
-            if log_share > -700.0:
-                share = math.exp(log_share)
-                if what == 2:
-                    share *= dsums[i, j - 1] + drow[i] + drest[j] - dtotal
-                marginal += share
+            # What was j items is that, or one fewer: j − 1 has been read already.
+            own, change = flow[j], dflow[j]
+            if own == 0.0:
+                continue
+            without, chosen = sums[i, j], sums[i, j - 1] + row[i]
+            ratio = math.exp(-abs(chosen - without)) if without > -np.inf else 0.0
+            if chosen == -np.inf:
+                continue
+            small, large = ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)
+            more, less = (large, small) if chosen >= without else (small, large)
+            difference = 0.0
+            if more > 0.0 and less > 0.0:
+                difference = own * more * less * (dsums[i, j - 1] + drow[i] - dsums[i, j])
+            marginal += change * more + difference if what == 2 else own * more
+            flow[j], dflow[j] = own * less, change * less - difference
+            flow[j - 1] += own * more
+            dflow[j - 1] += change * more + difference
         result[i] = min(marginal, 1.0) if what == 1 else marginal
-        for j in range(k + 1):
-            value, share = _log_add(rest[j], rest[j + 1] + row[i])
-            change = (1.0 - share) * drest[j]
-            if share > 0.0:
-                change += share * (drest[j + 1] + drow[i])
-            rest[j], drest[j] = value, change
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -120,13 +135,13 @@ def sum_over_subsets(
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
         _forward(row, drow, n, k, sums, dsums)
-        total, dtotal = _whole(sums, dsums, n, k, exactly, top)
+        total, _ = _whole(sums, dsums, n, k, exactly, top)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total + k * top
         if what > 0:
-            _backward(row, drow, n, k, exactly, top, sums, dsums, total, dtotal, what, result[b])
+            _backward(row, drow, n, k, exactly, top, sums, dsums, what, result[b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -372,5 +372,5 @@ class Structure(Staged, ABC):
 
 
 def _in_float64(scores: Tensor) -> Tensor:
-    """What is no floating-point tensor is left to :meth:`Structure.check_types`, which refuses it."""
+    """Others than floating-point ones are left to :meth:`Structure.check_types`, which refuses."""
     return scores.double() if scores.is_floating_point() else scores

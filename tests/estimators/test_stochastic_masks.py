@@ -115,7 +115,7 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
     found = estimator(Bits(), scores[None], torch.tensor([7]), False).z[0, 0]
     for score, value in zip(scores, found):
 
-        def survival(x: float) -> float:
+        def survival(x: float, score: torch.Tensor = score) -> float:
             return float(estimator.above(score, (x + 0.1) / 1.2))
 
         # Where scores are low, almost all of it lies next to 0.

@@ -8,6 +8,14 @@ import torch
 from benchmarks.cases import scores_for, structures
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.semi_markov import SemiMarkov
+from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 
 OPERATIONS = ("map", "log_partition", "marginals", "entropy", "sparsemap", "top_k")
 
@@ -102,3 +110,62 @@ def test_counting_refuses_what_is_no_number(structure: Structure) -> None:
         given[1][~structure.part_mask(scores, shorter).expand_as(scores)[1]] = value
         expected = structure.log_count(scores, shorter)
         torch.testing.assert_close(structure.log_count(given, shorter), expected)
+
+
+LARGE = [
+    ProjectiveTree(),
+    ProjectiveTree(single_root=True),
+    SpanningTree(),
+    ConstituencyTree(),
+    MonotoneAlignment(),
+    MonotoneAlignment("needleman_wunsch"),
+    MonotoneAlignment(window=2),
+    LinearChain(),
+    TagSequence(),
+    SemiMarkov(),
+    KOfN(3),
+]
+
+
+@pytest.mark.parametrize("structure", LARGE, ids=repr)
+@pytest.mark.parametrize("size", [1e9, 1e12, 1e15, 1e16, 1e18, 1e30, 1e200])
+def test_marginals_at_large_scores_are_probabilities_or_an_error(
+    structure: Structure, size: float
+) -> None:
+    scores, lengths = scores_for(structure, 8, 3)
+    mask = structure.part_mask(scores, lengths).expand_as(scores)
+    large = size * scores.double()
+    best = structure.map(large, lengths)
+    # Where one structure is far above the others; where many are the best; where one number is
+    # large, and the others are as usual.
+    ties = size * scores.round().double()
+    one = scores.double()
+    one[1][mask[1]] = torch.where(scores[1][mask[1]] > 1, size, scores[1][mask[1]].double())
+    for given in (large, ties, one):
+        try:
+            found = structure.marginals(given, lengths)
+        except InvalidScores as error:
+            assert size >= 1e15 and "too large" in str(error) and "item(s) [" in str(error)
+            continue
+        assert bool((found >= 0).all() and (found <= 1 + 1e-6).all()), given
+        if given is large:
+            torch.testing.assert_close(found, best, rtol=0, atol=1e-6)
+        value = structure.log_potential(structure.map(given, lengths), given, lengths)
+        mean = torch.where(found > 1e-9, found * given, 0.0).flatten(1).sum(1)
+        torch.testing.assert_close(mean, value, rtol=1e-3, atol=1e3)
+    drawn = structure.sample(large, lengths, 3, torch.Generator().manual_seed(0))
+    value = structure.log_potential(drawn, large, lengths)
+    expected = structure.log_potential(best, large, lengths).expand_as(value)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("structure", LARGE, ids=repr)
+def test_a_finite_mask_is_as_good_as_a_forbidden_part(structure: Structure) -> None:
+    scores, lengths = scores_for(structure, 6, 2)
+    scores = scores.double()
+    masked = torch.rand(scores.shape, generator=torch.Generator().manual_seed(1)) < 0.1
+    masked &= structure.map(scores, lengths) == 0
+    expected = structure.marginals(scores.masked_fill(masked, -torch.inf), lengths)
+    for mask in (-1e9, -1e16, -1e30, float(torch.finfo(torch.float32).min)):
+        given = scores.masked_fill(masked, mask)
+        torch.testing.assert_close(structure.marginals(given, lengths), expected)
