@@ -19,6 +19,10 @@ class HardKuma(StochasticMask):
     al. 2019, section 4). Its shapes come from one score, a = e^(s/2) and b = e^(−s/2): z is near 1
     for high scores, near 0 for low ones, and k is uniform for a score of 0. The structure is Bits.
 
+    The paper learns a and b apart; here an undecided mask cannot be hard: for a score of 0, 83 % of
+    the draws lie between 0 and 1, where a = b = 0.2 would leave 39 %. Only decided scores, below -2
+    or above 2, make most draws 0 or 1.
+
     rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
     """
 
