@@ -25,18 +25,22 @@ Expression = tuple[str, list[str]]
 def in_order(
     expressions: Sequence[Expression], flat: int, growth: int, rng: random.Random
 ) -> Iterator[Expression]:
-    """First ``flat`` expressions without a list in a list, or of the least depth that there is;
-    then ``growth`` of a greatest depth that grows steadily to that of all; then all. Whatever there
-    is of the kind is shuffled, read, and read again, without end."""
+    """First ``flat`` expressions without a list in a list, or of the least depth that there is, of
+    each length equally many; then ``growth`` of a greatest depth that grows to that of all, so that
+    each depth is the greatest for as long as its share of those that are not flat; then all.
+    Whatever there is of the kind is shuffled, read, and read again, without end."""
     levels = [depth(tokens) for _, tokens in expressions]
-    shallow, deepest, given = max(1, min(levels)), max(levels), 0
+    shallow, given = max(1, min(levels)), 0
+    nested = sorted(level for level in levels if level > shallow) or [shallow]
+    if flat:
+        least = [expressions[number] for number, level in enumerate(levels) if level <= shallow]
+        yield from islice(of_all_lengths(least, rng), flat)
+        given = flat
 
     def allowed() -> int:
-        if given < flat:
-            return shallow
         if given < flat + growth:
-            return shallow + (deepest - shallow) * (given - flat) // growth
-        return deepest
+            return nested[len(nested) * (given - flat) // growth]
+        return nested[-1]
 
     while True:
         most = allowed()
@@ -47,6 +51,23 @@ def in_order(
             given += 1
             if allowed() != most:
                 break
+
+
+def of_all_lengths(expressions: Iterable[Expression], rng: random.Random) -> Iterator[Expression]:
+    """One expression of each length in turn, those of a length shuffled and read again and again:
+    what two numbers give is learned first, and most lists have more."""
+    lengths: dict[int, list[Expression]] = {}
+    for label, tokens in expressions:
+        lengths.setdefault(len(tokens), []).append((label, tokens))
+    each = [_again_and_again(lengths[length], rng) for length in sorted(lengths)]
+    while each:
+        yield from map(next, each)
+
+
+def _again_and_again(expressions: list[Expression], rng: random.Random) -> Iterator[Expression]:
+    while True:
+        rng.shuffle(expressions)
+        yield from expressions
 
 
 def read_listops_v2(
@@ -65,10 +86,10 @@ def read_listops_v2(
     the same order.
 
     path, heads, limit, brackets: as of ``spacy-latent.ListOps.v1``.
-    flat: number of expressions to read first that have no list in a list; in a file without any,
-        those of the least depth.
+    flat: number of expressions to read first that have no list in a list, equally many of each
+        length, so that few are read more often; in a file without any, those of the least depth.
     growth: number of expressions after these during which the greatest depth grows to that of the
-        file; from then on all are read.
+        file, slowly where most expressions are; from then on all are read.
     seed: of the order.
     """
     if min(flat, growth, limit) < 0:

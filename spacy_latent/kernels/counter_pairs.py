@@ -25,8 +25,12 @@ PAIRS = 2048
 COUNTER_COST, WEIGHT_COST = 4.0, 0.02
 # Of sums only: nothing else gains from another order.
 SUMS = {"reassoc", "contract", "nsz"}
-# Rows of what is seen of each counter: differences through tanh, and that of the ends through exp.
-BOUNDED, SEEN = 5, 6
+# Rows of what is seen of each counter: differences up to a limit, then how near that of the ends is
+# to 0, to 1 and to −1.
+BOUNDED, SEEN = 5, 8
+# Training shows how much counters differ up to the depth of its texts. Deeper ones look the same,
+# since what is more than this makes no difference; tanh of it would go on growing.
+LIMIT = 1.0
 
 
 @dataclass
@@ -67,13 +71,15 @@ class Rows:
 
 @njit(cache=True, nogil=True, fastmath=False)
 def differences(item, place, begin, values, lengths, inner, seen):
-    """seen ``(6·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
-    v_j of each of the K values; K rows that are left as they are; exp(i − j); 1.
+    """seen ``(8·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
+    v_j of each of the K values; of each v_j − v_i, 2·(v_j − v_i − 1) and 2·(v_j − v_i + 1); at the
+    end exp(i − j) and 1.
 
     Extremes are of v_i … v_{j−1}; without v_i if inner, where those of nothing are infinite.
     """
     count = values.shape[2]
     infinite = values.dtype.type(np.inf)
+    one, two = values.dtype.type(1), values.dtype.type(2)
     for r in range(len(item)):
         b, i = item[r], place[r]
         for k in range(count):
@@ -87,6 +93,9 @@ def differences(item, place, begin, values, lengths, inner, seen):
                 seen[2 * count + k, p] = low - value
                 seen[3 * count + k, p] = high - own
                 seen[4 * count + k, p] = high - value
+                seen[5 * count + k, p] = value - own
+                seen[6 * count + k, p] = two * (value - own - one)
+                seen[7 * count + k, p] = two * (value - own + one)
                 low = value if value < low else low
                 high = value if value > high else high
                 p += 1
@@ -98,19 +107,20 @@ def differences(item, place, begin, values, lengths, inner, seen):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _through_tanh(result, change):
-    return change - result * result * change
+def _within_limit(result, change):
+    return change if -LIMIT < result < LIMIT else change - change
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
     """Adds to result ``(B, n, K)`` the gradient of the values.
 
-    seen: after tanh and exp. change ``(6·K, pairs)``: its gradient. That of an extreme goes to the
-    first of equal places.
+    seen: within the limit, and after exp. change ``(8·K, pairs)``: its gradient. That of an extreme
+    goes to the first of equal places.
     """
     count = values.shape[2]
-    infinite, two = values.dtype.type(np.inf), values.dtype.type(2)
+    infinite, one = values.dtype.type(np.inf), values.dtype.type(1)
+    two, eight = values.dtype.type(2), values.dtype.type(8)
     for r in range(len(item)):
         b, i = item[r], place[r]
         for k in range(count):
@@ -121,14 +131,17 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
             p = begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
-                # Of an infinite extreme it is 0: tanh is 1 there.
-                low_first = _through_tanh(seen[count + k, p], change[count + k, p])
-                low_last = _through_tanh(seen[2 * count + k, p], change[2 * count + k, p])
-                high_first = _through_tanh(seen[3 * count + k, p], change[3 * count + k, p])
-                high_last = _through_tanh(seen[4 * count + k, p], change[4 * count + k, p])
+                low_first = _within_limit(seen[count + k, p], change[count + k, p])
+                low_last = _within_limit(seen[2 * count + k, p], change[2 * count + k, p])
+                high_first = _within_limit(seen[3 * count + k, p], change[3 * count + k, p])
+                high_last = _within_limit(seen[4 * count + k, p], change[4 * count + k, p])
                 equal = seen[5 * count + k, p] * change[5 * count + k, p]
-                ends = _through_tanh(seen[k, p], change[k, p])
-                ends -= two * (value - own) * equal
+                above = seen[6 * count + k, p] * change[6 * count + k, p]
+                below = seen[7 * count + k, p] * change[7 * count + k, p]
+                step = value - own
+                ends = _within_limit(seen[k, p], change[k, p])
+                ends -= two * step * equal
+                ends -= eight * ((step - one) * above + (step + one) * below)
                 of_own -= ends + low_first + high_first
                 result[b, j, k] += ends - low_last - high_last
                 result[b, low_place, k] += low_first + low_last
@@ -238,7 +251,7 @@ class _Layers:
         self._two = torch.empty_like(self._one)
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """What is seen ``(6·K + 2, pairs)``, and the two layers ``(pairs, 1 or 2, H)``, the second
+        """What is seen ``(8·K + 2, pairs)``, and the two layers ``(pairs, 1 or 2, H)``, the second
         before what the places add to it."""
         given, pairs = self.given, int(rows.begin[-1])
         count, units = given.values.shape[2], len(given.hidden)
@@ -252,9 +265,8 @@ class _Layers:
             given.inner,
             seen.numpy(),
         )
-        torch.mul(seen[:count], seen[:count], out=seen[BOUNDED * count : SEEN * count])
-        seen[BOUNDED * count : SEEN * count].neg_().exp_()
-        seen[: BOUNDED * count].tanh_()
+        seen[BOUNDED * count : SEEN * count].square_().neg_().exp_()
+        seen[: BOUNDED * count].clamp_(-LIMIT, LIMIT)
         torch.mm(seen.t(), given.first, out=one).relu_()
         torch.mm(one.view(-1, units), given.hidden, out=two.view(-1, units))
         return seen, one.view(pairs, -1, units), two.view(pairs, -1, units)
@@ -438,13 +450,14 @@ def counter_pairs(
     0 at padding and wherever no pair is scored.
 
     values: ``(B, n, K)``, float32 or float64 as all others. Of the places i < j the perceptron has
-        as x, of each of the K in turn: tanh(v_j − v_i); of the least of v_i … v_{j−1}, tanh of it
-        less v_i, and less v_j; the same of the greatest; exp(−(v_j − v_i)²); and at the end
-        exp(i − j) and 1.
+        as x, of each of the K in turn: v_j − v_i; the least of v_i … v_{j−1} less v_i, and less
+        v_j; the same of the greatest; all of these between −1 and 1, with what is more cut off;
+        exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) of d = v_j − v_i; and at the end exp(i − j)
+        and 1.
     lengths: ``(B,)`` int64; padding is not read.
-    first: ``(6·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
+    first: ``(8·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
     hidden: ``(H, H)``. heads, modifiers: ``(B, n, H)``. output: ``(H,)``.
-    inner: leave v_i out of the extremes. Where nothing is between, tanh of them is 1 and −1.
+    inner: leave v_i out of the extremes. Where nothing is between, they count as 1 and −1.
 
     On a GPU by torch's operations, in O(B·n²·H) memory.
     """
@@ -478,7 +491,8 @@ def pairs_by_tensors(
     ends = [other - own, least - own, least - other, greatest - own, greatest - other]
     near = torch.exp((i - j).to(values.dtype))
     position = torch.stack([near, torch.ones_like(near)], -1).expand(batch, -1, -1)
-    seen = [torch.tanh(torch.cat(ends, -1)), torch.exp(-((other - own) ** 2)), position]
+    steps = torch.cat([other - own, 2 * (other - own - 1), 2 * (other - own + 1)], -1)
+    seen = [torch.cat(ends, -1).clamp(-LIMIT, LIMIT), torch.exp(-(steps**2)), position]
     layer = torch.relu(torch.cat(seen, -1) @ first).unflatten(-1, (-1, len(hidden))) @ hidden
     scores = values.new_zeros(batch, size, size)
     for order, (h, m) in enumerate(((i, j), (j, i))[: layer.shape[2]]):

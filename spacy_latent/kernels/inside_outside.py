@@ -181,9 +181,10 @@ def _trusted_inside(w, n, first, smallest, charts):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _inside_by_columns(s, n, first, w, column, charts):
-    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum. RETURNS:
-    the log of what the weights were divided by, −inf where a token has no head, and their sum over
-    trees, 0 where it cannot be trusted."""
+    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum.
+
+    RETURNS: the log of what the weights were divided by, −inf where a token has no head, and their
+    sum over trees, 0 where it cannot be trusted."""
     shift, partition = -np.inf, 0.0
     # About 6.75 per token is how the number of trees grows. Where a few arcs have all the weight,
     # most of them fit together.

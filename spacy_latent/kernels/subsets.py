@@ -103,12 +103,16 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
                 continue
             small, large = ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)
             more, less = (large, small) if chosen >= without else (small, large)
+            flow[j] = own * less
+            flow[j - 1] += own * more
+            if what == 1:
+                marginal += own * more
+                continue
             difference = 0.0
             if more > 0.0 and less > 0.0:
                 difference = own * more * less * (dsums[i, j - 1] + drow[i] - dsums[i, j])
-            marginal += change * more + difference if what == 2 else own * more
-            flow[j], dflow[j] = own * less, change * less - difference
-            flow[j - 1] += own * more
+            marginal += change * more + difference
+            dflow[j] = change * less - difference
             dflow[j - 1] += change * more + difference
         result[i] = min(marginal, 1.0) if what == 1 else marginal
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-HARD, SOFT, NO_FOREST = 0, 1, 2
+HARD, SOFT = 0, 1
+# Levels above and below a token of a cycle: more than any text has.
+ENDLESS = 1 << 30
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -29,8 +31,9 @@ def _read_heads(z, n, heads):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _climb(heads, n, waiting, order, height, depth):
-    """order: the tokens, each after its modifiers. height: levels below a token; depth: tokens
-    above it. RETURNS: NO_FOREST where there is a cycle."""
+    """order: the tokens, each after its modifiers, and last those of cycles. height: levels below a
+    token; depth: tokens above it. RETURNS: the levels of what is on no cycle and below none; 1 at
+    least."""
     waiting[: n + 1] = 0
     for token in range(1, n + 1):
         height[token] = 0
@@ -53,13 +56,20 @@ def _climb(heads, n, waiting, order, height, depth):
             if waiting[head] == 0:
                 order[found] = head
                 found += 1
-    if found < n:
-        return NO_FOREST
-    for place in range(n - 1, -1, -1):
+    hanging = found
+    for token in range(1, n + 1):
+        if waiting[token] > 0:
+            height[token], depth[token] = ENDLESS, ENDLESS
+            order[found] = token
+            found += 1
+    levels = 1
+    for place in range(hanging - 1, -1, -1):
         token = order[place]
         if heads[token] > 0:
             depth[token] = depth[heads[token]] + 1
-    return HARD
+        if depth[token] < ENDLESS:
+            levels = max(levels, depth[token] + 1)
+    return levels
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -79,23 +89,25 @@ def _same(sources, one, other, end):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _read_forests(z, lengths, rounds, heads, height, depth, order, waiting, totals):
-    """Write heads, height, depth and order of each tree, as above, and to totals the numbers of
-    states and of messages that are asked for. RETURNS: HARD, or what is wrong with one of them."""
+def _read_forests(
+    z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
+):
+    """Write heads, height, depth and order of each tree, as above; its rounds; and to totals the
+    numbers of states and of messages that are asked for. RETURNS: HARD, or SOFT if one of them
+    is."""
     totals[:] = 0
     for s in range(len(z)):
         n = lengths[s]
-        status = _read_heads(z[s], n, heads[s])
-        if status == HARD:
-            status = _climb(heads[s], n, waiting, order[s], height[s], depth[s])
-        if status != HARD:
-            return status
+        if _read_heads(z[s], n, heads[s]) != HARD:
+            return SOFT
+        levels = _climb(heads[s], n, waiting, order[s], height[s], depth[s])
+        rounds[s] = most if all_of_them else min(most, levels)
         for token in range(1, n + 1):
-            low, high = _rounds_of(rounds, height[s, token], depth[s, token])
+            low, high = _rounds_of(rounds[s], height[s, token], depth[s, token])
             totals[0] += high - low + 1
             head = heads[s, token]
             if head > 0:
-                low, high = _rounds_of(rounds, height[s, head], depth[s, head])
+                low, high = _rounds_of(rounds[s], height[s, head], depth[s, head])
                 totals[1] += high - low + 1
     return HARD
 
@@ -155,43 +167,48 @@ def _find_states(
     for s in range(len(lengths)):
         n = lengths[s]
         _modifiers_of(heads[s], n, start, modifiers)
-        filled = 0
-        for index in range(n):
+        filled = index = 0
+        while index < n:
             token = order[s, index]
-            low, high = _rounds_of(rounds, height[s, token], depth[s, token])
-            offset[token] = filled - low
-            own = item[s] * width + token - 1
+            low, high = _rounds_of(rounds[s], height[s, token], depth[s, token])
+            # Those of cycles wait for each other in every round.
+            group = n - index if height[s, token] == ENDLESS else 1
+            for token in order[s, index : index + group]:
+                offset[token] = filled - low
+                filled += high - low + 1
             for now in range(low, high + 1):
-                begin = used
-                for child in range(start[token], start[token + 1]):
-                    below = modifiers[child]
-                    if now == 1:
-                        sources[used] = -1 - (item[s] * width + below - 1)
+                for token in order[s, index : index + group]:
+                    own = item[s] * width + token - 1
+                    begin = used
+                    for child in range(start[token], start[token + 1]):
+                        below = modifiers[child]
+                        if now == 1:
+                            sources[used] = -1 - (item[s] * width + below - 1)
+                        else:
+                            then = min(now - 1, height[s, below] + 1)
+                            sources[used] = row_of[offset[below] + then]
+                        used += 1
+                    row = latest[own]
+                    while row >= 0:
+                        if (
+                            round_of[row] == now
+                            and end[row] - first[row] == used - begin
+                            and _same(sources, first[row], begin, used)
+                        ):
+                            break
+                        row = following[row]
+                    if row >= 0:
+                        used = begin
                     else:
-                        then = min(now - 1, height[s, below] + 1)
-                        sources[used] = row_of[offset[below] + then]
-                    used += 1
-                row = latest[own]
-                while row >= 0:
-                    if (
-                        round_of[row] == now
-                        and end[row] - first[row] == used - begin
-                        and _same(sources, first[row], begin, used)
-                    ):
-                        break
-                    row = following[row]
-                if row >= 0:
-                    used = begin
-                else:
-                    row = rows
-                    rows += 1
-                    place[row], round_of[row] = own, now
-                    first[row], end[row] = begin, used
-                    following[row] = latest[own]
-                    latest[own] = row
-                row_of[filled] = row
-                filled += 1
-            result[s, token - 1] = row_of[filled - 1]
+                        row = rows
+                        rows += 1
+                        place[row], round_of[row] = own, now
+                        first[row], end[row] = begin, used
+                        following[row] = latest[own]
+                        latest[own] = row
+                    row_of[offset[token] + now] = row
+                    result[s, token - 1] = row
+            index += group
         for token in range(n, result.shape[1]):
             result[s, token] = 0 if n == 0 else result[s, 0]
     return rows, used
@@ -221,10 +238,15 @@ class States:
 
 
 def share_subtrees(
-    z: np.ndarray, lengths: np.ndarray, item: np.ndarray, items: int, rounds: int
+    z: np.ndarray,
+    lengths: np.ndarray,
+    item: np.ndarray,
+    items: int,
+    most: int,
+    all_of_them: bool,
 ) -> States | None:
-    """The states that ``rounds`` rounds of messages from modifiers to heads need, each once; None
-    where z is not 0/1, or a token has several heads or is above itself.
+    """The states that rounds of messages from modifiers to heads need, each once; None where z is
+    not 0/1 or a token has several heads.
 
     The state of a token after r rounds is a function of the token and of the states of its
     modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
@@ -234,38 +256,63 @@ def share_subtrees(
 
     z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
         item, of so many, whose tokens each tree is over.
+    most: rounds. all_of_them: where a tree has fewer levels, too. That makes a difference for
+        cycles alone, which do not count among the levels.
     """
     trees, width = len(z), z.shape[-1] - 1
     nodes = (trees, width + 1)
     read = [np.empty(nodes, dtype=np.int32) for _ in range(4)]
     totals = np.empty(2, dtype=np.int64)
     waiting = np.empty(width + 2, dtype=np.int32)
-    if _read_forests(z, lengths, rounds, *read, waiting, totals) != HARD:
+    rounds = np.empty(trees, dtype=np.int64)
+    heads, height, depth, order = read
+    status = _read_forests(
+        z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
+    )
+    if status != HARD:
         return None
-    most, messages = totals.tolist()
+    room, messages = totals.tolist()
     start, modifiers, offset = (np.empty(width + 3, dtype=np.int64) for _ in range(3))
-    row_of = np.empty(most + 1, dtype=np.int64)
-    latest, following = np.full(items * width, -1), np.empty(most, dtype=np.int64)
-    place, round_of, first, end = (np.empty(most, dtype=np.int64) for _ in range(4))
+    row_of = np.empty(room + 1, dtype=np.int64)
+    latest, following = np.full(items * width, -1), np.empty(room, dtype=np.int64)
+    place, round_of, first, end = (np.empty(room, dtype=np.int64) for _ in range(4))
     sources, result = np.empty(messages, dtype=np.int64), np.empty((trees, width), dtype=np.int64)
     rows, _ = _find_states(
-        *(lengths, item, width, rounds, *read, start, modifiers, offset, row_of),
-        *(latest, following, place, round_of, first, end, sources, result),
+        lengths,
+        item,
+        width,
+        rounds,
+        heads,
+        height,
+        depth,
+        order,
+        start,
+        modifiers,
+        offset,
+        row_of,
+        latest,
+        following,
+        place,
+        round_of,
+        first,
+        end,
+        sources,
+        result,
     )
-    order = np.argsort(round_of[:rows], kind="stable")
+    by_round = np.argsort(round_of[:rows], kind="stable")
     rank = np.empty(rows, dtype=np.int64)
-    rank[order] = np.arange(rows)
+    rank[by_round] = np.arange(rows)
     sizes = np.bincount(round_of[:rows])[1:]
-    counts = (end - first)[order]
+    counts = (end - first)[by_round]
     ends = np.cumsum(counts)
     total = int(ends[-1]) if rows else 0
     # Messages of the first state, then of the second, and so on.
-    message = np.arange(total) + np.repeat(first[order] - ends + counts, counts)
+    message = np.arange(total) + np.repeat(first[by_round] - ends + counts, counts)
     begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
     heard = np.add.reduceat(counts, np.cumsum(sizes) - sizes) if rows else sizes
     source = sources[message]
     return States(
-        place=place[order],
+        place=place[by_round],
         sizes=sizes,
         counts=counts,
         targets=np.repeat(np.arange(rows) - begin, counts),

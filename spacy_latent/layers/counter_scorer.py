@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.kernels.counter_pairs import SEEN, counter_pairs
+from spacy_latent.kernels.counter_pairs import LIMIT, SEEN, counter_pairs
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import CountingScorer, check_counters
 from spacy_latent.layers.encoded_scorer import EncoderBuilder, check_hidden_width
@@ -17,10 +17,10 @@ class CounterScorer(CountingScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of what each token adds.
 
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
-    An arc sees, of each counter, tanh of its difference c_m − c_h and of its least and greatest
-    value after the first token and before the second less its value after either, and
-    exp(−(c_m − c_h)²); which token is first and how near they are; then the vectors of both. A
-    token is a root by its vector and the counters before and after it.
+    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after
+    the first token and before the second less its value after either, all of these up to 1 and −1,
+    and how near c_m − c_h is to 0, to 1 and to −1; which token is first and how near they are; then
+    the vectors of both. A token is a root by its vector and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
     closing one took its 1 away: however deep they are nested, and however deep those of the
@@ -39,9 +39,10 @@ class CounterScorer(CountingScorer):
         hidden_width: int,
         encoder: EncoderBuilder | None = None,
         noise: float = 0.0,
+        whole_steps: bool = False,
     ) -> None:
-        super().__init__(width, counters, encoder, noise)
-        # Of an arc: six features of each counter, whether the head is first, the nearness.
+        super().__init__(width, counters, encoder, noise, whole_steps)
+        # Of an arc: eight features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -66,8 +67,8 @@ class CounterScorer(CountingScorer):
             self.modifier(vectors),
             self.output.weight[0],
         )
-        around = [vectors, torch.tanh(counters), torch.tanh(counters - added)]
-        roots = self.root(torch.cat(around, -1)).transpose(1, 2)
+        around = torch.cat([counters, counters - added], -1).clamp(-LIMIT, LIMIT)
+        roots = self.root(torch.cat([vectors, around], -1)).transpose(1, 2)
         return nn.functional.pad(torch.cat([roots, arcs + self.output.bias], 1), (1, 0))
 
     def _first_layer(self) -> Tensor:
@@ -75,7 +76,8 @@ class CounterScorer(CountingScorer):
         head, and then the modifier: both ends change places, and their difference its sign."""
         groups = [*SEEN * [self.step.out_features], 1, 1]
         *counters, first, near = self.arc.weight.t().split(groups)
-        difference, least_head, least_modifier, greatest_head, greatest_modifier, equal = counters
+        difference, least_head, least_modifier, greatest_head, greatest_modifier, *others = counters
+        equal, higher, lower = others
         bias = self.arc.bias[None]
         forward = [*counters, near, bias + first]
         backward = [
@@ -85,6 +87,8 @@ class CounterScorer(CountingScorer):
             greatest_modifier,
             greatest_head,
             equal,
+            lower,
+            higher,
             near,
             bias,
         ]
@@ -96,13 +100,20 @@ def build_counter_scorer_v1(
     hidden_width: int = 64,
     encoder: EncoderBuilder | None = None,
     noise: float = 0.0,
+    whole_steps: bool = False,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
     on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on."""
+    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
+    or 1 in prediction."""
     check_counters("CounterScorer", counters, noise)
     check_hidden_width("CounterScorer", hidden_width)
     return partial(
-        CounterScorer, counters=counters, hidden_width=hidden_width, encoder=encoder, noise=noise
+        CounterScorer,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+        whole_steps=whole_steps,
     )

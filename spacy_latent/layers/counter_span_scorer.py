@@ -16,9 +16,10 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder, check_hidden_widt
 class CounterSpanScorer(CountingScorer):
     """Scores ``(B, n, n)``, [first, last], from K running sums of what each token adds.
 
-    Counters are those of :class:`CounterScorer`. A span sees, of each, tanh of how much the counter
-    changes over it and of its least and greatest value between two of its tokens less its value
-    before the first and after the last, and exp(−change²); how short the span is; then the vectors
+    Counters are those of :class:`CounterScorer`. A span sees, of each, how much the counter changes
+    over it, and its least and greatest value between two of its tokens less its value before the
+    first and after the last, all of these up to 1 and −1, and how near the change is to 0, to 1 and
+    to −1; how short the span is; then the vectors
     of its first and last token and of those just outside, 0 where the text ends. A pair of brackets
     with what is between them is a span over which a counter comes back to its value, and inside is
     always above it. Entries with first after last are no spans, and 0.
@@ -35,9 +36,10 @@ class CounterSpanScorer(CountingScorer):
         hidden_width: int,
         encoder: EncoderBuilder | None = None,
         noise: float = 0.0,
+        whole_steps: bool = False,
     ) -> None:
-        super().__init__(width, counters, encoder, noise)
-        # Of a span: six features of each counter, and its shortness.
+        super().__init__(width, counters, encoder, noise, whole_steps)
+        # Of a span: eight features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.first = nn.Linear(2 * self.width, hidden_width, bias=False)
@@ -69,11 +71,13 @@ def build_counter_span_scorer_v1(
     hidden_width: int = 64,
     encoder: EncoderBuilder | None = None,
     noise: float = 0.0,
+    whole_steps: bool = False,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
     on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on."""
+    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
+    or 1 in prediction."""
     check_counters("CounterSpanScorer", counters, noise)
     check_hidden_width("CounterSpanScorer", hidden_width)
     return partial(
@@ -82,4 +86,5 @@ def build_counter_span_scorer_v1(
         hidden_width=hidden_width,
         encoder=encoder,
         noise=noise,
+        whole_steps=whole_steps,
     )

@@ -17,16 +17,24 @@ class CountingScorer(EncodedScorer):
     noise: standard deviation of what is added to each step in training. The longer a text, the
         farther it carries a counter off: what is learned then are steps near −1, 0 and 1 that stand
         out from it, which also hold for longer texts than those of the training.
+    whole_steps: in prediction each step is rounded to −1, 0 or 1, so that what little is left of
+        others does not add up. Only for steps that noise has brought there.
     """
 
     counts = True
 
     def __init__(
-        self, width: int, counters: int, encoder: EncoderBuilder | None, noise: float
+        self,
+        width: int,
+        counters: int,
+        encoder: EncoderBuilder | None,
+        noise: float,
+        whole_steps: bool,
     ) -> None:
         super().__init__(width, encoder)
         self.step = nn.Linear(self.width, counters)
         self.noise = noise
+        self.whole_steps = whole_steps
 
     def steps(self, vectors: Tensor) -> Tensor:
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
@@ -36,7 +44,8 @@ class CountingScorer(EncodedScorer):
         return added
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:
-        return torch.tanh(self.step(vectors)) ** 3
+        added = torch.tanh(self.step(vectors)) ** 3
+        return added.round() if self.whole_steps and not self.training else added
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""

@@ -25,7 +25,8 @@ MAX_ROUNDS = 32
 class RecursiveMessagePassing(Composer):
     """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
 
-    rounds: how often; None for as often as the item's most probable heads have levels, at most 32.
+    rounds: how often; None for as often as the item's most probable heads have levels, at most 32
+        (see :func:`depth`).
 
     M ends and U begins with a linear map, and nothing but the sum stands between them: both are
     done at once, and the part of x once for all rounds. On a CPU, where trees are hard and z has no
@@ -52,7 +53,8 @@ class RecursiveMessagePassing(Composer):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> Tensor:
         of_each = lengths if item is None else lengths[item]
-        shared = share_subtrees(z, of_each, len(vectors), item, self.rounds or MAX_ROUNDS)
+        fixed = self.rounds is not None
+        shared = share_subtrees(z, of_each, len(vectors), item, self.rounds or MAX_ROUNDS, fixed)
         if shared is not None:
             return self._over_subtrees(vectors, shared)
         return self._over_arcs(vectors if item is None else vectors[item], z)
@@ -122,9 +124,13 @@ def most_probable_heads(z: Tensor) -> Tensor:
 
 def depth(z: Tensor) -> Tensor:
     """Levels of each tree, ``(B,)`` int64: tokens on the longest path from the root, following the
-    most probable heads; 1 to MAX_ROUNDS."""
+    most probable heads; 1 to MAX_ROUNDS.
+
+    Cycles of most probable heads count as endless in a soft structure, whose other arcs lead out of
+    them. In a hard one nothing of them reaches the root, and they do not count.
+    """
     heads = most_probable_heads(z)
-    node = heads
+    node = heads.where(~_apart(z, heads), 0)
     levels = torch.ones(len(z), dtype=torch.int64, device=z.device)
     for _ in range(MAX_ROUNDS - 1):
         below = (node > 0).any(1)
@@ -133,6 +139,15 @@ def depth(z: Tensor) -> Tensor:
         levels += below
         node = heads.gather(1, node)
     return levels
+
+
+def _apart(z: Tensor, heads: Tensor) -> Tensor:
+    """``(B, n+1)``, the nodes that never come to the root, where z is 0/1."""
+    far = heads
+    for _ in range(heads.shape[1].bit_length()):
+        far = far.gather(1, far)
+    hard = ((z == 0) | (z == 1)).flatten(1).all(1)
+    return (far > 0) & hard[:, None]
 
 
 def build_recursive_message_passing_v1(

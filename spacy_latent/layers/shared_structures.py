@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from spacy_latent.errors import LatentError
 
 
 @dataclass
@@ -43,11 +47,11 @@ class SharedSubtrees:
 
 
 def share_subtrees(
-    z: Tensor, lengths: Tensor, items: int, item: Tensor | None, rounds: int
+    z: Tensor, lengths: Tensor, items: int, item: Tensor | None, most: int, all_of_them: bool
 ) -> SharedSubtrees | None:
     """See kernels.subtrees. None where there is something else to do: soft structures, those whose
-    arcs get a gradient, those with cycles or several heads of a token, and any on a GPU, where a
-    product with all arcs takes less time than the way to the CPU.
+    arcs get a gradient, those with several heads of a token, and any on a GPU, where a product with
+    all arcs takes less time than the way to the CPU.
 
     z: ``(S, n+1, n+1)``. lengths: ``(S,)``. item: ``(S,)``, which of the items each is of; None for
         each of its own.
@@ -57,7 +61,7 @@ def share_subtrees(
     from spacy_latent.kernels import subtrees
 
     arrays = _array(z), _array(lengths), _item(items, item)
-    states = subtrees.share_subtrees(*arrays, items, rounds)
+    states = subtrees.share_subtrees(*arrays, items, most, all_of_them)
     if states is None:
         return None
     own = bool((states.sources < 0).any())
@@ -69,6 +73,50 @@ def share_subtrees(
     )
     parts = zip(place.split(sizes), target.split(heard), source.split(heard), count.split(sizes))
     return SharedSubtrees(own, [Round(*part) for part in parts], result)
+
+
+@dataclass
+class SharedMerges:
+    """See kernels.head_merges.Merges; tensors on the device of the structures.
+
+    on_right: ``(M,)`` bool, whether the modifier is the right half.
+    """
+
+    left: Tensor
+    right: Tensor
+    sizes: list[int]
+    arcs: Tensor
+    on_right: Tensor
+    result: Tensor
+
+    def rounds(self) -> Iterator[tuple[int, int]]:
+        """The first merge of each round, and that after its last."""
+        yield from pairwise(accumulate(self.sizes, initial=0))
+
+
+def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:
+    """See kernels.head_merges. Merges are shared where arcs get no gradient of their own.
+
+    z: ``(S, n+1, n+1)``, hard trees; LatentError where one is none. lengths: ``(S,)``. item:
+    ``(S,)``, which of the items each is of; None for each of its own.
+    """
+    from spacy_latent.kernels import head_merges
+
+    arrays = _array(z.detach().cpu()), _array(lengths.cpu())
+    merges = head_merges.merge_heads(
+        *arrays, _item(items, None if item is None else item.cpu()), items, not z.requires_grad
+    )
+    if merges is None:
+        raise LatentError(
+            "A structure is no hard dependency tree: expected arcs of 0 and 1, one head for each "
+            "token, and no token above itself."
+        )
+    left, right, arcs, result = (
+        torch.from_numpy(array).to(z.device)
+        for array in (merges.left, merges.right, merges.arcs, merges.result)
+    )
+    on_right = arcs[:, 2] > arcs[:, 1]
+    return SharedMerges(left, right, merges.sizes.tolist(), arcs, on_right, result)
 
 
 def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] | None:

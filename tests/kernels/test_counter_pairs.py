@@ -25,7 +25,7 @@ def make(
     for b, n in enumerate(lengths):
         for item in (values, heads, modifiers):
             item[b, n:] = padding
-    first = torch.randn(6 * count + 2, orders * UNITS, dtype=dtype)
+    first = torch.randn(8 * count + 2, orders * UNITS, dtype=dtype)
     hidden, output = torch.randn(UNITS, UNITS, dtype=dtype), torch.randn(UNITS, dtype=dtype)
     return [
         values,
@@ -86,7 +86,7 @@ def test_gradients(inner: bool) -> None:
 def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
     """Counters in saturation come back to the same number to the last digit."""
     given = make([4], 1, 1, 0.0)
-    given[0][0, :4, 0] = torch.tensor([1.0, 0.0, 0.0, 2.0])
+    given[0][0, :4, 0] = torch.tensor([0.5, 0.0, 0.0, 1.0])
     # Only the least value less that of the first place is looked at.
     given[2].zero_()
     given[2][1] = -1.0

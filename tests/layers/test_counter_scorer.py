@@ -28,18 +28,20 @@ def by_pairs(scorer: CounterScorer, vectors):
     scores = torch.zeros(size + 1, size + 1, dtype=vectors.dtype)
     for m in range(size):
         before = counters[m - 1] if m else torch.zeros_like(total)
-        around = [vectors[m], torch.tanh(counters[m]), torch.tanh(before)]
+        around = [vectors[m], counters[m].clamp(-1, 1), before.clamp(-1, 1)]
         scores[0, m + 1] = scorer.root(torch.cat(around)).squeeze()
         for h in range(size):
             between = torch.stack(counters[min(h, m) : max(h, m)] or [counters[h]])
             least, greatest = between.amin(0), between.amax(0)
             features = [
-                torch.tanh(counters[m] - counters[h]),
-                torch.tanh(least - counters[h]),
-                torch.tanh(least - counters[m]),
-                torch.tanh(greatest - counters[h]),
-                torch.tanh(greatest - counters[m]),
+                (counters[m] - counters[h]).clamp(-1, 1),
+                (least - counters[h]).clamp(-1, 1),
+                (least - counters[m]).clamp(-1, 1),
+                (greatest - counters[h]).clamp(-1, 1),
+                (greatest - counters[m]).clamp(-1, 1),
                 torch.exp(-((counters[m] - counters[h]) ** 2)),
+                torch.exp(-4 * (counters[m] - counters[h] - 1) ** 2),
+                torch.exp(-4 * (counters[m] - counters[h] + 1) ** 2),
                 torch.tensor([float(m > h)], dtype=vectors.dtype),
                 torch.exp(torch.tensor([-abs(m - h)], dtype=vectors.dtype)),
             ]
@@ -104,22 +106,19 @@ def test_gradients():
 def test_it_can_match_brackets_of_any_depth(depth):
     """With weights by hand: after the opening bracket the counter stood one higher than after the
     closing one, and was never lower in between."""
-    scorer = build_counter_scorer_v1(counters=1, hidden_width=4)(1)
-    one = torch.tanh(torch.tensor(1.0))
+    scorer = build_counter_scorer_v1(counters=1, hidden_width=3)(1)
     with torch.no_grad():
         for weight in scorer.parameters():
             weight.zero_()
         scorer.step.weight.fill_(100.0)
-        # Units: lower in between, more than one higher, less than one higher, second.
-        difference, lower, first = 0, 1, 6
-        scorer.arc.weight[0, lower] = -1.0
-        scorer.arc.weight[1, difference] = 1.0
-        scorer.arc.bias[1] = one
-        scorer.arc.weight[2, difference] = -1.0
-        scorer.arc.bias[2] = -one
-        scorer.arc.weight[3, first] = -1.0
-        scorer.arc.bias[3] = 1.0
-        scorer.hidden.weight.copy_(torch.eye(4))
+        # Units: lower in between, not one higher, second.
+        least_after_head, one_lower, first = 1, 7, 8
+        scorer.arc.weight[0, least_after_head] = -1.0
+        scorer.arc.weight[1, one_lower] = -1.0
+        scorer.arc.bias[1] = 1.0
+        scorer.arc.weight[2, first] = -1.0
+        scorer.arc.bias[2] = 1.0
+        scorer.hidden.weight.copy_(torch.eye(3))
         scorer.output.weight.fill_(-1.0)
         scorer.root[2].bias.fill_(-10.0)
     # ( ( ) ( ... ) ): at each level a pair before the deeper one.
@@ -197,3 +196,32 @@ def test_what_is_near_zero_adds_next_to_nothing():
 def test_noise_that_is_no_standard_deviation_is_refused(noise):
     with pytest.raises(LatentError, match="noise"):
         build_counter_scorer_v1(noise=noise)
+
+
+def test_whole_steps_are_of_prediction_alone():
+    """A drift that would be a whole step after ten words is none; a step that is nearly one is."""
+    scorer = build_counter_scorer_v1(counters=2, whole_steps=True)(1)
+    with torch.no_grad():
+        scorer.step.weight.zero_()
+        scorer.step.weight[0] = 1.0
+        scorer.step.bias.copy_(torch.tensor([0.0, 0.5]))
+    vectors = torch.tensor([-2.0, -0.3, 0.3, 2.0])[None, :, None].repeat(1, 10, 1)
+    lengths = torch.tensor([40])
+    assert scorer.train().counters(vectors, lengths)[0, -1, 1] > 3
+    counters = scorer.eval().counters(vectors, lengths)[0]
+    assert counters[:4, 0].tolist() == [-1.0, -1.0, -1.0, 0.0] and not counters[:, 1].any()
+
+
+def test_more_than_the_limit_is_all_the_same():
+    """Operators four and nine levels above a word differ in their own vectors alone."""
+    scorer = make(counters=1).eval()
+    with torch.no_grad():
+        scorer.step.weight.zero_()
+        scorer.step.weight[0, 0] = 100.0
+        scorer.step.bias.zero_()
+    vectors = torch.zeros(1, 60, 6)
+    vectors[0, :10, 0] = 1.0
+    scores = scorer(vectors, torch.tensor([60]))[0]
+    far = scores[1:8, 60]
+    torch.testing.assert_close(far, far[:1].expand(7))
+    assert not torch.isclose(scores[10, 60], far[0])

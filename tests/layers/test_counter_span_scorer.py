@@ -37,12 +37,14 @@ def by_spans(scorer: CounterSpanScorer, vectors: Tensor) -> Tensor:
             least = torch.stack([infinite, *counters[i + 1 : j + 1]]).amin(0)
             greatest = torch.stack([-infinite, *counters[i + 1 : j + 1]]).amax(0)
             features = [
-                torch.tanh(after - before),
-                torch.tanh(least - before),
-                torch.tanh(least - after),
-                torch.tanh(greatest - before),
-                torch.tanh(greatest - after),
+                (after - before).clamp(-1, 1),
+                (least - before).clamp(-1, 1),
+                (least - after).clamp(-1, 1),
+                (greatest - before).clamp(-1, 1),
+                (greatest - after).clamp(-1, 1),
                 torch.exp(-((after - before) ** 2)),
+                torch.exp(-4 * (after - before - 1) ** 2),
+                torch.exp(-4 * (after - before + 1) ** 2),
                 torch.exp(torch.tensor([-(j - i + 1)], dtype=vectors.dtype)),
             ]
             hidden = scorer.hidden(torch.relu(scorer.span(torch.cat(features))))

@@ -249,7 +249,8 @@ def test_gated_recursive_tree_equals_the_recursion(output):
 
     def merge(l, r):
         hidden = torch.nn.functional.gelu(composer.hidden(torch.cat([l, r])))
-        a, b, c, u = composer.gates(hidden).chunk(4)
+        product = composer.left(l) * composer.right(r)
+        a, b, c, u = composer.gates(torch.cat([hidden, product])).chunk(4)
         return composer.norm(torch.sigmoid(a) * l + torch.sigmoid(b) * r + torch.sigmoid(c) * u)
 
     first = merge(leaf[0], leaf[1])

@@ -15,6 +15,7 @@ from spacy_latent.layers.recursive_message_passing import (
     depth,
 )
 from spacy_latent.layers.shared_structures import share_equals, share_subtrees
+from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -99,33 +100,64 @@ def test_every_subtree_is_one_state() -> None:
     z = torch.zeros(3, 5, 5).scatter_(1, nn.functional.pad(heads, (1, 0))[:, None], 1.0)
     z[:, :, 0] = 0.0
     lengths = torch.tensor([4, 4, 4])
-    shared = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), MAX_ROUNDS)
+    shared = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), MAX_ROUNDS, False)
     assert shared is not None and not shared.own
     # Of the first two trees the leaves 1 and 4, then 3 over 4, and 2 over both; of the third what
     # is over 3 over 4 by another way.
     assert [len(round_.place) for round_ in shared.rounds] == [2, 1, 2, 1]
     assert torch.equal(shared.result[0], shared.result[1])
     assert shared.result[0, 2] == shared.result[2, 2]
-    apart = share_subtrees(z, lengths, 3, None, MAX_ROUNDS)
+    apart = share_subtrees(z, lengths, 3, None, MAX_ROUNDS, False)
     assert apart is not None
     assert sum(len(round_.place) for round_ in apart.rounds) == 12
     # With one round each token hears of its modifiers as they were before.
-    once = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), 1)
+    once = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), 1, True)
     assert once is not None and once.own and len(once.rounds) == 1
 
 
-def test_only_hard_forests_are_shared() -> None:
+@pytest.mark.parametrize("rounds", [1, 4, None])
+def test_cycles_are_composed_as_written(rounds: int | None) -> None:
+    """Of the rounds that the part under the root has, where none are given."""
+    torch.manual_seed(0)
+    composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    scores = torch.randn(ITEMS, SIZE + 1, SIZE + 1)
+    scores[:, 0] += 2.0
+    z = IndependentHeads().sample(scores, LENGTHS, COUNT).flatten(0, 1)
+    item = torch.arange(ITEMS).repeat(COUNT)
+    levels = torch.tensor([levels_by_walking(one, int(LENGTHS[i])) for one, i in zip(z, item)])
+    assert torch.equal(depth(z), levels.clamp_min(1)) and len(levels.unique()) > 3
+    shared = share_subtrees(z, LENGTHS[item], ITEMS, item, rounds or MAX_ROUNDS, rounds is not None)
+    assert shared is not None
+    wanted = as_written(composer, vectors[item], z)
+    compare(composer, wanted, composer.compose_several(vectors, z, LENGTHS, item), vectors, item)
+    hard = z.double().requires_grad_()
+    wanted = as_written(composer, vectors[item], z)
+    compare(composer, wanted, composer(vectors[item], hard, LENGTHS[item]), vectors, item)
+
+
+def levels_by_walking(z: Tensor, length: int) -> int:
+    heads = z.argmax(0).tolist()
+    longest = 0
+    for token in range(1, length + 1):
+        steps = 0
+        while token and steps <= length:
+            token, steps = heads[token], steps + 1
+        longest = max(longest, steps if token == 0 else 0)
+    return longest
+
+
+def test_only_hard_structures_of_one_head_are_shared() -> None:
     lengths = torch.tensor([2])
-    cyclic, two_heads, soft = torch.zeros(3, 1, 3, 3)
-    cyclic[0, 1, 2] = cyclic[0, 2, 1] = 1.0
+    two_heads, soft = torch.zeros(2, 1, 3, 3)
     two_heads[0, 0, 1] = two_heads[0, 2, 1] = two_heads[0, 0, 2] = 1.0
     soft[0, 0, 1], soft[0, 2, 1], soft[0, 0, 2] = 0.5, 0.5, 1.0
-    for z in (cyclic, two_heads, soft):
-        assert share_subtrees(z, lengths, 1, None, 4) is None
+    for z in (two_heads, soft):
+        assert share_subtrees(z, lengths, 1, None, 4, True) is None
     forest = torch.zeros(1, 3, 3)
     forest[0, 1, 2] = 1.0
-    assert share_subtrees(forest, lengths, 1, None, 4) is not None
-    assert share_subtrees(forest.requires_grad_(), lengths, 1, None, 4) is None
+    assert share_subtrees(forest, lengths, 1, None, 4, True) is not None
+    assert share_subtrees(forest.requires_grad_(), lengths, 1, None, 4, True) is None
 
 
 def test_padding_is_not_read() -> None:
