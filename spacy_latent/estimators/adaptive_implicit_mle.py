@@ -15,7 +15,9 @@ from spacy_latent.structures.base import Structure
 
 
 class AdaptiveImplicitMLE(TargetDifference, nn.Module):
-    """I-MLE whose step adapts: λ = β·‖s‖ / ‖g‖ of each item, and the difference is divided by λ.
+    """I-MLE whose step adapts: λ = β·‖s + ε‖ / ‖g‖ of each item, and the difference is divided by
+    λ. The paper has ‖s‖; then scores of 0, as those of a fresh scorer may be, would never have a
+    gradient, whatever β. It costs that the step varies with the noise, by as much as ‖s + ε‖ does.
 
     β rises by ``rate`` after a batch in which a running mean of the number of parts with a gradient
     is below ``target`` per item, else it falls; it is saved with the weights. The scale of the loss

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.stochastic_mask import StochasticMask
-
-# The interval that the concrete variable is stretched to before it is clipped to [0, 1].
-LOW, HIGH = -0.1, 1.1
+from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
 
 
 class HardConcrete(StochasticMask):
@@ -41,5 +38,5 @@ class HardConcrete(StochasticMask):
         concrete = torch.sigmoid((scores + uniform.logit()) / self.temperature)
         return (concrete * (HIGH - LOW) + LOW).clamp(0.0, 1.0)
 
-    def nonzero(self, scores: Tensor) -> Tensor:
-        return torch.sigmoid(scores - self.temperature * math.log(-LOW / HIGH))
+    def above(self, scores: Tensor, stretched: float) -> Tensor:
+        return torch.sigmoid(scores - self.temperature * math.log(stretched / (1 - stretched)))

@@ -17,6 +17,10 @@ class Rebar(Estimator):
 
     Three structures are composed for each sample, two of them soft.
 
+    The paper trains η and τ on the variance of the gradient; here they are given. On one problem of
+    8 bits and a quadratic loss, of η in 0, ¼ … 1 and τ in 0.1 … 2, the defaults had the least
+    variance, 19.4 where η = 0 has 48.4; on another problem they need not.
+
     num_samples: samples drawn for each text.
     strength: η.
     relaxation: τ, the temperature of the soft structures.

@@ -46,6 +46,11 @@ class Relax(Estimator, nn.Module):
     network c is trained to lower the variance of this gradient, which costs no evaluation of the
     loss. At prediction the best structure.
 
+    The paper's c(r) is L(σ(r)) and a network; here it is the network alone, of the relaxation and
+    the scores. It sees neither the text nor the gold annotation, so it learns what the loss is like
+    over all texts, not of this one, and begins where a score function without control variate is:
+    on a problem of 8 bits with a variance of 48.5 where REBAR, which has L(σ(r)), has 19.4.
+
     num_samples: samples drawn for each text.
     hidden_width: of c.
     """

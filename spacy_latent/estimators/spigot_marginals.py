@@ -17,6 +17,10 @@ class SpigotMarginals(TargetDifference):
     """Forward z = MAP(s); backward the gradient of a cross-entropy to a structure that a step along
     −g improves, g the gradient at z and μ the marginals at s (their section 4.3).
 
+    The authors take several projected steps, and evaluate the gradient of the loss again at each
+    point, from μ on. A layer that other components build on is handed one gradient, that at z: so
+    this is one step, and g is stale by as much as the loss is curved between z and μ.
+
     step ("projected" or "exponentiated"): SPIGOT-CE, μ − Proj(μ − ηg) with the exact projection; or
         SPIGOT-EG, μ(s) − μ(s − ηg).
     step_size: η.

@@ -21,7 +21,14 @@ from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, is_finite
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    LARGE,
+    TOO_LARGE,
+    UNSOLVED,
+    is_finite,
+)
 from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
 from spacy_latent.kernels.wide import (
     EMPTY,
@@ -389,6 +396,17 @@ def sum_over_constituency_trees(
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _adds_up(marginals, n):
+    """Whether they are probabilities, of 2n − 1 spans altogether."""
+    total, right = 0.0, True
+    for i in range(n):
+        for j in range(i, n):
+            total += marginals[i, j]
+            right &= marginals[i, j] < 1.0 + 1e-6
+    return right and abs(total - (2 * n - 1)) < 1e-6 * n
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def sum_by_exponents(
     start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -422,6 +440,8 @@ def sum_by_exponents(
                 *(s, ds, n, own_charts, change, powers),
                 *(np.empty_like(own_charts), np.empty_like(change), marginals, products),
             )
+            if what == 1 and not _adds_up(marginals, n):
+                status[b] = TOO_LARGE
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -522,10 +542,17 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
                 i, j = stack[depth, 0], stack[depth, 1]
                 samples[draw, b, count, 0], samples[draw, b, count, 1] = i, j
                 count += 1
-                whole = inside[i, j] - s[i, j]
-                left, split = _uniform(state), -1
+                top, total = inside[i, j] - s[i, j], 1.0
+                if abs(inside[i, j]) > LARGE or abs(s[i, j]) > LARGE:
+                    # Of this difference too few digits are left.
+                    top, total = -np.inf, 0.0
+                    for k in range(i, j):
+                        top = max(top, inside[i, k] + turned[j, k + 1])
+                    for k in range(i, j):
+                        total += math.exp(inside[i, k] + turned[j, k + 1] - top)
+                left, split = _uniform(state) * total, -1
                 for k in range(i, j):
-                    share = math.exp(inside[i, k] + turned[j, k + 1] - whole)
+                    share = math.exp(inside[i, k] + turned[j, k + 1] - top)
                     if share > 0.0:
                         split = k
                         left -= share

@@ -40,6 +40,7 @@ from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import (
     FEASIBLE,
     INFEASIBLE,
+    TOO_LARGE,
     UNSOLVED,
     is_finite,
     read_arc_scores,
@@ -608,7 +609,7 @@ def _subtract_best(s, n, single_root):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _adds_up(marginals, n, totals):
+def _adds_up(marginals, n, totals, tolerance):
     """Whether each token has one head, as where nothing under- or overflowed on the way out."""
     totals[:] = 0.0
     for h in range(n + 1):
@@ -617,7 +618,7 @@ def _adds_up(marginals, n, totals):
             totals[m] += source[m]
     right = True
     for m in range(1, n + 1):
-        right &= abs(totals[m] - 1.0) < 1e-11
+        right &= abs(totals[m] - 1.0) < tolerance
     return right
 
 
@@ -693,7 +694,7 @@ def sum_over_projective_trees(
                 log_partition[b] = shift + math.log(partition)
             if known and what:
                 _outside(w, n, first, charts, partition, outer, result[b])
-                known = _adds_up(result[b], n, column[0])
+                known = _adds_up(result[b], n, column[0], 1e-11)
             if known:
                 own[0], own[1] = 1.0, partition
         if not known:
@@ -764,6 +765,8 @@ def sum_by_exponents(
                 *(arcs, ds, n, first, wide, change, powers),
                 *(np.empty_like(wide), np.empty_like(change), marginals, products),
             )
+            if what == 1 and not _adds_up(marginals, n, np.empty(size), 1e-6):
+                status[b] = TOO_LARGE
 
 
 @njit(cache=True, nogil=True, fastmath=False)

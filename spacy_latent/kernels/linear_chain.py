@@ -348,26 +348,41 @@ def _log_forward(scores, n, left, shifts, top):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def _log_marginals(scores, n, left, shifts, result):
+def _log_marginals(scores, n, left, result):
+    """From the last position back, each tag divides its probability among those before it. What
+    adds up to 1 stays so at scores of any size, where sums that lead to a tag and sums that follow
+    it no longer fit together."""
     tags = scores.shape[1]
-    right, after, joined = np.zeros(tags), np.empty(tags), np.empty(tags)
-    for i in range(n - 1, -1, -1):
+    own, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
+    whole = log_sum(left[n - 1, :tags])
+    for t in range(tags):
+        own[t] = exponential(left[n - 1, t] - whole)
+    for i in range(n - 1, 0, -1):
         for t in range(tags):
-            joined[t] = left[i, t] + right[t]
-        total = log_sum(joined)
-        if i == 0:
+            top[t], total[t] = -np.inf, 0.0
+        for p in range(tags):
+            base, row = left[i - 1, p], scores[i, p]
             for t in range(tags):
-                result[0, 0, t] = exponential(joined[t] - total)
-            break
+                value = base + row[t]
+                top[t] = value if value > top[t] else top[t]
         for t in range(tags):
-            after[t] = right[t]
-            joined[t] = right[t] - total - shifts[i]
+            top[t] = top[t] if top[t] > -np.inf else 0.0
+        for p in range(tags):
+            base, row = left[i - 1, p], scores[i, p]
+            for t in range(tags):
+                total[t] += exponential(base + row[t] - top[t])
+        for t in range(tags):
+            # A tag that nothing leads to has no probability to divide.
+            total[t] = own[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
             base, row, target = left[i - 1, p], scores[i, p], result[i, p]
+            own[p] = 0.0
             for t in range(tags):
-                target[t] = exponential(base + row[t] + joined[t])
-        log_backward_step(after, scores[i], right)
-        centred(right)
+                share = exponential(base + row[t] - top[t]) * total[t]
+                target[t] = share
+                own[p] += share
+    for t in range(tags):
+        result[0, 0, t] = own[t]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -413,7 +428,7 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             continue
         log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
         if what:
-            _log_marginals(item, n, left, shifts, own)
+            _log_marginals(item, n, left, own)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)

@@ -15,7 +15,9 @@ Laplacian, L = D − W, right to its last digits. The marginals w[h, m]·(B[m, m
 a subtraction: 1 − B[m, h] / B[m, m] is the probability that a walk from h over heads comes to the
 root before m. Where that is not small (see SMALLEST_ESCAPE) they and the product of the Hessian
 with a vector, two products of matrices, come from the inverse; else from the adjoint of the
-elimination, which has none.
+elimination. That has one of its own, 1 − Σ_h f[h]·reach[h]. So log Z is right to its last digits,
+and marginals to a few 1e-15, whatever their size: of 6 tokens, at scores of scale 1 to 40, those
+above 1e-8 had ten digits or more, those below 1e-16 may have none. A true 5.7e-57 came as 1.2e-28.
 """
 
 from __future__ import annotations

@@ -104,57 +104,96 @@ def _forward(s, ds, rows, columns, moves, sums, dsums):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _backward(s, ds, rows, columns, moves, sums, dsums, total, dtotal, rest, drest, what, result):
-    """Marginals (what = 1) or their derivatives. rest: like sums, of what follows."""
-    rest[:, : rows + 2, : columns + 2] = -np.inf
-    drest[:, : rows + 2, : columns + 2] = 0.0
-    first, dfirst = rest[0], drest[0]
+def _shares(a, da, b, db, c, dc):
+    """Shares of e^a, e^b and e^c in their sum, where one at least is above −inf, and the derivative
+    of the sum's logarithm."""
+    top = max(a, max(b, c))
+    a, b, c = math.exp(a - top), math.exp(b - top), math.exp(c - top)
+    total = a + b + c
+    return a / total, b / total, c / total, (a * da + b * db + c * dc) / total
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result):
+    """Marginals (what = 1) or their derivatives. flow, dflow: workspaces like sums, of the
+    probability of each point and state.
+
+    From the last point back, each divides its probability among those that lead to it. What adds up
+    to 1 stays so at scores of any size, where the sums that lead to a point and those that follow
+    it no longer fit together.
+    """
+    flow[:, : rows + 1, : columns + 1] = 0.0
+    dflow[:, : rows + 1, : columns + 1] = 0.0
+    first, dfirst = sums[0], dsums[0]
+    of_first, d_of_first = flow[0], dflow[0]
     if moves == WARPING:
+        of_first[rows, columns] = 1.0
         for i in range(rows, 0, -1):
             for j in range(columns, 0, -1):
-                if i == rows and j == columns:
-                    value, change = 0.0, 0.0
-                else:
-                    value, change = _join(
-                        first[i + 1, j], dfirst[i + 1, j], first[i, j + 1], dfirst[i, j + 1]
-                    )
-                    value, change = _join(value, change, first[i + 1, j + 1], dfirst[i + 1, j + 1])
-                # Of what follows a cell; with the cell's own score for what leads to it.
-                log_share = sums[0, i, j] + value - total
-                if log_share > -745.0:
-                    share = math.exp(log_share)
-                    if what == 2:
-                        share *= dsums[0, i, j] + change - dtotal
-                    result[i - 1, j - 1] = share
-                own = s[i - 1, j - 1]
-                first[i, j] = value + own
-                dfirst[i, j] = change + ds[i - 1, j - 1] if own > -np.inf else 0.0
+                own, change = of_first[i, j], d_of_first[i, j]
+                result[i - 1, j - 1] = change if what == 2 else own
+                if own == 0.0 or (i == 1 and j == 1):
+                    continue
+                up, left, both, mean = _shares(
+                    *(first[i - 1, j], dfirst[i - 1, j], first[i, j - 1], dfirst[i, j - 1]),
+                    *(first[i - 1, j - 1], dfirst[i - 1, j - 1]),
+                )
+                change -= own * mean
+                of_first[i - 1, j] += own * up
+                d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
+                of_first[i, j - 1] += own * left
+                d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
+                of_first[i - 1, j - 1] += own * both
+                d_of_first[i - 1, j - 1] += (change + own * dfirst[i - 1, j - 1]) * both
         return
-    second, dsecond = rest[1], drest[1]
+    second, dsecond = sums[1], dsums[1]
+    of_second, d_of_second = flow[1], dflow[1]
+    nothing = -np.inf
+    whole, other, _, mean = _shares(
+        *(first[rows, columns], dfirst[rows, columns]),
+        *(second[rows, columns], dsecond[rows, columns]),
+        *(nothing, 0.0),
+    )
+    of_first[rows, columns], of_second[rows, columns] = whole, other
+    d_of_first[rows, columns] = (dfirst[rows, columns] - mean) * whole
+    d_of_second[rows, columns] = (dsecond[rows, columns] - mean) * other
     for i in range(rows, -1, -1):
         for j in range(columns, -1, -1):
-            value, change = -np.inf, 0.0
-            if i == rows and j == columns:
-                value = 0.0
-            if i < rows and j < columns and s[i, j] > -np.inf:
-                after = s[i, j] + first[i + 1, j + 1]
-                dafter = ds[i, j] + dfirst[i + 1, j + 1]
-                value, change = after, dafter
-                before, dbefore = _join(
-                    sums[0, i, j], dsums[0, i, j], sums[1, i, j], dsums[1, i, j]
+            own, change = of_second[i, j], d_of_second[i, j]
+            if own > 0.0:
+                # A column was passed last.
+                a, b, _, mean = _shares(
+                    *(first[i, j - 1], dfirst[i, j - 1], second[i, j - 1], dsecond[i, j - 1]),
+                    *(nothing, 0.0),
                 )
-                log_share = before + after - total
-                if log_share > -745.0:
-                    share = math.exp(log_share)
-                    if what == 2:
-                        share *= dbefore + dafter - dtotal
-                    result[i, j] = share
-            if j < columns:
-                value, change = _join(value, change, second[i, j + 1], dsecond[i, j + 1])
-            second[i, j], dsecond[i, j] = value, change
-            if i < rows:
-                value, change = _join(value, change, first[i + 1, j], dfirst[i + 1, j])
-            first[i, j], dfirst[i, j] = value, change
+                change -= own * mean
+                of_first[i, j - 1] += own * a
+                d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * a
+                of_second[i, j - 1] += own * b
+                d_of_second[i, j - 1] += (change + own * dsecond[i, j - 1]) * b
+            own, change = of_first[i, j], d_of_first[i, j]
+            if own == 0.0 or i == 0:
+                continue
+            if j == 0 or s[i - 1, j - 1] == -np.inf:
+                of_first[i - 1, j] += own
+                d_of_first[i - 1, j] += change
+                continue
+            # A row was passed, or a match made in one of two states.
+            score, dscore = s[i - 1, j - 1], ds[i - 1, j - 1]
+            after, dafter = dfirst[i - 1, j - 1] + dscore, dsecond[i - 1, j - 1] + dscore
+            passed, a, b, mean = _shares(
+                *(first[i - 1, j], dfirst[i - 1, j]),
+                *(first[i - 1, j - 1] + score, after, second[i - 1, j - 1] + score, dafter),
+            )
+            change -= own * mean
+            of_first[i - 1, j] += own * passed
+            d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * passed
+            d_a, d_b = (change + own * after) * a, (change + own * dafter) * b
+            of_first[i - 1, j - 1] += own * a
+            d_of_first[i - 1, j - 1] += d_a
+            of_second[i - 1, j - 1] += own * b
+            d_of_second[i - 1, j - 1] += d_b
+            result[i - 1, j - 1] = d_a + d_b if what == 2 else own * (a + b)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -174,7 +213,7 @@ def sum_over_alignments(
     most_rows, most_columns = _room(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
-    sums, dsums, rest, drest = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         log_partition[b] = 0.0
@@ -187,16 +226,13 @@ def sum_over_alignments(
             for i in range(rows):
                 for j in range(columns):
                     ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
-        total, dtotal = _forward(s, ds, rows, columns, moves, sums, dsums)
+        total, _ = _forward(s, ds, rows, columns, moves, sums, dsums)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total
         if what > 0:
-            _backward(
-                *(s, ds, rows, columns, moves, sums, dsums),
-                *(total, dtotal, rest, drest, what, result[b]),
-            )
+            _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result[b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)

@@ -23,12 +23,17 @@ import torch
 from torch import Tensor, library
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    not_finite_message,
+    too_large_message,
+)
 from spacy_latent.kernels import blocks
 from spacy_latent.kernels.blocks import Found
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.pool import spread
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, TOO_LARGE, UNSOLVED
 
 LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = 0, 1, 2
 
@@ -131,6 +136,9 @@ def check(name: str, status: np.ndarray) -> None:
     not_finite = np.flatnonzero(status == NOT_FINITE).tolist()
     if not_finite:
         raise InvalidScores(not_finite_message(name, not_finite))
+    too_large = np.flatnonzero(status == TOO_LARGE).tolist()
+    if too_large:
+        raise InvalidScores(too_large_message(name, too_large))
     raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
 
 

@@ -32,7 +32,7 @@ from spacy_latent.kernels.linear_chain import (
     previous_of,
 )
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 from spacy_latent.kernels.vector import LANES, scan
 
 
@@ -296,6 +296,18 @@ def _levels(n, end, level):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _covers(marginals, n, longest):
+    """Whether segments cover each position once."""
+    segments, _, _, _ = _split(marginals, longest)
+    total = 0.0
+    for i in range(n):
+        for length in range(1, min(longest, n - i) + 1):
+            for k in range(segments.shape[2]):
+                total += length * segments[i, length - 1, k]
+    return abs(total - n) < 1e-6 * n
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _room(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -339,6 +351,8 @@ def sum_over_segments(
             _write_marginals(
                 item, n, longest, level, total, begin, end, after[0], after[1], result[b]
             )
+            if abs(log_partition[b]) > LARGE and not _covers(result[b], n, longest):
+                status[b] = TOO_LARGE
         else:
             _write_product(
                 *(item, n, longest, level, total, begin, end, after[0], after[1]),

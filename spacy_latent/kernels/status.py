@@ -12,6 +12,10 @@ INFEASIBLE = 1
 NOT_FINITE = 2
 # Left to another kernel.
 UNSOLVED = 3
+# Scores so large that sums of them keep no digit that a probability could be told by.
+TOO_LARGE = 4
+# Of a difference of numbers above this, seven digits after the point are left at most.
+LARGE = 1e9
 
 
 @njit(cache=True, nogil=True, fastmath=False)

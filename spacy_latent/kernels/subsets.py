@@ -28,12 +28,19 @@ def _log_add(a, b):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _read(scores, n, row):
-    wrong = 0
+    """Copy the scores less the largest, so that what all have in common costs no digits. RETURNS:
+    FEASIBLE or NOT_FINITE, and the largest, 0 where it is no number."""
+    wrong, top = 0, -np.inf
     for j in range(n):
         value = float(scores[j])
         row[j] = value
         wrong += 0 if value < np.inf else 1
-    return FEASIBLE if wrong == 0 else NOT_FINITE
+        top = max(top, value)
+    if wrong > 0 or top == -np.inf:
+        return FEASIBLE if wrong == 0 else NOT_FINITE, 0.0
+    for j in range(n):
+        row[j] -= top
+    return FEASIBLE, top
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -54,40 +61,60 @@ def _forward(row, drow, n, k, sums, dsums):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _whole(sums, dsums, n, k, exactly):
-    """log Z and its derivative."""
+def _whole(sums, dsums, n, k, exactly, top):
+    """log Z less k·top, and its derivative. top: what was taken off each score."""
     if exactly:
         return sums[n, k], dsums[n, k]
-    total, change = sums[n, 0], dsums[n, 0]
+    total, change = sums[n, 0] - k * top, dsums[n, 0]
     for j in range(1, k + 1):
-        total, share = _log_add(total, sums[n, j])
+        total, share = _log_add(total, sums[n, j] + (j - k) * top)
         change = (1.0 - share) * change + share * dsums[n, j]
     return total, change
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result):
-    """Marginals (what = 1) or their derivatives, from the last item to the first."""
-    rest, drest = np.full(k + 2, -np.inf), np.zeros(k + 2)
-    for j in range(k + 1):
-        if j == k or not exactly:
-            rest[j] = 0.0
+def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
+    """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
+    of each size divides among subsets with the item and without: it adds up to 1 at scores of any
+    size."""
+    flow, dflow = np.zeros(k + 1), np.zeros(k + 1)
+    flow[k] = 1.0
+    if not exactly:
+        highest, total, mean = -np.inf, 0.0, 0.0
+        for j in range(k + 1):
+            highest = max(highest, sums[n, j] + (j - k) * top)
+        for j in range(k + 1):
+            flow[j] = math.exp(sums[n, j] + (j - k) * top - highest)
+            total += flow[j]
+            mean += flow[j] * dsums[n, j]
+        for j in range(k + 1):
+            flow[j] /= total
+            dflow[j] = flow[j] * (dsums[n, j] - mean / total)
     for i in range(n - 1, -1, -1):
         marginal = 0.0
         for j in range(1, k + 1):
-            log_share = sums[i, j - 1] + row[i] + rest[j] - total
-            if log_share > -700.0:
-                share = math.exp(log_share)
-                if what == 2:
-                    share *= dsums[i, j - 1] + drow[i] + drest[j] - dtotal
-                marginal += share
+            # What was j items is that, or one fewer: j − 1 has been read already.
+            own, change = flow[j], dflow[j]
+            if own == 0.0:
+                continue
+            without, chosen = sums[i, j], sums[i, j - 1] + row[i]
+            ratio = math.exp(-abs(chosen - without)) if without > -np.inf else 0.0
+            if chosen == -np.inf:
+                continue
+            small, large = ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)
+            more, less = (large, small) if chosen >= without else (small, large)
+            flow[j] = own * less
+            flow[j - 1] += own * more
+            if what == 1:
+                marginal += own * more
+                continue
+            difference = 0.0
+            if more > 0.0 and less > 0.0:
+                difference = own * more * less * (dsums[i, j - 1] + drow[i] - dsums[i, j])
+            marginal += change * more + difference
+            dflow[j] = change * less - difference
+            dflow[j - 1] += change * more + difference
         result[i] = min(marginal, 1.0) if what == 1 else marginal
-        for j in range(k + 1):
-            value, share = _log_add(rest[j], rest[j + 1] + row[i])
-            change = (1.0 - share) * drest[j]
-            if share > 0.0:
-                change += share * (drest[j + 1] + drow[i])
-            rest[j], drest[j] = value, change
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -105,20 +132,20 @@ def sum_over_subsets(
         log_partition[b] = 0.0
         if what > 0:
             result[b] = 0.0
-        status[b] = _read(scores[b], n, row)
+        status[b], top = _read(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
         if what == 2:
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
         _forward(row, drow, n, k, sums, dsums)
-        total, dtotal = _whole(sums, dsums, n, k, exactly)
+        total, _ = _whole(sums, dsums, n, k, exactly, top)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = total
+        log_partition[b] = total + k * top
         if what > 0:
-            _backward(row, drow, n, k, exactly, sums, dsums, total, dtotal, what, result[b])
+            _backward(row, drow, n, k, exactly, top, sums, dsums, what, result[b])
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -129,7 +156,11 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
         n = lengths[b]
         k = min(largest, n)
         best[b] = 0
-        status[b] = _read(scores[b], n, row)
+        # As they are: a difference could round two of them to one.
+        status[b], row[:n] = FEASIBLE, scores[b, :n]
+        for i in range(n):
+            if not row[i] < np.inf:
+                status[b] = NOT_FINITE
         if status[b] != FEASIBLE:
             continue
         order = np.argsort(-row[:n], kind="mergesort")
@@ -164,11 +195,11 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
         n = lengths[b]
         k = min(largest, n)
         samples[:, b] = 0
-        status[b] = _read(scores[b], n, row)
+        status[b], top = _read(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
         _forward(row, nothing, n, k, sums, dsums)
-        total, _ = _whole(sums, dsums, n, k, exactly)
+        total, _ = _whole(sums, dsums, n, k, exactly, top)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
@@ -177,10 +208,10 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
             left = k
             if not exactly:
                 point, left = _uniform(state), 0
-                passed = math.exp(sums[n, 0] - total)
+                passed = math.exp(sums[n, 0] - k * top - total)
                 while left < k and point >= passed:
                     left += 1
-                    passed += math.exp(sums[n, left] - total)
+                    passed += math.exp(sums[n, left] + (left - k) * top - total)
                 # Rounding at the end must not choose a size that has no subset.
                 while sums[n, left] == -np.inf:
                     left -= 1

@@ -38,6 +38,19 @@ BESIDE = 3
 
 
 @njit(cache=True, nogil=True, fastmath=False)
+def _take_off_common(square, n):
+    """Take the best of its heads off the scores of each modifier. Each tree has one of them, so the
+    solution stays, and what all have in common costs no digits."""
+    for m in range(1, n + 1):
+        top = -np.inf
+        for h in range(n + 1):
+            top = max(top, square[h, m])
+        if top > -np.inf and top < np.inf:
+            for h in range(n + 1):
+                square[h, m] -= top
+
+
+@njit(cache=True, nogil=True, fastmath=False)
 def _pack(padded, n, flat):
     """Copy the numbers of a sentence, one row after the other. numba's own assignment takes long to
     compile."""
@@ -167,6 +180,7 @@ def solve_trees(
                 status[coming] = read_arc_scores(
                     scores[coming], n, direction, max_arc_length, square
                 )
+                _take_off_common(square, n)
                 if status[coming] == FEASIBLE:
                     items[place], sizes[place], calls[place] = coming, n, 0
                 coming += 1
@@ -223,6 +237,7 @@ def solve_trees(
                 continue
             square = original[: (n + 1) * (n + 1)].reshape((n + 1, n + 1))
             read_arc_scores(scores[b], n, direction, max_arc_length, square)
+            _take_off_common(square, n)
             polish(
                 own_atoms,
                 n,

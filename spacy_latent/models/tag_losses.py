@@ -249,9 +249,18 @@ def ranked(
     kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, count: int
 ) -> list[list[tuple[np.ndarray, float]]]:
     """For each doc of a group up to ``count`` sequences ``(n,)`` int32 with their weights, heaviest
-    first: the support of SparseMAP where that was learned, else the best ones with their
-    probabilities."""
-    if kind == "sparsemap":
+    first: the support of SparseMAP where that was learned, the most probable ones of the walk that
+    quadratic smoothing induces, else the best ones with their probabilities."""
+    if kind == "quadratic":
+        walk = smoothed_expectation(
+            LinearChain(), chain.chain_scores(scores, lengths).double(), lengths, "quadratic"
+        )
+        # Each pair given its first tag: the logarithms of these add up to that of a sequence.
+        before = walk.sum(2)[:, :-1, :, None]
+        steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
+        tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)
+        weights = totals.exp()
+    elif kind == "sparsemap":
         solution = LinearChain().sparsemap(chain.chain_scores(scores, lengths), lengths)
         # Heaviest first, as the solver leaves them.
         tags = solution.atoms[:count].amax(3).argmax(-1).int()

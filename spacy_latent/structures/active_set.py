@@ -153,6 +153,11 @@ class _ActiveSet(torch.autograd.Function):
         if not finite.all():
             items = np.flatnonzero(~finite).tolist()
             raise InvalidScores(not_finite_message(structure.name, items))
+        if structure.exclusive_axes and masked.numel():
+            # Each structure has one part of these. What they have in common would cost digits.
+            top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
+            masked = masked - top.masked_fill(top.isneginf(), 0.0)
+            flat = masked.flatten(1).cpu().numpy()
         atoms = _ask(structure, masked, lengths)
         wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
         if wrong:

@@ -207,27 +207,59 @@ class Structure(Staged, ABC):
         return self._marginals(prepared, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable."""
-        return self.cross_entropy(scores, scores, lengths)
+        """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable. Computed in float64, as are
+        the next three: they are small differences of large numbers."""
+        exact = _in_float64(scores)
+        return self._cross_entropy(exact, exact, lengths).clamp_min(0.0).to(scores.dtype)
 
     def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        """−Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``."""
-        mean = self.marginals(scores, lengths)
-        return self.log_partition(other, lengths) - self._total(mean, other, lengths)
+        """−Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``. Where it is
+        infinite, because q forbids what p does not, it has no gradient."""
+        exact = self._cross_entropy(_in_float64(scores), _in_float64(other), lengths)
+        return exact.to(other.dtype)
 
     def kl(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        """KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``."""
-        return self.cross_entropy(scores, other, lengths) - self.entropy(scores, lengths)
+        """KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``; without gradient where
+        it is infinite."""
+        p, q = _in_float64(scores), _in_float64(other)
+        crossed = self._cross_entropy(p, q, lengths)
+        difference = crossed - self._cross_entropy(p, p, lengths)
+        # What rounding leaves below 0 has a gradient all the same.
+        difference = difference + (-difference).detach().clamp_min(0.0)
+        return torch.where(crossed.isposinf(), torch.inf, difference).to(other.dtype)
+
+    def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        mean = self.marginals(scores, lengths)
+        expected, finite = self._expected(mean, other, lengths)
+        return torch.where(finite, self.log_partition(other, lengths) - expected, torch.inf)
+
+    def _expected(self, mean: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """mean·s of each item, and whether it is finite, where 0·(−inf) counts as 0. What is not
+        finite comes as 0, and its gradient is none: that of the product would be NaN."""
+        axes = tuple(range(1, scores.dim()))
+        counted = mean.detach() != 0
+        finite = ~(counted & scores.isneginf()).any(axes)
+        counted &= finite.view(-1, *[1] * len(axes))
+        return (mean * torch.where(counted, scores, 0.0)).sum(axes), finite
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log of the number of structures whose every part is above −inf, ``(B,)``."""
         prepared, lengths = self.prepare(scores.detach(), lengths)
+        bad = torch.isnan(prepared) | torch.isposinf(prepared)
+        if bool(bad.any()):
+            # Perhaps only at padding, which some structures leave to their kernels.
+            bad = (bad & self.part_mask(prepared, lengths)).flatten(1).any(1)
+            if bool(bad.any()):
+                items = bad.nonzero().flatten().tolist()
+                raise InvalidScores(not_finite_message(self.name, items))
         zeros = torch.where(torch.isneginf(prepared), prepared, torch.zeros_like(prepared))
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``."""
-        return self._total(z, scores, lengths) - self.log_partition(scores, lengths)
+        exact = _in_float64(scores)
+        total = self._total(z.to(exact.dtype), exact, lengths)
+        return (total - self.log_partition(exact, lengths)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z) but for a constant of the item, z·s; shapes as for :meth:`log_prob`."""
@@ -341,3 +373,8 @@ class Structure(Staged, ABC):
 
     def raise_infeasible(self, items: list[int]) -> None:
         raise InfeasibleError(self.name, items)
+
+
+def _in_float64(scores: Tensor) -> Tensor:
+    """Others than floating-point ones are left to :meth:`Structure.check_types`, which refuses."""
+    return scores.double() if scores.is_floating_point() else scores

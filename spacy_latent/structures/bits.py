@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
@@ -74,7 +73,7 @@ class Bits(Structure):
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self._subsets:
             return self._subsets.log_partition(*_flat(scores))
-        return softplus(scores).flatten(1).sum(-1)
+        return _softplus(scores).flatten(1).sum(-1)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self._subsets:
@@ -100,7 +99,7 @@ class Bits(Structure):
         z = ((noisy.detach() > 0) & allowed).to(scores.dtype)
         again = _logistic(safe)
         redrawn = torch.where(
-            z > 0, softplus(again + softplus(safe)), -softplus(softplus(-safe) - again)
+            z > 0, _softplus(again + _softplus(safe)), -_softplus(_softplus(-safe) - again)
         )
         low = scores.new_full((), -torch.inf)
         return Reparameterized(
@@ -144,3 +143,8 @@ def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:
 def _logistic(like: Tensor) -> Tensor:
     uniform = torch.rand_like(like).clamp(torch.finfo(like.dtype).tiny, 1 - 2**-24)
     return uniform.logit()
+
+
+def _softplus(scores: Tensor) -> Tensor:
+    """log(1 + e^s). torch's own is s itself above 20, where the derivative is not yet 1."""
+    return torch.logaddexp(scores, scores.new_zeros(()))

@@ -14,6 +14,8 @@ from spacy_latent.structures.base import Structure, TopK
 
 # Scores of at most this many parts are copied for one call of the oracle.
 CALL_PARTS = 1 << 23
+# A score so many times above all smaller ones together gets a bonus of its own.
+FAR = 1e3
 
 
 @dataclass(order=True)
@@ -34,7 +36,7 @@ def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> Top
     What is left of a subset of structures without its best one splits into subsets that agree with
     it up to some part and differ there; the oracle finds the best of each, all of an item and all
     items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals, where
-    ``structure.exclusive_axes`` names them, else by a bonus above the sum of all scores.
+    ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
     """
     if k < 1:
         raise InvalidScores(f"{structure.name}.top_k: k is {k}; expected k >= 1.")
@@ -86,6 +88,23 @@ def _split(
     return subsets
 
 
+def _bonuses(scores: np.ndarray) -> np.ndarray:
+    """Bonuses that force a part of an item with these scores ``(P,)``, the smallest first.
+
+    Whatever the bonus, a best structure that holds all forced parts is the best of those that do:
+    it is the same for all of these. Above the sum of all scores, it fails only where there is none;
+    but beside -1e30, the mask of many models, such a bonus leaves nothing of what other scores
+    differ by. So one is tried first that is above all scores but those far above the rest together.
+    """
+    sizes = np.sort(np.abs(scores[np.isfinite(scores)]))
+    with np.errstate(over="ignore"):
+        sums = 1.0 + np.concatenate([[0.0], np.cumsum(sizes)])
+    far = 1 + np.flatnonzero(sizes[1:] > FAR * sums[1:-1])
+    bonuses = 2.0 * sums[[*far, len(sizes)]]
+    # Scores near the largest number there is: what is above all of them must still be a number.
+    return np.minimum(bonuses, np.finfo(np.float64).max / (4 + 2 * len(scores)))
+
+
 class _Solver:
     """Batched calls of the oracle on scores where parts are forced and forbidden."""
 
@@ -96,8 +115,8 @@ class _Solver:
         self.masked = masked
         self.flat = flat
         self.lengths = lengths
-        finite = np.where(np.isfinite(flat), flat, 0.0)
-        self.bonus = 1.0 + 2.0 * np.abs(finite).sum(1)
+        exclusive = bool(structure.exclusive_axes)
+        self.bonuses = [np.zeros(1) if exclusive else _bonuses(row) for row in flat]
         self.made = 0
 
     def solve(
@@ -114,30 +133,43 @@ class _Solver:
     def _solve(
         self, subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]], required: bool
     ) -> list[_Candidate | None]:
-        shape, exclusive = tuple(self.masked.shape[1:]), self.structure.exclusive_axes
-        items = [b for b, _, _ in subsets]
-        scores = self.flat[items]
-        for row, (b, forced, forbidden) in zip(scores, subsets):
-            row[list(forbidden)] = -np.inf
-            for part in forced:
-                if exclusive:
-                    index = [
-                        slice(None) if axis in exclusive else i
-                        for axis, i in enumerate(np.unravel_index(part, shape))
-                    ]
-                    kept = row[part]
-                    row.reshape(shape)[tuple(index)] = -np.inf
-                    row[part] = kept
-                else:
-                    row[part] += self.bonus[b]
         results: list[_Candidate | None] = [None] * len(subsets)
-        for i, parts in self._ask(scores, items, required).items():
-            b, forced, forbidden = subsets[i]
-            value, chosen = self.flat[b][parts].sum(), set(parts.tolist())
-            if value > -np.inf and chosen.issuperset(forced) and chosen.isdisjoint(forbidden):
-                self.made += 1
-                results[i] = _Candidate(-float(value), self.made, parts, forced, forbidden)
+        pending, level = list(range(len(subsets))), 0
+        while pending:
+            items = [subsets[i][0] for i in pending]
+            scores = np.stack([self._changed(*subsets[i], level) for i in pending])
+            missed = []
+            for place, parts in self._ask(scores, items, required).items():
+                i = pending[place]
+                b, forced, forbidden = subsets[i]
+                value, chosen = self.flat[b][parts].sum(), set(parts.tolist())
+                if value > -np.inf and chosen.issuperset(forced) and chosen.isdisjoint(forbidden):
+                    self.made += 1
+                    results[i] = _Candidate(-float(value), self.made, parts, forced, forbidden)
+                elif level + 1 < len(self.bonuses[b]):
+                    missed.append(i)
+            pending, level = missed, level + 1
         return results
+
+    def _changed(
+        self, b: int, forced: tuple[int, ...], forbidden: tuple[int, ...], level: int
+    ) -> np.ndarray:
+        """The scores of item b for the oracle, with the bonus of this level."""
+        shape, exclusive = tuple(self.masked.shape[1:]), self.structure.exclusive_axes
+        row = self.flat[b].copy()
+        row[list(forbidden)] = -np.inf
+        for part in forced:
+            if exclusive:
+                index = [
+                    slice(None) if axis in exclusive else i
+                    for axis, i in enumerate(np.unravel_index(part, shape))
+                ]
+                kept = row[part]
+                row.reshape(shape)[tuple(index)] = -np.inf
+                row[part] = kept
+            else:
+                row[part] += self.bonuses[b][level]
+        return row
 
     def _ask(self, scores: np.ndarray, items: list[int], required: bool) -> dict[int, np.ndarray]:
         remaining = list(range(len(items)))

@@ -93,12 +93,18 @@ class LinearChain(Structure):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        tags, totals = self.top_k_tags(scores, lengths, k)
+        prepared, _ = self.prepare(scores, lengths)
+        z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
+        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+
+    def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
+        their scores ``(K, B)`` float64, −inf where there are fewer."""
         from spacy_latent.kernels import linear_chain as kernels
 
         prepared, lengths = self.prepare(scores, lengths)
-        tags, totals = kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
-        z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
-        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
+        return kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Tags of the positions, ``(n,)`` int32."""

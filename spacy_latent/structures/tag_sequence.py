@@ -171,15 +171,18 @@ class TagSequence(Structure):
         )
         return self._indicate(tags, scores)
 
-    def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+    def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         uses = self._expected_uses(*self.prepare(scores, lengths))
         joined = self._join(self.prepare(other, lengths)[0])
-        expected = (uses * torch.where(uses != 0, joined, 0.0)).sum((1, 2))
-        return self.log_partition(other, lengths) - expected.to(other.dtype)
+        expected, finite = self._expected(uses, joined, lengths)
+        return torch.where(finite, self.log_partition(other, lengths) - expected, torch.inf)
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.bound is None:
             return super().log_count(scores, lengths)
+        for given in self.bound:
+            if bool(torch.isnan(given).any() | torch.isposinf(given).any()):
+                raise InvalidScores(f"{self.name}: what is bound holds NaN or +inf.")
         allowed = self.bind(*(_allowed(given) for given in self.bound))
         return super(TagSequence, allowed).log_count(scores, lengths)
 

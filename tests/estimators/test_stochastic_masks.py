@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from scipy.integrate import quad
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.hard_concrete import HardConcrete
@@ -105,6 +106,34 @@ def test_means_are_those_of_many_draws(kind: type[StochasticMask]) -> None:
     torch.testing.assert_close(
         found, kind().draw(scores.repeat(40_000, 1)).mean(0), atol=0.01, rtol=0
     )
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
+    scores = torch.tensor([-30.0, -9.0, -6.0, -4.0, 0.0, 4.0, 9.0], dtype=torch.float64)
+    estimator = kind(prediction="mean")
+    found = estimator(Bits(), scores[None], torch.tensor([7]), False).z[0, 0]
+    for score, value in zip(scores, found):
+
+        def survival(x: float, score: torch.Tensor = score) -> float:
+            return float(estimator.above(score, (x + 0.1) / 1.2))
+
+        # Where scores are low, almost all of it lies next to 0.
+        expected = sum(
+            quad(survival, *bounds, epsabs=0, epsrel=1e-11, limit=200)[0]
+            for bounds in ((0, 0.01), (0.01, 0.1), (0.1, 1))
+        )
+        assert float(value) == pytest.approx(expected, rel=1e-6)
+    known = {HardConcrete: (2, 0.00330), HardKuma: (3, 2.957e-5)}[kind]
+    assert float(found[known[0]]) == pytest.approx(known[1], rel=2e-3)
+    many = scores.requires_grad_()
+    assert torch.autograd.gradcheck(estimator.mean, (many[1:],))
+    # P(z > x) itself, by draws.
+    torch.manual_seed(0)
+    drawn = estimator.draw(SCORES.double().repeat(40_000, 1))
+    for x in (0.0, 0.3, 0.9):
+        share = estimator.above(SCORES.double(), (x + 0.1) / 1.2)
+        torch.testing.assert_close((drawn > x).double().mean(0), share, atol=0.01, rtol=0)
 
 
 def test_masks_and_faces_take_half_precision() -> None:

@@ -111,6 +111,14 @@ def test_adaptive_steps_follow_norms(difference: str) -> None:
     torch.testing.assert_close(run(again, scores, 100 * upstream)[1], 100 * gradient)
 
 
+def test_the_adaptive_step_leaves_scores_of_zero() -> None:
+    """As those of a fresh scorer are; a step of β·‖s‖ would stay there."""
+    _, upstream = given(3)
+    zeros = torch.zeros_like(upstream).requires_grad_()
+    _, gradient = run(AdaptiveImplicitMLE(initial=5.0, noise="gumbel"), zeros, upstream)
+    assert bool(gradient.any())
+
+
 def test_the_adaptive_step_is_saved_with_the_weights() -> None:
     estimator, other = AdaptiveImplicitMLE(initial=0.3), AdaptiveImplicitMLE()
     holder, copy = torch.nn.Module(), torch.nn.Module()

@@ -16,6 +16,7 @@ from spacy_latent.models.tag_losses import (
     tag_loss,
 )
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.smoothed import smoothed_expectation
 from tests.enumeration import tag_sequences
 
 TAGS = ["O", "B-A", "I-A", "L-A", "U-A"]
@@ -167,7 +168,38 @@ def test_probabilities_of_runs(kind: str) -> None:
                 assert p == pytest.approx(float((weights * agrees).sum()), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["crf", "sparsemap"])
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_are_ranked_by_the_walk_that_quadratic_smoothing_learns(seed: int) -> None:
+    n, lengths = 4, torch.tensor([4])
+    emissions, transitions = random_scores(n, seed)
+    emissions, transitions = 2 * emissions, 2 * transitions
+    chain = bound_chain(transitions, TAGS)
+    pairs = chain.chain_scores(emissions[None], lengths)
+    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic")[0]
+    of_tags, known = walk.sum(1), []
+    for tags in valid_sequences(n).tolist():
+        p = float(walk[0, 0, tags[0]])
+        for i in range(1, n):
+            before = float(of_tags[i - 1, tags[i - 1]])
+            p *= float(walk[i, tags[i - 1], tags[i]]) / before if before > 0 else 0.0
+        known.append((p, tuple(tags)))
+    known = sorted((p, tags) for p, tags in known if p > 0)[::-1]
+    assert sum(p for p, _ in known) == pytest.approx(1.0)
+    found = ranked("quadratic", chain, emissions[None], lengths, 50)[0]
+    assert len(found) == len(known) < 50
+    for (sequence, weight), (p, _) in zip(found, known):
+        assert weight == pytest.approx(p, abs=1e-9)
+        assert dict((tags, value) for value, tags in known)[tuple(sequence.tolist())] == (
+            pytest.approx(p, abs=1e-9)
+        )
+    best = chain.best_tags(emissions[None], lengths)
+    likely = probabilities("quadratic", chain, best, emissions[None], lengths)
+    listed = {tuple(sequence.tolist()): weight for sequence, weight in found}
+    own = listed.get(tuple(best[0].tolist()), 0.0)
+    assert own == pytest.approx(likely.of_run(0, 0, n), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["crf", "quadratic", "sparsemap"])
 def test_ranked_sequences_are_distinct_and_fall_in_weight(kind: str) -> None:
     emissions, transitions = random_scores(6, 1)
     chain = bound_chain(transitions, TAGS)

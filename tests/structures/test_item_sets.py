@@ -231,3 +231,33 @@ def test_settings_that_make_no_sense() -> None:
         KOfN(0)
     with pytest.raises(InvalidScores, match="parts"):
         Bits(parts="words")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("structure", [KOfN(3), KOfN(3, exactly=False)])
+@pytest.mark.parametrize("shift", [1e9, 1e12])
+def test_a_large_number_in_all_scores_costs_no_digits(structure: KOfN, shift: float) -> None:
+    torch.manual_seed(0)
+    scores = torch.randint(-2000, 2000, (4, 9), dtype=torch.float64) / 512
+    scores[1, 2] = -torch.inf
+    lengths = torch.tensor([9, 7, 3, 2])
+    # Beside such numbers the largest subsets are all that counts.
+    expected = KOfN(3).marginals(scores, lengths)
+    found = structure.marginals(scores + shift, lengths)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    of_all = structure.log_partition(scores + shift, lengths)
+    size = torch.tensor([3.0, 3.0, 3.0, 2.0], dtype=torch.float64)
+    known = KOfN(3).log_partition(scores, lengths) + size * shift
+    torch.testing.assert_close(of_all, known, rtol=1e-15, atol=0)
+    drawn = structure.sample(scores + shift, lengths, 4000, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn.mean(0), expected, rtol=0, atol=0.04)
+
+
+def test_the_gradient_of_bits_is_their_marginals_at_high_scores() -> None:
+    scores = torch.tensor([[-torch.inf, -40.0, 0.0, 19.0, 21.0, 25.0, 36.0, 800.0]]).double()
+    scores.requires_grad_()
+    lengths = torch.tensor([8])
+    total = Bits().log_partition(scores, lengths)
+    (gradient,) = torch.autograd.grad(total.sum(), scores)
+    torch.testing.assert_close(gradient, Bits().marginals(scores, lengths), rtol=0, atol=1e-15)
+    alone = Bits().log_partition(scores[:, 4:5].detach(), torch.tensor([1]))
+    assert float(alone - 21) == pytest.approx(np.log1p(np.exp(-21.0)), rel=1e-5)

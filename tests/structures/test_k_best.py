@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
+from tests import enumeration
 from tests.structures.oracles import Listed, listed_subsets, listed_trees
 
 
@@ -52,6 +60,61 @@ def test_top_k_against_enumeration(structure: Structure, listed: Listed, k: int)
         assert len(distinct) == len(expected)
         chosen = torch.where(best.z[: len(expected), b] > 0, scores[b], 0.0).flatten(1).sum(1)
         torch.testing.assert_close(chosen, found)
+
+
+def test_a_large_finite_mask_leaves_the_order_of_what_avoids_it() -> None:
+    scores = torch.tensor(
+        [
+            [-1.281, 0.958, 0.005, -0.84],
+            [1.354, -0.34, 1.487, 1.484],
+            [0.679, -0.052, 0.903, -0.134],
+            [0.838, -0.024, -1e30, -0.394],
+        ],
+        dtype=torch.float64,
+    )
+    best = MonotoneAlignment().top_k(scores[None], torch.tensor([[4, 4]]), 6)
+    expected = [2.176, 2.125, 2.120, 1.780, 1.729, 1.678]
+    np.testing.assert_allclose(best.scores[:, 0], expected, atol=1e-9)
+
+
+def permutations_of(n: int) -> np.ndarray:
+    return np.stack([np.eye(n)[list(order)] for order in permutations(range(n))])
+
+
+MEMBERS = {
+    "dtw": (MonotoneAlignment(), (4, 3), lambda: enumeration.warping_paths(4, 3)),
+    "matching": (
+        MonotoneAlignment("needleman_wunsch"),
+        (4, 3),
+        lambda: enumeration.monotone_matchings(4, 3),
+    ),
+    "constituency": (ConstituencyTree(), 5, lambda: enumeration.constituency_trees(5)),
+    "two of five": (KOfN(2), 5, lambda: listed_subsets(2, 2).members(5)),
+    "up to three": (KOfN(3, exactly=False), 5, lambda: listed_subsets(0, 3).members(5)),
+    "bits": (Bits(), 5, lambda: listed_subsets(0, 5).members(5)),
+    "one to one": (OneToOneAlignment(), (3, 3), lambda: permutations_of(3)),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize(
+    "mask", [-1e4, -1e9, -1e16, -1e30, float(torch.finfo(torch.float32).min), -1e300, 1e9]
+)
+def test_masks_of_any_size_against_enumeration(name: str, mask: float) -> None:
+    structure, length, members = MEMBERS[name]
+    listed = np.stack(list(members()))
+    draw = np.random.default_rng(0)
+    for count in (1, 3):
+        scores = draw.normal(size=listed.shape[1:])
+        used = np.flatnonzero(listed.any(0))
+        scores.flat[draw.choice(used, count, replace=False)] = mask
+        totals = np.where(listed > 0, scores, 0.0).reshape(len(listed), -1).sum(1)
+        best = structure.top_k(torch.from_numpy(scores)[None], torch.tensor([length]), 12)
+        expected = np.sort(totals)[::-1][:12]
+        np.testing.assert_allclose(best.scores[: len(expected), 0], expected, rtol=1e-9, atol=1e-9)
+        chosen = np.where(best.z[: len(expected), 0] > 0, scores, 0.0)
+        chosen = chosen.reshape(len(expected), -1).sum(1)
+        np.testing.assert_allclose(chosen, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_ties_give_distinct_structures() -> None:

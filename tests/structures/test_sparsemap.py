@@ -12,7 +12,10 @@ from scipy.optimize import nnls
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 from tests.structures.oracles import Listed, listed_subsets, listed_trees
 
 
@@ -190,3 +193,25 @@ def test_trees_ignore_a_constant_added_to_a_column(
     torch.testing.assert_close(mean[0, :, 1:].sum(0), torch.ones(n, dtype=torch.float64))
     # Arcs inside a set of tokens form a forest: of any m tokens, at most m − 1.
     assert mean[0, 1:, 1:].sum() <= n - 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "structure, shape",
+    [
+        (SpanningTree(), (6, 6)),
+        (ProjectiveTree(), (6, 6)),
+        (LinearChain(), (5, 3, 3)),
+        (TagSequence(), (5, 3)),
+    ],
+)
+def test_a_large_number_in_all_scores_costs_no_digits(
+    structure: Structure, shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    # Of numbers that are still there beside the large one.
+    scores = torch.randint(-2000, 2000, (3, *shape), dtype=torch.float64) / 1024
+    lengths = torch.tensor([5, 4, 2])
+    plain = structure.sparsemap(scores, lengths, tolerance=1e-12)
+    moved = structure.sparsemap(scores + 1e9, lengths, tolerance=1e-12)
+    torch.testing.assert_close(moved.mean, plain.mean, rtol=0, atol=1e-11)
+    torch.testing.assert_close(moved.weights, plain.weights, rtol=0, atol=1e-11)
