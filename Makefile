@@ -5,10 +5,15 @@ RUN := $(VENV)/bin/python
 # The first is enough for the demo; the second brings what tests, types and pages need.
 INSTALLED := $(VENV)/installed
 DEVELOP := $(VENV)/installed-for-development
+# make test TORCH=newest takes the last one that there is.
 TORCH := 2.13.0
+TORCH_BUILD := torch$(if $(filter newest,$(TORCH)),,==$(TORCH)+cpu)
+# A file of versions to keep to, as oldest.txt; changing it or TORCH needs make clean before.
+CONSTRAINTS :=
+INSTALL = $(RUN) -m pip install --quiet $(CONSTRAINTS:%=-c %)
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test test-generic lint types docs spacy-suite bench clean
+.PHONY: demo test test-generic lint types docs spacy-suite bench wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
@@ -38,11 +43,15 @@ types: $(DEVELOP)
 docs: $(DEVELOP)
 	$(RUN) -m mkdocs build --strict
 
+# A wheel and an archive of the source, in dist.
+wheel: $(DEVELOP)
+	$(RUN) -m build
+
 spacy-suite: $(DEVELOP)
 	$(RUN) -m tests.spacy_suite
 
 bench: $(INSTALLED)
-	$(RUN) -m pip install --quiet -e '.[benchmarks]'
+	$(INSTALL) -e '.[benchmarks]'
 	$(RUN) -m benchmarks inference
 
 # The default torch for Linux brings gigabytes of CUDA; without a GPU the CPU build is installed
@@ -52,15 +61,15 @@ $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then \
 		echo "No GPU: installing the CPU build of torch $(TORCH)"; \
-		$(RUN) -m pip install --quiet torch==$(TORCH)+cpu 2>/dev/null \
-		|| $(RUN) -m pip install --quiet torch==$(TORCH)+cpu --extra-index-url $(TORCH_CPU_INDEX) \
+		$(if $(filter newest,$(TORCH)),false,$(RUN) -m pip install --quiet $(TORCH_BUILD) 2>/dev/null) \
+		|| $(RUN) -m pip install --quiet $(TORCH_BUILD) --extra-index-url $(TORCH_CPU_INDEX) \
 		|| echo "There is none for this machine: taking the default torch"; \
 	fi
-	$(RUN) -m pip install --quiet --progress-bar on -e .
+	$(INSTALL) --progress-bar on -e .
 	touch $@
 
 $(DEVELOP): $(INSTALLED)
-	$(RUN) -m pip install --quiet --progress-bar on -e '.[dev,docs]'
+	$(INSTALL) --progress-bar on -e '.[dev,docs]'
 	touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""What mkdocs does beyond the pages here: the benchmarks' results become a page of the site."""
+"""What mkdocs does beyond the pages here: what lies elsewhere in a checkout is on the site, too."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "RESULTS.md"
+ROOT = Path(__file__).parents[1]
+# Where links in a checkout find them, and the names of their pages.
+ELSEWHERE = {
+    "benchmarks/RESULTS.md": "results.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The results lie beside the programs that write them, where links in a checkout find them."""
-    text = RESULTS.read_text(encoding="utf8").replace("../docs/images/", "images/")
-    files.append(File.generated(config, "results.md", content=text))
+    for place, name in ELSEWHERE.items():
+        text = (ROOT / place).read_text(encoding="utf8")
+        text = text.replace("../docs/images/", "images/").replace("](docs/", "](")
+        for other, page in ELSEWHERE.items():
+            text = text.replace(f"]({other}", f"]({page}")
+        files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return markdown.replace("(../benchmarks/RESULTS.md", "(results.md")
+    for place, name in ELSEWHERE.items():
+        markdown = markdown.replace(f"(../{place}", f"({name}")
+    return markdown

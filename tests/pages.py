@@ -22,7 +22,10 @@ from spacy.language import Language
 from spacy.util import load_config, load_model_from_config, registry
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
 # Packages whose names are checked only where they are installed.
 OPTIONAL = ("spacy_transformers", "spacy_curated_transformers")
