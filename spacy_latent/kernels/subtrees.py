@@ -316,7 +316,7 @@ def share_subtrees(
         sizes=sizes,
         counts=counts,
         targets=np.repeat(np.arange(rows) - begin, counts),
-        sources=np.where(source < 0, source, rank[source]),
+        sources=np.where(source < 0, source, rank[source.clip(0)]),
         heard=heard,
         result=rank[result] if rows else result,
     )

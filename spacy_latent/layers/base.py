@@ -75,12 +75,13 @@ class Composer(nn.Module):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
         """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``. On a
-        CPU a range of the items on each thread, where that is worth it and there is no dropout.
+        CPU a range of the items on each thread, where that is worth it and there is neither dropout
+        nor autocast, which other threads would not have.
 
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
         ranges = [(0, len(vectors))]
-        if not _drops(self):
+        if not _drops(self) and not torch.is_autocast_enabled("cpu"):
             ranges = _ranges(len(vectors), self._cost(vectors, z))
         if len(ranges) == 1:
             return self.compose_range(vectors, z, lengths, item)

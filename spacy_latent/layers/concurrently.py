@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spacy_latent.errors import LatentError
 from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, spread
 
 Call = Callable[..., Tensor]
@@ -20,8 +21,9 @@ def concurrently(
 ) -> list[Tensor]:
     """``call(*part)`` for each part of the inputs, and the gradients likewise.
 
-    call: differentiable once, of its arguments and of the parameters; without random numbers, since
-        nobody knows which part would draw them first.
+    call: differentiable, of its arguments and of the parameters; without random numbers, since
+        nobody knows which part would draw them first. Gradients can be asked for once, and have
+        none themselves.
     parameters: all others that may get a gradient. Theirs is the sum over parts in order, so that
         it does not depend on which thread is first.
     """
@@ -61,12 +63,21 @@ class _Work:
 
     def differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """In the order of the inputs of all parts and the parameters."""
-        found: list[Any] = [None] * len(self.made)
+        if not self.made:
+            raise LatentError(
+                "The gradient of what was composed on several threads is there once, whatever "
+                "retain_graph says. Compose again, ask for all gradients in one call, or call "
+                "torch.set_num_threads(1) before."
+            )
+        # What they keep alive is not read again.
+        results, self.made = self.made, []
+        inputs, self.leaves = self.leaves, []
+        found: list[Any] = [None] * len(results)
 
         def work(start: int, stop: int) -> None:
             for part in range(start, stop):
-                made, gradient = self.made[part], gradients[part]
-                leaves = [*self.leaves[part], *self.parameters]
+                made, gradient = results[part], gradients[part]
+                leaves = [*inputs[part], *self.parameters]
                 wanted = [leaf for leaf in leaves if leaf.requires_grad]
                 given: list[Tensor | None] = [None] * len(leaves)
                 if gradient is not None and made.requires_grad and wanted:
@@ -75,7 +86,7 @@ class _Work:
                     given = [next(rest) if leaf.requires_grad else None for leaf in leaves]
                 found[part] = given
 
-        _spread(work, len(self.made))
+        _spread(work, len(results))
         of_inputs = [slope for given in found for slope in given[: self.arguments]]
         of_parameters = [_total(slopes) for slopes in zip(*(g[self.arguments :] for g in found))]
         return [*of_inputs, *of_parameters]

@@ -96,7 +96,9 @@ class _Recursion(torch.autograd.Function):
         states, *parameters = ctx.saved_tensors
         shared, count = ctx.shared, ctx.count
         of_states = gradient.clone()
-        of_parameters = [torch.zeros_like(parameter) for parameter in parameters]
+        # The others are frozen.
+        learned = [parameter for parameter in parameters if parameter.requires_grad]
+        totals = [torch.zeros_like(parameter) for parameter in learned]
         of_weights = gradient.new_zeros(len(shared.left), 1) if ctx.weighs else None
         for begin, end in reversed([*shared.rounds()]):
             left, right = shared.left[begin:end], shared.right[begin:end]
@@ -104,11 +106,10 @@ class _Recursion(torch.autograd.Function):
             given = of_states[count + begin : count + end]
             with torch.enable_grad():
                 made = ctx.merge(*halves)
-            wanted = [*halves, *parameters]
-            slopes = torch.autograd.grad(made, wanted, given, allow_unused=True)
+            slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
             for rows, slope in zip((left, right), slopes):
                 of_states.index_add_(0, rows, slope)
-            for total, slope in zip(of_parameters, slopes[2:]):
+            for total, slope in zip(totals, slopes[2:]):
                 if slope is not None:
                     total += slope
             if of_weights is not None:
@@ -116,6 +117,8 @@ class _Recursion(torch.autograd.Function):
                 before = torch.where(shared.on_right[begin:end, None], first, last)
                 change = given * (made - before).detach()
                 of_weights[begin:end] = change.sum(1, keepdim=True)
+        rest = iter(totals)
+        of_parameters = [next(rest) if one.requires_grad else None for one in parameters]
         return None, None, of_states[:count], of_weights, *of_parameters
 
 

@@ -80,6 +80,20 @@ def test_composed_as_written(scale: float, crossing: bool) -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_frozen_parameters_have_no_gradient_and_the_others_have_theirs() -> None:
+    composer, vectors, (z, item) = make(), tokens(), drawn()
+    learned = [vectors, *composer.cell.gates.parameters()]
+    slopes = []
+    for frozen in (False, True):
+        for parameter in composer.parameters():
+            parameter.requires_grad_(not frozen)
+        composer.cell.gates.requires_grad_()
+        made = composer.compose_several(vectors, z, LENGTHS, item)
+        slopes.append(torch.autograd.grad(made.sin().sum(), learned))
+    for one, other in zip(*slopes):
+        torch.testing.assert_close(one, other)
+
+
 def test_arcs_with_a_gradient_weigh() -> None:
     composer, vectors, (z, _) = make(), tokens(requires_grad=False), drawn()
     z = z[:ITEMS].requires_grad_()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.kernels import pool
 from spacy_latent.layers.base import Composer
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
@@ -76,6 +79,19 @@ def test_shared_subtrees_are_composed_as_each_alone(rounds: int | None, scale: f
     wanted = as_written(composer, vectors[item], z)
     found = composer.compose_several(vectors, z, LENGTHS, item)
     compare(composer, wanted, found, vectors, item)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_one_long_text_among_short_ones(rounds: int) -> None:
+    """Most places are padding: there are fewer states than places."""
+    composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
+    lengths = torch.tensor([1, 1, 1, SIZE])
+    vectors = torch.randn(len(lengths), SIZE, WIDTH, dtype=torch.float64)
+    scores = torch.randn(len(lengths), SIZE + 1, SIZE + 1)
+    z = ProjectiveTree().map(scores, lengths)
+    inside = torch.arange(SIZE) < lengths[:, None]
+    found, wanted = composer(vectors, z, lengths), as_written(composer, vectors, z)
+    torch.testing.assert_close(found[inside], wanted[inside])
 
 
 @pytest.mark.parametrize("rounds", [1, 3, None])
@@ -241,6 +257,52 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
         torch.testing.assert_close(predicted[inside], alone[inside])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three of them for any work, however small."""
+    monkeypatch.setattr("spacy_latent.layers.base.threads_for", lambda nanoseconds: 3)
+    monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_autocast_holds_for_all_items(three_threads: None) -> None:
+    composer = build_graph_convolution_v1()(WIDTH)
+    z = torch.zeros(ITEMS, SIZE + 1, SIZE + 1)
+    arguments = (torch.randn(ITEMS, SIZE, WIDTH), z, LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(composer.compose_several(*arguments), composer(*arguments))
+
+
+def test_gradients_of_several_threads_are_there_once(three_threads: None) -> None:
+    composer = build_graph_convolution_v1()(WIDTH)
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, requires_grad=True)
+    made = composer.compose_several(vectors, torch.zeros(ITEMS, SIZE + 1, SIZE + 1), LENGTHS).sum()
+    torch.autograd.grad(made, vectors, retain_graph=True)
+    with pytest.raises(LatentError, match="Compose again"):
+        torch.autograd.grad(made, vectors)
+
+
+@pytest.mark.parametrize("failing", [0, ITEMS - 1])
+def test_errors_of_any_thread_are_raised(three_threads: None, failing: int) -> None:
+    class Failing(Composer):
+        output_width = WIDTH
+
+        def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+            if bool((lengths == LENGTHS[failing]).any()):
+                raise ValueError("of one item")
+            return vectors
+
+    vectors, z = torch.zeros(ITEMS, SIZE, WIDTH), torch.zeros(ITEMS, SIZE + 1, SIZE + 1)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="of one item"):
+            Failing().compose_several(vectors, z, LENGTHS)
+    made = build_graph_convolution_v1()(WIDTH).compose_several(vectors, z, LENGTHS)
+    assert made.shape == vectors.shape
 
 
 def _history(tensor: Tensor) -> list[str]:
