@@ -109,8 +109,11 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     tasks, done = _get_tasks(), SimpleQueue[BaseException | None]()
     for start, stop in zip(bounds[1:], bounds[2:]):
         tasks.put((kernel, start, stop, arguments, done))
-    kernel(bounds[0], bounds[1], *arguments)
-    errors = [done.get() for _ in bounds[2:]]
+    try:
+        kernel(bounds[0], bounds[1], *arguments)
+    finally:
+        # The others write to the same memory.
+        errors = [done.get() for _ in bounds[2:]]
     for error in errors:
         if error is not None:
             raise error

@@ -62,6 +62,9 @@ class Composer(nn.Module):
     output_width: width of the result.
     requires_hard: whether the structures must be 0/1.
     parts: what the structures are made of, see :class:`spacy_latent.structures.base.Structure`.
+
+    Items must not depend on each other, and nothing but modules of torch's dropout may draw random
+    numbers: parts of a batch may be composed apart, and equal structures of an item once.
     """
 
     parts: ClassVar[str] = "arcs"
