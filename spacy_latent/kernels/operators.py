@@ -222,7 +222,7 @@ def _total_on_cpu(
     along = np.empty((0,) * array.ndim, dtype=precision)
     if change is not None:
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
-    log_partition = np.empty(len(array))
+    log_partition = np.zeros(len(array))
     result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
     status = np.full(len(array), UNSOLVED if family.wide else FEASIBLE, dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + what)

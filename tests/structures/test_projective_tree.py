@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from itertools import product
 
@@ -273,3 +274,27 @@ def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None
     scores, lengths = 3000 * torch.randn(4, 41, 41, dtype=torch.float64), torch.tensor([40] * 4)
     drawn = structure.sample(scores, lengths, 3)
     assert torch.equal(drawn, structure.map(scores, lengths).expand_as(drawn))
+
+
+def test_no_warning_of_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the gradient of marginals no log-partition is computed, nor what memory held before cast."""
+
+    class Dirty:
+        """NumPy, whose new memory is full of what no float32 holds."""
+
+        def __getattr__(self, name: str) -> object:
+            return full if name == "empty" else getattr(np, name)
+
+    def full(shape: object, dtype: object = float) -> np.ndarray:
+        array = np.empty(shape, dtype=dtype)
+        array[...] = 1e300 if array.dtype == np.float64 else 1
+        return array
+
+    monkeypatch.setattr(operators, "np", Dirty())
+    scores, lengths = torch.randn(12, 18, 18), torch.tensor([17] * 9 + [16] * 3)
+    scores.requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marginals = ProjectiveTree().marginals(scores, lengths)
+        (gradient,) = torch.autograd.grad(marginals.square().sum(), scores)
+    assert gradient.isfinite().all() and marginals.max() <= 1.0
