@@ -277,7 +277,7 @@ def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None
 
 
 def test_no_warning_of_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the gradient of marginals no log-partition is computed, nor what memory held before cast."""
+    """The gradient of marginals has no log-partition: what memory held before is not cast."""
 
     class Dirty:
         """NumPy, whose new memory is full of what no float32 holds."""
