@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
-from spacy_latent.structures.items import decompose
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.row_choices import RowChoices
 
 
-class ManyToOneAlignment(Alignment):
+class ManyToOneAlignment(RowChoices, Alignment):
     """Sets of cells with exactly one in each row, whatever the columns: each word of the first
     sentence goes to one word of the second (the alignments of Brown et al. 1993, models 1 and 2).
     Scores and lengths as in :class:`Alignment`. Where one sentence is empty, there is one
@@ -39,24 +38,6 @@ class ManyToOneAlignment(Alignment):
             return super().covers(other)
         return self.unaligned or not other.unaligned
 
-    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        rows, sizes = self._rows(scores, lengths)
-        return self._cells(OneOfN().map(rows, sizes), scores)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        rows, sizes = self._rows(scores, lengths)
-        return OneOfN().log_partition(rows, sizes).view(scores.shape[:2]).sum(1)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        rows, sizes = self._rows(scores, lengths)
-        return self._cells(OneOfN().marginals(rows, sizes), scores)
-
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        rows, sizes = self._rows(scores, lengths)
-        return self._cells(OneOfN().sample(rows, sizes, num_samples, generator), scores)
-
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         rows, sizes = self._rows(scores, lengths)
         found = OneOfN().reparameterize(rows, sizes)
@@ -66,7 +47,7 @@ class ManyToOneAlignment(Alignment):
             some = (sizes > 0)[:, None]
             noisy = torch.where(some, noisy - noisy[:, :1], noisy)
             redrawn = torch.where(some, redrawn - redrawn[:, :1], redrawn)
-        return Reparameterized(*(self._cells(part, scores) for part in (found.z, noisy, redrawn)))
+        return Reparameterized(*(self._parts(part, scores) for part in (found.z, noisy, redrawn)))
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -85,31 +66,14 @@ class ManyToOneAlignment(Alignment):
             dense = torch.cat([alone[:, None], dense], 1)
         else:
             dense = sparsemax(rows, sizes, self.name)
-        mean = self._cells(dense, prepared)
-        # Only what has a share, in the order of the cells.
-        flat = dense.view(len(prepared), -1)
-        size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
-        place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
-        solution = decompose(flat.gather(1, place))
-
-        def expand() -> Tensor:
-            chosen = solution.atoms
-            whole = chosen.new_zeros(len(chosen), *flat.shape)
-            whole.scatter_(2, place[None].expand_as(chosen), chosen)
-            return self._cells(whole.view(-1, *dense.shape), prepared).to(scores.dtype)
-
-        weights = solution.weights.to(scores.dtype)
-        return SparseSolution(mean.to(scores.dtype), weights, solution.gap, expand)
+        return self._solution(dense, prepared, scores.dtype)
 
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the choices of each word, ``(B·N, M)`` or after a zero for none
         ``(B·N, 1 + M)``, and how many choices there are; checked."""
         sizes = lengths.to(scores.device)
         inside = self.part_mask(scores, sizes)
-        masked = torch.where(inside, scores, -torch.inf)
-        bad = (torch.isnan(masked) | torch.isposinf(masked)).flatten(1).any(1)
-        if bool(bad.any()):
-            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
+        masked = self._masked(scores, inside)
         if not self.unaligned:
             none = (masked.isneginf().all(2) & inside.any(2)).any(1)
             if bool(none.any()):
@@ -122,7 +86,7 @@ class ManyToOneAlignment(Alignment):
         choices = torch.where(row < sizes[:, :1], columns, 0)
         return masked.flatten(0, 1), choices.flatten()
 
-    def _cells(self, rows: Tensor, scores: Tensor) -> Tensor:
+    def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
         """``(..., B·N, choices)`` as ``(..., B, N, M)``."""
         cells = rows.view(*rows.shape[:-2], *scores.shape[:2], rows.shape[-1])
         return cells[..., 1:] if self.unaligned else cells

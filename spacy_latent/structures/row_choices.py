@@ -1,0 +1,74 @@
+"""What structures of independent choices share: one item of each row, whatever the other rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, not_finite_message
+from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
+from spacy_latent.structures.items import decompose
+from spacy_latent.structures.one_of_n import OneOfN
+
+
+class RowChoices(Structure):
+    """Sums, draws and best structures by :class:`OneOfN` of each row. A subclass says what the rows
+    are, and what parts make of them."""
+
+    @abstractmethod
+    def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores ``(B·R, C)`` of the choices of the R rows of each item, and how many of them there
+        are, 0 for a row that is none; checked. R is the second axis of the scores."""
+
+    @abstractmethod
+    def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
+        """``(..., B·R, C)`` as parts ``(..., *scores.shape)``."""
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self._parts(OneOfN().map(*self._rows(scores, lengths)), scores)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        of_rows = OneOfN().log_partition(*self._rows(scores, lengths))
+        return of_rows.view(scores.shape[:2]).sum(1)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self._parts(OneOfN().marginals(*self._rows(scores, lengths)), scores)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        rows, sizes = self._rows(scores, lengths)
+        return self._parts(OneOfN().sample(rows, sizes, num_samples, generator), scores)
+
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        found = OneOfN().reparameterize(*self._rows(scores, lengths))
+        parts = (found.z, found.noisy, found.redrawn)
+        return Reparameterized(*(self._parts(part, scores) for part in parts))
+
+    def _solution(self, dense: Tensor, prepared: Tensor, dtype: torch.dtype) -> SparseSolution:
+        """Of SparseMAP, from that of each row ``(B·R, C)``: the structures that the rows of the
+        mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        mean = self._parts(dense, prepared)
+        # Only what has a share, in the order of the rows.
+        flat = dense.view(len(prepared), -1)
+        size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
+        place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
+        solution = decompose(flat.gather(1, place))
+
+        def expand() -> Tensor:
+            chosen = solution.atoms
+            whole = chosen.new_zeros(len(chosen), *flat.shape)
+            whole.scatter_(2, place[None].expand_as(chosen), chosen)
+            return self._parts(whole.view(-1, *dense.shape), prepared).to(dtype)
+
+        return SparseSolution(mean.to(dtype), solution.weights.to(dtype), solution.gap, expand)
+
+    def _masked(self, scores: Tensor, inside: Tensor) -> Tensor:
+        """The scores, −inf where ``inside`` is false; checked for NaN and +inf."""
+        masked = torch.where(inside, scores, -torch.inf)
+        bad = (torch.isnan(masked) | torch.isposinf(masked)).flatten(1).any(1)
+        if bool(bad.any()):
+            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
+        return masked
