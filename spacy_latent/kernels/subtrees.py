@@ -161,7 +161,7 @@ def _find_states(
     following: the one before a row of the same place. place, round_of, first, end, sources: of
     each row its place, its round, and what its messages come from, sources[first:end], see
     :class:`States`. result: the row of each token after the last round.
-    RETURNS: the number of rows, and of their messages.
+    RETURNS: the number of rows.
     """
     rows = used = 0
     for s in range(len(lengths)):
@@ -211,7 +211,7 @@ def _find_states(
             index += group
         for token in range(n, result.shape[1]):
             result[s, token] = 0 if n == 0 else result[s, 0]
-    return rows, used
+    return rows
 
 
 @dataclass
@@ -277,7 +277,7 @@ def share_subtrees(
     latest, following = np.full(items * width, -1), np.empty(room, dtype=np.int64)
     place, round_of, first, end = (np.empty(room, dtype=np.int64) for _ in range(4))
     sources, result = np.empty(messages, dtype=np.int64), np.empty((trees, width), dtype=np.int64)
-    rows, _ = _find_states(
+    rows = _find_states(
         lengths,
         item,
         width,
