@@ -17,7 +17,8 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
-from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.latent_shim import LatentShim, Width
+from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
@@ -241,15 +242,24 @@ def side_by_side(
 
 
 def build_latent_layer(
-    input_width: int,
+    input_width: Width,
     structure: Structure,
     estimator: Estimator,
     scorer: ScorerBuilder,
     composer: ComposerBuilder,
 ) -> LatentLayer:
+    """input_width: of the vectors, or of two what the composer reads and what the scorer does."""
+    one = isinstance(input_width, int)
+    composed, scored = [input_width, input_width] if isinstance(input_width, int) else input_width
     # An estimator with a state of its own starts again with the weights.
-    own = estimator.each(lambda stage: stage.for_width(input_width))
-    return LatentLayer(scorer(input_width), structure, own, composer(input_width))
+    own = estimator.each(lambda stage: stage.for_width(total(input_width)))
+    return LatentLayer(
+        scorer(scored),
+        structure,
+        own,
+        composer(composed),
+        scorer_width=None if one else scored,
+    )
 
 
 def check_entropy_weight(structure: Structure, weight: float) -> None:
@@ -284,7 +294,7 @@ def check_rates(scorer_learn_rate: float, dropout: float | None) -> None:
 
 
 def build_module(
-    input_width: int,
+    input_width: Width,
     *,
     width: int | None,
     residual: bool,
@@ -295,7 +305,7 @@ def build_module(
     entropy_weight: float,
 ) -> SpanModule:
     latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return span_module(latent, input_width, width, residual, entropy_weight)
+    return span_module(latent, total(input_width), width, residual, entropy_weight)
 
 
 def span_module(
@@ -316,7 +326,7 @@ def span_module(
 
 def build_latent_layer_model(
     *,
-    input_width: int | None,
+    input_width: Width | None,
     width: int | None,
     residual: bool,
     structure: Structure,
@@ -361,7 +371,7 @@ def build_latent_layer_model(
 def layer_model(
     build: Callable[[int], SpanModule],
     *,
-    input_width: int | None,
+    input_width: Width | None,
     width: int | None,
     scorer_learn_rate: float,
     temperature: Temperature,
@@ -391,13 +401,13 @@ def layer_model(
     return model
 
 
-def set_input_width(model: Model, width: int) -> None:
+def set_input_width(model: Model, width: Width) -> None:
     """Build the module for an input of ``width`` features, with fresh weights."""
-    model.set_dim("nI", width)
+    model.set_dim("nI", total(width), force=True)
     shim: Any = model.shims[0]
     shim.build(width)
     projection = shim.module.projection
-    model.set_dim("nO", width if projection is None else projection.out_features)
+    model.set_dim("nO", total(width) if projection is None else projection.out_features)
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:

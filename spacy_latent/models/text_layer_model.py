@@ -31,7 +31,8 @@ from spacy_latent.models.latent_layer_model import (
     side_by_side,
     total_penalty,
 )
-from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.latent_shim import LatentShim, Width
+from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
@@ -243,7 +244,7 @@ def _padded(rows: Tensor, ranges: list[Range]) -> tuple[Tensor, Tensor]:
 
 
 def build_text_module(
-    input_width: int,
+    input_width: Width,
     *,
     pooling: tuple[str, ...],
     texts: int,
@@ -259,7 +260,7 @@ def build_text_module(
 
 def build_text_layer_model(
     *,
-    input_width: int | None,
+    input_width: Width | None,
     pooling: tuple[str, ...],
     texts: int,
     structure: Structure,
@@ -310,7 +311,7 @@ def build_text_layer_model(
 def text_layer_model(
     build: Callable[[Any], TextModule],
     *,
-    input_width: int | None,
+    input_width: Width | None,
     scorer_learn_rate: float,
     temperature: Temperature,
     dropout: float | None,
@@ -341,9 +342,9 @@ def text_layer_model(
     return model
 
 
-def set_input_width(model: Model, width: int) -> None:
+def set_input_width(model: Model, width: Width) -> None:
     """Build the module for an input of ``width`` features, with fresh weights."""
-    model.set_dim("nI", width)
+    model.set_dim("nI", total(width), force=True)
     shim: Any = model.shims[0]
     shim.build(width)
     model.set_dim("nO", shim.module.output_width)
