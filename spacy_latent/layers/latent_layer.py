@@ -100,7 +100,12 @@ class LatentLayer(nn.Module):
             return self._read_given(vectors, lengths, given)
         structure, scores = self.score(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
-            return self.draw(structure, scores, lengths), scores
+            draw = self.draw(structure, scores, lengths)
+        cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
+        if cost is not None:
+            cost = cost.to(draw.weights)
+            draw.penalty = cost if draw.penalty is None else draw.penalty + cost
+        return draw, scores
 
     def _read_given(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None]
