@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spacy_latent.analysis.agreement import RANDOM
+from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 Level = Literal["warning", "note", "good"]
 
@@ -95,7 +96,7 @@ def _without_warning(
 def _untested(figures: Mapping[str, Any]) -> Verdict:
     plural = figures["plural"]
     text = f"Whether the {plural} help the task was not tested: "
-    if figures["kind"] in ("heads", "spans"):
+    if find_kind(figures["kind"]).trees:
         text += (
             f"train the same model with {plural} that are not learned, spacy latent control CONFIG "
             "--trees random --output DIRECTORY, and give it to the report, --control DIRECTORY."
@@ -189,25 +190,7 @@ def _mean(figures: Mapping[str, Any], name: str) -> float:
 
 
 def _of_shape(figures: Mapping[str, Any]) -> list[Verdict]:
-    kind, found = figures["kind"], []
-    if kind == "heads" and figures.get("flat_share", math.nan) >= NEARLY:
-        found.append(
-            Verdict(
-                "warning",
-                "flat",
-                f"Trees are nearly flat: {percent(figures['flat_share'])} of the tokens are roots "
-                "or hang on one.",
-            )
-        )
-    rate = _mean(figures, "rate")
-    if kind == "items" and rate >= 0.98:
-        found.append(
-            Verdict("warning", "all-chosen", f"Nearly everything is chosen: {percent(rate)}.")
-        )
-    if kind == "items" and rate <= 0.02:
-        found.append(
-            Verdict("warning", "none-chosen", f"Nearly nothing is chosen: {percent(rate)}.")
-        )
+    found = list(find_kind(figures["kind"]).judge(figures))
     shares = figures.get("tag_shares") or {}
     if shares and max(shares.values()) >= NEARLY:
         tag = max(shares, key=lambda name: (shares[name], name))
@@ -218,17 +201,47 @@ def _of_shape(figures: Mapping[str, Any]) -> list[Verdict]:
                 f"Tag {tag} covers {percent(shares[tag])} of the tokens: the tags tell nothing.",
             )
         )
-    if kind == "segments":
-        length, tokens = _mean(figures, "segment length"), _mean(figures, "tokens")
-        if length <= 1.02:
-            found.append(
-                Verdict("warning", "single-tokens", "Nearly every segment is a single token.")
-            )
-        elif tokens >= 3 and length >= NEARLY * tokens:
-            found.append(
-                Verdict("warning", "one-segment", "Nearly every text is a single segment.")
-            )
-    if kind == "cells" and _mean(figures, "diagonal") >= NEARLY:
+    return found
+
+
+def _no_judgement(figures: Mapping[str, Any]) -> list[Verdict]:
+    return []
+
+
+def _judge_heads(figures: Mapping[str, Any]) -> list[Verdict]:
+    if not figures.get("flat_share", math.nan) >= NEARLY:
+        return []
+    return [
+        Verdict(
+            "warning",
+            "flat",
+            f"Trees are nearly flat: {percent(figures['flat_share'])} of the tokens are roots "
+            "or hang on one.",
+        )
+    ]
+
+
+def _judge_items(figures: Mapping[str, Any]) -> list[Verdict]:
+    rate = _mean(figures, "rate")
+    if rate >= 0.98:
+        return [Verdict("warning", "all-chosen", f"Nearly everything is chosen: {percent(rate)}.")]
+    if rate <= 0.02:
+        return [Verdict("warning", "none-chosen", f"Nearly nothing is chosen: {percent(rate)}.")]
+    return []
+
+
+def _judge_segments(figures: Mapping[str, Any]) -> list[Verdict]:
+    length, tokens = _mean(figures, "segment length"), _mean(figures, "tokens")
+    if length <= 1.02:
+        return [Verdict("warning", "single-tokens", "Nearly every segment is a single token.")]
+    if tokens >= 3 and length >= NEARLY * tokens:
+        return [Verdict("warning", "one-segment", "Nearly every text is a single segment.")]
+    return []
+
+
+def _judge_cells(figures: Mapping[str, Any]) -> list[Verdict]:
+    found = []
+    if _mean(figures, "diagonal") >= NEARLY:
         found.append(
             Verdict(
                 "warning",
@@ -237,37 +250,50 @@ def _of_shape(figures: Mapping[str, Any]) -> list[Verdict]:
                 "cells are on the diagonal.",
             )
         )
-    if kind == "cells" and _mean(figures, "coverage") <= 0.02:
+    if _mean(figures, "coverage") <= 0.02:
         found.append(Verdict("warning", "none-aligned", "Nearly nothing is aligned."))
-    if kind == "arcs" and _mean(figures, "arcs per token") <= 0.02:
-        found.append(Verdict("warning", "no-arcs", "The graphs have nearly no arcs."))
     return found
 
 
-_CONTROL_WORDS = {
-    ("heads", "left-branching"): "Every tree is nearly a left-branching chain: {share} of the "
+def _judge_arcs(figures: Mapping[str, Any]) -> list[Verdict]:
+    if _mean(figures, "arcs per token") <= 0.02:
+        return [Verdict("warning", "no-arcs", "The graphs have nearly no arcs.")]
+    return []
+
+
+CONTROLS_OF_HEADS = {
+    "left-branching": "Every tree is nearly a left-branching chain: {share} of the "
     "tokens hang on the token after them.",
-    ("heads", "right-branching"): "Every tree is nearly a right-branching chain: {share} of the "
+    "right-branching": "Every tree is nearly a right-branching chain: {share} of the "
     "tokens hang on the token before them.",
-    ("heads", "flat"): "Trees are nearly flat: {share} of the tokens hang on the first one.",
-    ("heads", "balanced"): "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "flat": "Trees are nearly flat: {share} of the tokens hang on the first one.",
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
     "of the heads are its.",
-    ("heads", "nearest"): "The tree follows the text order, like the nearest-head control: {share} "
+    "nearest": "The tree follows the text order, like the nearest-head control: {share} "
     "of the tokens hang on the nearest word before them that ever is a head.",
-    ("spans", "left-branching"): "Every tree is (nearly) left-branching: {share} of its brackets "
+}
+CONTROLS_OF_BRACKETS = {
+    "left-branching": "Every tree is (nearly) left-branching: {share} of its brackets "
     "begin with the text.",
-    ("spans", "right-branching"): "Every tree is (nearly) right-branching: {share} of its brackets "
+    "right-branching": "Every tree is (nearly) right-branching: {share} of its brackets "
     "end with the text.",
-    ("spans", "balanced"): "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
     "of its brackets are its.",
 }
+complete_kind(PARTS, judge=_no_judgement)
+complete_kind("heads", judge=_judge_heads, control_words=CONTROLS_OF_HEADS)
+complete_kind("items", judge=_judge_items)
+complete_kind("segments", judge=_judge_segments)
+complete_kind("cells", judge=_judge_cells)
+complete_kind("arcs", judge=_judge_arcs)
+complete_kind("spans", control_words=CONTROLS_OF_BRACKETS)
 
 
 def _of_controls(figures: Mapping[str, Any]) -> list[Verdict]:
     found: list[Verdict] = []
     is_flat = figures.get("flat_share", 0.0) >= NEARLY
     for name, share in (figures.get("controls") or {}).items():
-        words = _CONTROL_WORDS.get((figures["kind"], name))
+        words = find_kind(figures["kind"]).control_words.get(name)
         if words is None or not share >= NEARLY:
             continue
         # Said by the shape, or, where every word is a head, by the chain that the nearest make.

@@ -94,8 +94,12 @@ def predicted_trees(
 
 
 def _has_heads(doc: Doc, component: str) -> bool:
+    from spacy_latent.kinds import find_kind
+
     annotation = doc._.latent.get(component)
-    return annotation is not None and all(span.kind == "heads" for span in annotation.spans)
+    return annotation is not None and all(
+        "heads" in find_kind(span.kind).accessors for span in annotation.spans
+    )
 
 
 def measure(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 STDIN = "-"
+# What components say that write tags which make entities.
+ENTITIES = "entities"
 
 
 def show_cli(
@@ -158,34 +160,39 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
     kinds: of :func:`stored_kinds`.
     """
     from spacy_latent.annotations import names_entities
+    from spacy_latent.kinds import find_kind
 
     found: dict[str, Any] = {}
     for name in components:
         if name not in doc._.latent:
             continue
         annotation = doc._.latent[name]
-        here = {span.kind for span in annotation.spans} or {kinds.get(name, "parts")}
+        stored = kinds.get(name, "parts")
+        here = {span.kind for span in annotation.spans} or {
+            "tags" if stored == ENTITIES else stored
+        }
+        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
         entry: dict[str, Any] = {}
-        if here == {"heads"}:
+        if "heads" in given:
             entry["heads"] = annotation.heads.tolist()
-        if here <= {"heads", "arcs"}:
+        if "arcs" in given:
             arcs = annotation.arcs()
             entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
-        if here <= {"tags", "entities"}:
+        if "tags" in given:
             entry["tags"] = annotation.tags.tolist()
             named = [names_entities(span.labels) for span in annotation.spans]
-            if all(named or [here == {"entities"}]):
+            if all(named or [stored == ENTITIES]):
                 entry["entities"] = [
                     [e.start, e.end, e.label, round(e.probability, 4)]
                     for e in annotation.entities()
                 ]
-        if here == {"cells"}:
+        if "cells" in given:
             cells = annotation.cells()
             entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
-        if here == {"items"}:
+        if "items" in given:
             items = annotation.items()
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if here <= {"spans", "segments"}:
+        if "brackets" in given:
             entry["brackets"] = [
                 [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
                 for b in annotation.brackets()

@@ -83,7 +83,7 @@ def print_statistics(part: dict[str, Any]) -> None:
 
     rows = []
     for name, row in part["statistics"].items():
-        is_share = name in structures.SHARES
+        is_share = structures.is_share(name, part["kind"])
         ends = f"{shown(row['low'], is_share)} to {shown(row['high'], is_share)}"
         line = structures.sparkline(row["histogram"], unicode)
         middle = shown(row["quartiles"][1], is_share)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
@@ -51,6 +52,7 @@ def _read_group(
     alternatives: int,
 ) -> None:
     structure = layer.structure
+    kind = find_kind(structure.kind)
     best = heads = None
     if isinstance(structure, DependencyTree) and not _has_best(output, layer):
         # What every prediction pays for, without the way over arcs.
@@ -60,12 +62,8 @@ def _read_group(
         best = _numpy(_best(output, layer, group.lengths))
     soft = probable = None
     if level == "probabilities":
-        soft = _numpy(_probabilities(output, layer, group.lengths))
-        if structure.annotation == "tags" and soft.ndim == 4:
-            # Of the tags, whatever the previous ones.
-            soft = soft.sum(2)
+        soft = kind.soft(_numpy(_probabilities(output, layer, group.lengths)))
         probable = soft > max(threshold, 0.0)
-    kind = structure.kind
     counters = None
     if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
         lengths = group.lengths.to(output.scored.device)
@@ -80,15 +78,12 @@ def _read_group(
             decoded = heads[b, :length].copy()  # type: ignore[index]
         else:
             decoded = structure.decode(best[b], length)
-        entry = SpanStructure(start, end, structure.name, kind, decoded)
+        entry = SpanStructure(start, end, structure.name, kind.name, decoded)
         if other:
             entry.other_start, entry.other_end = other
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
-            entry.parts = np.stack(index, 1).astype("int32")
-            if kind == "segments":
-                # From the length less 1 to the end, as decode gives it.
-                entry.parts[:, 1] += entry.parts[:, 0] + 1
+            entry.parts = kind.stored(np.stack(index, 1)).astype("int32")
             entry.probabilities = soft[b][index].astype("float32")
         if counters is not None:
             entry.counters = counters[b, :length].astype("float32")

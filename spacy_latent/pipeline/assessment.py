@@ -17,6 +17,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis import (
     TREE_MEASURES,
+    ReferenceTree,
     attachments,
     reference_tree,
     shares,
@@ -31,6 +32,7 @@ from spacy_latent.analysis.task import Measure, Value, accuracy
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import PARTS, Kind, complete_kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
     differences,
@@ -379,7 +381,7 @@ class _Run:
         layer = latent_module(node).latent
         spans = _spans_of(self.examples, key)
         flat = [span for found in spans.values() for span in found]
-        kind = layer.structure.kind
+        kind = find_kind(layer.structure.kind)
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
         figures: dict[str, Any] = {
             "component": key,
@@ -387,24 +389,23 @@ class _Run:
             "estimator": layer.estimator.name,
             "scorer": type(layer.scorer).__name__,
             "composer": type(layer.composer).__name__,
-            "kind": kind,
-            "plural": structures.PLURALS.get(kind, "structures"),
+            "kind": kind.name,
+            "plural": kind.plural,
             "constraint": _constraint(layer.structure),
             "spans": len(flat),
-            "statistics": self._statistics(key, spans),
+            "statistics": self._statistics(key, kind, spans),
             "random": substituted.drops,
         }
         long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
         heading: frozenset[str] = frozenset()
-        if kind == "heads":
+        if "heads" in kind.accessors:
             pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
             trees = [structures.own_heads(span.decoded) for _, span in pairs]
             heading = agreements.head_words([part for part, _ in pairs], trees)
             figures["flat_share"] = _flat_share(long)
         controls = {
             d: [
-                agreements.span_controls(
-                    kind,
+                kind.controls(
                     words[d][s.start : s.end],
                     heading,
                     words[d][s.other_start : s.other_end] if s.other_start is not None else (),
@@ -414,17 +415,26 @@ class _Run:
             for d, found in spans.items()
         }
         figures["controls"] = _like_controls(kind, spans, controls)
-        if kind == "tags":
+        if "tags" in kind.accessors:
             tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
             total = sum(tags.values())
             figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
         figures["by_length"] = _by_length(kind, words, spans)
         random = substituted.spans.get(key)
-        if kind in ("heads", "spans") and (
-            compared or any(self.references[d] is not None for d in spans)
-        ):
+        if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
             random = self._random_trees(layer.structure, words, spans)
-        reference = self._reference(kind, key, spans, controls, random)
+        beside = Beside(
+            key,
+            self.examples,
+            spans,
+            controls,
+            random,
+            self.references,
+            self.heads,
+            self.ignore,
+            self.seed,
+        )
+        reference = kind.reference(beside)
         if reference is not None:
             figures["reference"] = reference
         if compared:
@@ -452,7 +462,7 @@ class _Run:
             for d, found in spans.items()
         }
 
-    def _statistics(self, key: str, spans: Spans) -> dict[str, Any]:
+    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Any]:
         values: dict[str, list[float]] = {}
         for d, found in spans.items():
             for i, span in enumerate(found):
@@ -468,8 +478,10 @@ class _Run:
                         row["support"] = sure.support
                 for name, value in row.items():
                     values.setdefault(name, []).append(value)
-        made = {name: structures.distribution(name, each) for name, each in values.items()}
-        order = list(structures.MEANINGS)
+        made = {
+            name: structures.distribution(name, each, kind.name) for name, each in values.items()
+        }
+        order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
         return {
             name: {
                 "mean": found.mean,
@@ -483,133 +495,201 @@ class _Run:
             if found is not None
         }
 
-    # ---------------------------------------------------------------- references
 
-    def _reference(
-        self,
-        kind: str,
-        key: str,
-        spans: Spans,
-        controls: dict[int, list[dict[str, np.ndarray]]],
-        random: Spans | None,
-    ) -> dict[str, Any] | None:
-        if kind == "cells":
-            known = [d for d in spans if SURE in self.examples[d].reference._.latent]
-        else:
-            known = [d for d in spans if self.references[d] is not None]
-        if kind not in ("heads", "spans", "cells") or not known:
-            return None
-        names = list(next((c for d in known for c in controls[d]), {}))
-        rows: dict[str, dict[int, Any]] = {key: {d: _whole(kind, spans[d]) for d in known}}
+# ---------------------------------------------------------------- references
+
+
+@dataclass
+class Beside:
+    """What of a layer is set beside references, for those kinds that say how; see
+    :class:`spacy_latent.kinds.Kind`, ``reference``, which gives the figures or None.
+
+    key: the name that the layer's structures are stored under. examples: with the predictions.
+    spans: by number of the doc the layer's structures. controls: for each of them those that look
+    at no model, by name, as the kind's ``comparable`` has them. random: trees of the same set, all
+    equally likely, or None. trees, heads: of each doc the reference's tree, None where it has none,
+    and its heads at the predicted tokens, −1 where they are not known. ignore: texts of tokens that
+    do not count. seed: of the bootstrap.
+    """
+
+    key: str
+    examples: list[Example]
+    spans: Spans
+    controls: dict[int, list[dict[str, np.ndarray]]]
+    random: Spans | None
+    trees: list[ReferenceTree | None]
+    heads: list[np.ndarray | None]
+    ignore: tuple[str, ...]
+    seed: int
+
+    def rows(
+        self, known: Sequence[int], whole: Callable[[Sequence[SpanStructure], Any], Any]
+    ) -> dict[str, dict[int, Any]]:
+        """By name of the layer, of each control and of random structures: of each known doc the
+        whole of its structures. whole: from the spans of a doc, and what is to be taken in the
+        place of their structures, or None."""
+        names = list(next((c for d in known for c in self.controls[d]), {}))
+        found = {self.key: {d: whole(self.spans[d], None) for d in known}}
         for name in names:
-            rows[name] = {
-                d: _whole(kind, spans[d], [control[name] for control in controls[d]]) for d in known
+            found[name] = {
+                d: whole(self.spans[d], [control[name] for control in self.controls[d]])
+                for d in known
             }
-        if random:
-            rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
-        if kind == "spans":
-            return self._reference_brackets(key, known, rows)
-        if kind == "cells":
-            return self._reference_links(key, known, rows)
-        references = [tree for d in known if (tree := self.references[d]) is not None]
-        counted = without_words(references, self.ignore)
-        gold = [tree.heads for tree in references]
-        trees = {
-            name: [
-                tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
-                for d, tree in zip(known, references)
-            ]
-            for name, heads in rows.items()
-        }
-        labels = [tree.labels for tree in references]
-        found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
-        counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
-        table = shares(counts, TREE_MEASURES, self.seed)
-        relations: list[dict[str, Any]] = []
-        for relation, (count, right, arcs, either) in found[key].relations.items():
-            others = {
-                name: one.relations[relation][1] / count
-                for name, one in found.items()
-                if name != key
-            }
-            best = max(others, key=lambda name: (others[name], name))
-            relations.append(
-                {
-                    "relation": relation or "(none)",
-                    "tokens": count,
-                    "directed": right / count,
-                    "arcs": arcs,
-                    "undirected": either / arcs if arcs else math.nan,
-                    "control": best,
-                    "control directed": others[best],
-                }
-            )
-        relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
-        return {
-            "key": "directed",
-            "of": "heads",
-            "docs": len(known),
-            "tokens": int(found[key].directed[:, 1].sum()),
-            "rows": {
-                name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
-                for name, row in table.items()
-            },
-            "ahead": self._ahead(key, {name: one.directed for name, one in found.items()}),
-            "relations": relations,
-        }
+        if self.random:
+            found[agreements.RANDOM] = {d: whole(self.random[d], None) for d in known}
+        return found
 
-    def _ahead(
-        self, key: str, counts: Mapping[str, np.ndarray], value: Value = accuracy
+    def ahead(
+        self, counts: Mapping[str, np.ndarray], value: Value = accuracy
     ) -> dict[str, list[float]]:
         """How far the layer is ahead of each other row, with the interval of that."""
         found = {}
         for name, theirs in counts.items():
-            if name != key:
-                drop = task.paired_drop(value, counts[key], theirs, self.seed)
+            if name != self.key:
+                drop = task.paired_drop(value, counts[self.key], theirs, self.seed)
                 found[name] = [drop.drop, drop.low, drop.high]
         return found
 
-    def _reference_brackets(
-        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
-    ) -> dict[str, Any] | None:
-        gold = {}
-        for d in known:
-            heads = self.heads[d]
-            if heads is not None and (heads >= 0).all():
-                gold[d] = agreements.reference_brackets(heads)
-        if not gold:
-            return None
-        counts = [
-            np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
-            for brackets in rows.values()
-        ]
-        found = task.intervals(counts, self.seed)
-        return {
-            "key": "brackets",
-            "of": "heads",
-            "docs": len(gold),
-            "tokens": sum(len(self.examples[d].predicted) for d in gold),
-            "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
-            "ahead": self._ahead(key, dict(zip(rows, counts))),
-        }
-
-    def _reference_links(
-        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
+    def figures(
+        self,
+        measure: str,
+        of: str,
+        known: Sequence[int],
+        counts: dict[str, np.ndarray],
+        value: Value = accuracy,
     ) -> dict[str, Any]:
-        gold = {d: set(links_of(self.examples[d].reference, SURE) or ()) for d in known}
-        counts = [
-            np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
-            for own in rows.values()
-        ]
-        found = task.intervals(counts, self.seed, task.f_score)
+        """Of one measure. of: what references have that is compared with. counts: by name of the
+        row."""
+        found = task.intervals(list(counts.values()), self.seed, value)
         return {
-            "key": "links",
-            "of": "alignments",
+            "key": measure,
+            "of": of,
             "docs": len(known),
             "tokens": sum(len(self.examples[d].predicted) for d in known),
-            "rows": {name: {"links": list(row)} for name, row in zip(rows, found)},
-            "ahead": self._ahead(key, dict(zip(rows, counts)), task.f_score),
+            "rows": {name: {measure: list(row)} for name, row in zip(counts, found)},
+            "ahead": self.ahead(counts, value),
         }
+
+
+def _beside_heads(beside: Beside) -> dict[str, Any] | None:
+    known = [d for d in beside.spans if beside.trees[d] is not None]
+    if not known:
+        return None
+    key, rows = beside.key, beside.rows(known, _whole_heads)
+    references = [tree for d in known if (tree := beside.trees[d]) is not None]
+    counted = without_words(references, beside.ignore)
+    gold = [tree.heads for tree in references]
+    trees = {
+        name: [
+            tree.moved(_doc_heads(heads[d], len(beside.examples[d].predicted)))
+            for d, tree in zip(known, references)
+        ]
+        for name, heads in rows.items()
+    }
+    labels = [tree.labels for tree in references]
+    found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
+    counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
+    table = shares(counts, TREE_MEASURES, beside.seed)
+    relations: list[dict[str, Any]] = []
+    for relation, (count, right, arcs, either) in found[key].relations.items():
+        others = {
+            name: one.relations[relation][1] / count for name, one in found.items() if name != key
+        }
+        best = max(others, key=lambda name: (others[name], name))
+        relations.append(
+            {
+                "relation": relation or "(none)",
+                "tokens": count,
+                "directed": right / count,
+                "arcs": arcs,
+                "undirected": either / arcs if arcs else math.nan,
+                "control": best,
+                "control directed": others[best],
+            }
+        )
+    relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
+    return {
+        "key": "directed",
+        "of": "heads",
+        "docs": len(known),
+        "tokens": int(found[key].directed[:, 1].sum()),
+        "rows": {
+            name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
+            for name, row in table.items()
+        },
+        "ahead": beside.ahead({name: one.directed for name, one in found.items()}),
+        "relations": relations,
+    }
+
+
+def _beside_brackets(beside: Beside) -> dict[str, Any] | None:
+    gold = {}
+    for d in beside.spans:
+        heads = beside.heads[d]
+        if beside.trees[d] is not None and heads is not None and (heads >= 0).all():
+            gold[d] = agreements.reference_brackets(heads)
+    if not gold:
+        return None
+    counts = {
+        name: np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
+        for name, brackets in beside.rows(list(gold), _whole_brackets).items()
+    }
+    return beside.figures("brackets", "heads", list(gold), counts)
+
+
+def _beside_links(beside: Beside) -> dict[str, Any] | None:
+    known = [d for d in beside.spans if SURE in beside.examples[d].reference._.latent]
+    if not known:
+        return None
+    gold = {d: set(links_of(beside.examples[d].reference, SURE) or ()) for d in known}
+    counts = {
+        name: np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
+        for name, own in beside.rows(known, _whole_links).items()
+    }
+    return beside.figures("links", "alignments", known, counts, task.f_score)
+
+
+def _beside_annotations(beside: Beside) -> dict[str, Any] | None:
+    """Of references that have structures under the component's name, over the same tokens."""
+    gold: dict[int, list[SpanStructure]] = {}
+    for d, spans in beside.spans.items():
+        annotation = beside.examples[d].reference._.latent.get(beside.key)
+        theirs = [] if annotation is None else annotation.spans
+        if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
+            gold[d] = theirs
+
+    def whole(spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None) -> Any:
+        return [s.decoded for s in spans] if others is None else others
+
+    if not gold:
+        return None
+    counts = {
+        name: np.array([_counts_beside(gold[d], own[d]) for d in gold], dtype="float64")
+        for name, own in beside.rows(list(gold), whole).items()
+    }
+    return beside.figures("parts", "annotations", list(gold), counts, task.f_score)
+
+
+def _place(span: SpanStructure) -> tuple[int, int, str]:
+    return span.start, span.end, span.kind
+
+
+def _counts_beside(
+    gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """Common parts, and half of the parts of both, twice: their F1 is what it has to be."""
+    found = [
+        agreements.common_parts(span.kind, np.asarray(made), np.asarray(span.decoded))
+        for span, made in zip(gold, own, strict=True)
+    ]
+    both, parts = (sum(each) / 2 for each in zip(*found))
+    return both, parts, parts
+
+
+complete_kind(PARTS, reference=_beside_annotations)
+complete_kind("heads", reference=_beside_heads)
+complete_kind("spans", reference=_beside_brackets)
+complete_kind("cells", reference=_beside_links)
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
@@ -648,24 +728,32 @@ def _spans_of(examples: Sequence[Example], key: str) -> Spans:
     return {d: annotation.spans for d, annotation in read if annotation is not None}
 
 
-def _whole(
-    kind: str, spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None = None
-) -> Any:
-    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets and
-    links a set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
-    if kind == "heads":
-        heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
-        return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+def _whole_heads(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> list[tuple[int, np.ndarray]]:
+    """(start, heads) of each span of a doc."""
+    heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
+    return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+
+
+def _whole_links(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    """Those of all spans of a doc, or the brackets."""
     found: set[tuple[int, int]] = set()
     for i, span in enumerate(spans):
         parts = span.decoded if others is None else others[i]
         second = span.start if span.other_start is None else span.other_start
         found |= {
-            (int(a) + span.start, int(b) + second)
-            for a, b in np.asarray(parts).reshape(-1, 2)
-            if kind == "cells" or b > a
+            (int(a) + span.start, int(b) + second) for a, b in np.asarray(parts).reshape(-1, 2)
         }
     return found
+
+
+def _whole_brackets(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    return {(a, b) for a, b in _whole_links(spans, others) if b > a}
 
 
 def _doc_heads(parts: list[tuple[int, np.ndarray]], size: int) -> np.ndarray:
@@ -687,7 +775,7 @@ def _flat_share(spans: Spans) -> float:
 
 
 def _like_controls(
-    kind: str, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
+    kind: Kind, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
 ) -> dict[str, float]:
     """For each control the share of parts that it has in common with the structures."""
     shared: Counter[str] = Counter()
@@ -696,41 +784,23 @@ def _like_controls(
         for span, made in zip(found, controls[d]):
             if len(span) < LONG_ENOUGH:
                 continue
-            own = structures.own_heads(span.decoded) if kind == "heads" else span.decoded
+            own = kind.comparable(span.decoded)
             for name, other in made.items():
-                both, parts = agreements.common_parts(kind, own, other)
+                both, parts = kind.common(own, other)
                 shared[name] += both  # type: ignore[assignment]
                 total[name] += parts  # type: ignore[assignment]
     return {name: shared[name] / total[name] for name in total if total[name]}
 
 
-def _by_length(kind: str, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
+def _by_length(kind: Kind, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
     sentences, numbers = [], []
     for d, found in spans.items():
         for span in found:
-            each = _per_token(kind, span)
+            each = kind.numbers(np.asarray(span.decoded), len(span))
             if each is not None:
                 sentences.append(words[d][span.start : span.end])
                 numbers.append(each)
     return structures.position_share(sentences, numbers)
-
-
-def _per_token(kind: str, span: SpanStructure) -> np.ndarray | None:
-    """A number for each token that together tell the structure, or None."""
-    if kind == "heads":
-        return structures.own_heads(span.decoded)
-    if kind == "tags":
-        return np.ravel(span.decoded)
-    each = np.zeros(len(span), dtype="int64")
-    if kind == "items":
-        each[np.ravel(span.decoded)] = 1
-        return each
-    if kind == "spans":
-        brackets = span.decoded.reshape(-1, 2)
-        np.add.at(each, brackets[:, 0], len(span) + 1)
-        np.add.at(each, brackets[:, 1], 1)
-        return each
-    return None
 
 
 def _between(
@@ -770,4 +840,4 @@ def plain(value: Any) -> Any:
     return value
 
 
-__all__ = ["Assessment", "assess", "plain"]
+__all__ = ["Assessment", "Beside", "assess", "plain"]

@@ -22,6 +22,7 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
@@ -438,7 +439,7 @@ class LatentEncoder(StoredComponent):
 
         layer = latent_layer(self.model)
         structure = layer.structure
-        if self.cfg["set_heads"] and structure.annotation != "heads":
+        if self.cfg["set_heads"] and "heads" not in find_kind(structure.kind).accessors:
             raise LatentError(
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."

@@ -25,6 +25,7 @@ from spacy_latent.analysis.verdicts import (
     trivial,
 )
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, join, tag
@@ -156,7 +157,7 @@ def _answer_row(label: str, row: Mapping[str, Any], own: bool = False) -> Markup
 
 
 def _untested(plural: str, kind: str) -> list[Any]:
-    if kind not in ("heads", "spans"):
+    if not find_kind(kind).trees:
         return [
             "Only beside a model that was trained without them can be told whether they help. Give "
             "one with ",
@@ -290,13 +291,14 @@ def _bar_row(
 def _statistics(part: Mapping[str, Any]) -> Markup | None:
     rows = []
     for name, row in part["statistics"].items():
-        is_share = name in structures.SHARES
+        is_share = structures.is_share(name, part["kind"])
         mean = math.nan if name in structures.SKEWED else row["mean"]
         first, middle, third = (_number(value, is_share) for value in row["quartiles"])
+        told = structures.meaning(name, part["kind"])
         rows.append(
             tag(
                 "tr",
-                tag("td", tag("b", name), tag("div", structures.MEANINGS[name], class_="soft")),
+                tag("td", tag("b", name), tag("div", told, class_="soft")),
                 tag("td", middle, class_="number"),
                 tag("td", f"{first} to {third}", class_="number"),
                 tag("td", _number(mean, is_share), class_="number"),
@@ -338,6 +340,7 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         "one arc": "of these, those that one arc joins to the rest",
         "brackets": "brackets of the reference's subtrees that are found",
         "links": "F1 of the sure links",
+        "parts": "F1 of the annotated parts",
     }
     kinds = list(next(iter(reference["rows"].values())))
     tables = []
@@ -501,7 +504,7 @@ def _training(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 def _gallery(assessment: Assessment, room: int) -> Markup:
     layers = [
-        {"name": name, "kind": part["kind"]}
+        {"name": name, "kind": find_kind(part["kind"]).gallery}
         for name, part in assessment.figures["components"].items()
     ]
     count = len(assessment.examples)
@@ -557,9 +560,9 @@ def _gallery_controls(
         for sure in values
     ):
         sorts.append(("entropy", "entropy"))
-    if any(layer["kind"] in ("heads", "spans") for layer in layers):
+    if any("depth" in find_kind(layer["kind"]).columns for layer in layers):
         sorts.append(("depth", "depth"))
-    if has_gold and any(layer["kind"] == "heads" for layer in layers):
+    if has_gold and any(_has_heads(layer["kind"]) for layer in layers):
         sorts.append(("agreement", "agreement with the reference"))
     select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
@@ -606,7 +609,7 @@ def _gallery_controls(
 
 
 def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
-    if not has_gold or not any(layer["kind"] == "heads" for layer in layers):
+    if not has_gold or not any(_has_heads(layer["kind"]) for layer in layers):
         return None
     return tag(
         "p",
@@ -652,7 +655,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     rows = [structures.structure_statistics(span) for span in annotation.spans]
     depth = max((row["depth"] for row in rows if "depth" in row), default=None)
     gold, agreement = assessment.heads[d], None
-    if gold is not None and annotation.spans and annotation.spans[0].kind == "heads":
+    if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
         known = gold >= 0
         if known.any():
             same = (annotation.heads == gold)[known]
@@ -677,14 +680,13 @@ def _percents(span: SpanStructure) -> list[int] | None:
     if span.parts is None or span.probabilities is None:
         return None
     known = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities.tolist())}
-    decoded = np.asarray(span.decoded)
-    if span.kind == "heads":
-        parts = list(zip(decoded.tolist(), range(1, len(decoded) + 1)))
-    elif span.kind == "tags":
-        parts = list(enumerate(decoded.tolist()))
-    else:
-        parts = [tuple(np.atleast_1d(part).tolist()) for part in decoded]
+    parts = find_kind(span.kind).parts(span.decoded)
     return [_percent(known.get(part, 0.0)) for part in parts]
+
+
+def _has_heads(kind: str) -> bool:
+    """Whether it can be set beside the heads of references."""
+    return "heads" in find_kind(kind).accessors
 
 
 def _percent(share: float) -> int:
