@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
+from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput, check_parts
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
@@ -143,7 +143,7 @@ class SpanModule(nn.Module):
 
     def __init__(
         self,
-        latent: LatentLayer,
+        latent: LatentModule,
         projection: nn.Module | None,
         residual: bool,
         entropy_weight: float,
@@ -172,6 +172,8 @@ class SpanModule(nn.Module):
             if supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
+                # Components refuse supervision of what decides while it composes.
+                assert isinstance(self.latent, LatentLayer)
                 draw, scores = self.latent.read(vectors, lengths, known_here)
                 draw, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, draw, scores
@@ -202,7 +204,7 @@ class SpanModule(nn.Module):
 
 
 def total_penalty(
-    latent: LatentLayer, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
+    latent: LatentModule, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
     """``entropy_weight`` times the entropy of the structures, in nats per token, and the penalties
     that the estimator puts on each; or None."""
@@ -299,9 +301,13 @@ def build_module(
 
 
 def span_module(
-    latent: Any, input_width: int, width: int | None, residual: bool, entropy_weight: float = 0.0
+    latent: LatentModule,
+    input_width: int,
+    width: int | None,
+    residual: bool,
+    entropy_weight: float = 0.0,
 ) -> SpanModule:
-    """The module over rows around a latent layer, or what stands in the place of one."""
+    """The module over rows around a latent layer, or a parser that composes."""
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(

@@ -7,7 +7,7 @@ from torch import Tensor
 from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
@@ -15,7 +15,7 @@ from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 
 def read_structures(
     batch: LatentBatch,
-    layer: LatentLayer,
+    layer: LatentModule,
     level: str = "map",
     threshold: float = 0.01,
     alternatives: int = 0,
@@ -46,7 +46,7 @@ def _read_group(
     batch: LatentBatch,
     group: Group,
     output: LatentOutput,
-    layer: LatentLayer,
+    layer: LatentModule,
     level: str,
     threshold: float,
     alternatives: int,
@@ -97,18 +97,18 @@ def _read_group(
         result[d][s] = entry
 
 
-def _has_best(output: LatentOutput, layer: LatentLayer) -> bool:
+def _has_best(output: LatentOutput, layer: LatentModule) -> bool:
     """Whether the draw is the best structure already."""
     return layer.estimator.hard_at_prediction and output.draw.z.shape[0] == 1
 
 
-def _best(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+def _best(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     if _has_best(output, layer):
         return output.draw.z[0]
     return layer.structure.map(output.scores, lengths.to(output.scores.device))
 
 
-def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     """Those that the estimator composes with; where it takes one hard structure, the marginals if
     they are tractable."""
     draw = output.draw
@@ -123,7 +123,7 @@ def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) ->
 
 
 def alternatives_of(
-    output: LatentOutput, layer: LatentLayer, lengths: Tensor, count: int
+    output: LatentOutput, layer: LatentModule, lengths: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
     """Structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`; of a
     support, all of it, and of the best ones ``count``."""
