@@ -91,12 +91,14 @@ class Kind:
         parts and the number of the parts of both.
     agreement: decoded structures of many spans, ours and theirs, to their agreement, 0 to 1; None
         for the share of their common parts.
-    judge: the figures of a report to what is to be said of the shape of the structures, a list of
+    judge: the figures of a report, :class:`spacy_latent.analysis.figures.LayerFigures`, to what is
+        to be said of the shape of the structures, a list of
         :class:`spacy_latent.analysis.verdicts.Verdict`.
     control_words: by name of a control, what is said where nearly all structures are its, with
         ``{share}`` in it.
-    reference: what a report compares the structures with; see
-        :mod:`spacy_latent.pipeline.assessment`.
+    reference: a :class:`spacy_latent.pipeline.assessment.Beside` to the
+        :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None; by default
+        the agreement with what references have under the component's name.
     drawings: by name of the style; the first that fits is taken where none is asked for.
     text: a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the span, and the number
         of an alternative or None, to lines of text.

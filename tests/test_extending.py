@@ -75,8 +75,8 @@ def test_the_page_supervises_draws_reports_and_compares(page: dict[str, Any]) ->
     (span,) = page["doc"]._.latent["latent_encoder"].spans
     assert span.kind == "parts" and span.decoded.tolist() == [[2], [3]]
     assert page["html"].count("<mark") == 2 and "great" in page["printed"]
-    assert page["agreement"][0] == 1.0 and page["figures"]["others"]["matrix"][0][1] == 1.0
-    assert page["figures"]["random"] == {}, "there is no task"
+    assert page["agreement"][0] == 1.0 and page["figures"].others.matrix[0][1] == 1.0
+    assert page["figures"].random == {}, "there is no task"
 
 
 @pytest.mark.parametrize("parts", ["items", "windows"])
@@ -95,10 +95,10 @@ def test_a_name_for_its_parts(page: dict[str, Any], parts: str) -> None:
     assert annotation.spans[0].kind == parts and annotation.displacy_style == "ent"
     assert len(annotation.items()) == 2
     found = assess(nlp, [Example(nlp.make_doc(doc.text), doc)])
-    part = found.figures["components"]["latent_encoder"]
-    assert part["plural"] == {"items": "selections", "windows": "windows"}[parts]
-    assert ("beginning" in part["statistics"]) == (parts == "windows")
-    assert list(part["controls"]) == ["first tokens"] * (parts == "windows")
+    part = found.figures.components["latent_encoder"]
+    assert part.plural == {"items": "selections", "windows": "windows"}[parts]
+    assert ("beginning" in part.statistics) == (parts == "windows")
+    assert list(part.controls) == ["first tokens"] * (parts == "windows")
 
 
 def test_the_best_runs_in_order(page: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ def whole_text(words: Any, heading: Any, other: Any) -> dict[str, np.ndarray]:
 
 
 def judge(figures: Any) -> list[Verdict]:
-    share = figures["statistics"]["part of the text"]["mean"]
+    share = figures.statistics["part of the text"].mean
     return [Verdict("note", "long-stretches", f"Stretches hold {share:.0%}.")] if share > 0 else []
 
 
@@ -246,14 +246,14 @@ def test_it_is_read_drawn_and_printed(nlp: Language) -> None:
 
 
 def test_it_is_reported(found: Assessment) -> None:
-    part = found.figures["components"]["encoder"]
-    assert part["kind"] == part["plural"] == "stretches"
-    assert 0 < part["statistics"]["part of the text"]["mean"] < 1
-    assert part["statistics"]["part of the text"]["high"] == 1.0, "a share"
-    assert part["controls"] == {"whole text": 0.0}
+    part = found.figures.components["encoder"]
+    assert part.kind == part.plural == "stretches"
+    assert 0 < part.statistics["part of the text"].mean < 1
+    assert part.statistics["part of the text"].high == 1.0, "a share"
+    assert part.controls == {"whole text": 0.0}
     assert "long-stretches" in [verdict.code for verdict in found.verdicts["encoder"]]
     # Beside the annotated ones of the references.
-    rows = part["reference"]["rows"]
+    rows = part.reference.rows
     assert rows["encoder"]["parts"][0] > 0.7 > rows["whole text"]["parts"][0]
     srsly.json_dumps(plain(found.figures))
     page = render_report(found, model="m", corpus="c")
@@ -265,8 +265,8 @@ def test_it_is_reported(found: Assessment) -> None:
 
 
 def test_it_is_compared(found: Assessment) -> None:
-    others = found.figures["components"]["encoder"]["others"]
-    assert 0 <= others["matrix"][0][1] < 0.8 and math.isfinite(others["mean"])
+    others = found.figures.components["encoder"].others
+    assert 0 <= others.matrix[0][1] < 0.8 and math.isfinite(others.mean)
 
 
 def test_a_report_says_what_controls_say(nlp: Language) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import srsly
 import typer
 from wasabi import msg
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.figures import OtherScore, Score
 
 SPEED = "speed"
 
@@ -120,36 +123,37 @@ def _compare_pipelines(
         print(srsly.json_dumps({"models": names, **to_json(assessment)}))
         return
     figures = assessment.figures
-    rows = [(names[0], name, *_row(found)) for name, found in figures["task"]["measures"].items()]
+    rows = [(names[0], name, *_row(found)) for name, found in figures.task.measures.items()]
     rows += [
         (model, name, *_row(found))
-        for model, each in figures["others"].items()
+        for model, each in figures.others.items()
         for name, found in each.items()
     ]
     if rows:
         header = ("", "score", "value", "95 % interval", "behind the first")
         msg.table(rows, header=header, aligns=("l", "l", "r", "r", "r"), divider=True)
-    for key, part in figures["components"].items():
-        others = part.get("others")
+    for key, part in figures.components.items():
+        others = part.others
         if others is None:
             continue
-        msg.divider(f"Agreement on the {part['plural']} of {key}, in percent")
+        msg.divider(f"Agreement on the {part.plural} of {key}, in percent")
         table = [
-            (name, *(_percent(value) for value in row))
-            for name, row in zip(names, others["matrix"])
+            (name, *(_percent(value) for value in row)) for name, row in zip(names, others.matrix)
         ]
         msg.table(table, header=("", *names), aligns=("l", *("r" for _ in names)), divider=True)
-        if math.isfinite(others["chance"]):
-            msg.text(f"Random {part['plural']} agree on {_percent(others['chance'])} %.")
+        if math.isfinite(others.chance):
+            msg.text(f"Random {part.plural} agree on {_percent(others.chance)} %.")
 
 
-def _row(found: dict[str, Any]) -> tuple[str, ...]:
+def _row(found: Score | OtherScore) -> tuple[str, ...]:
+    from spacy_latent.analysis.figures import OtherScore
+
     behind = ""
-    if "drop" in found:
-        drop, low, high = (f"{100 * value:.1f}" for value in found["drop"])
+    if isinstance(found, OtherScore):
+        drop, low, high = (f"{100 * value:.1f}" for value in found.drop)
         behind = f"{drop} ({low} to {high})"
-    interval = f"{100 * found['low']:.1f} to {100 * found['high']:.1f}"
-    return f"{100 * found['value']:.1f}", interval, behind
+    interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+    return f"{100 * found.value:.1f}", interval, behind
 
 
 def _percent(value: float) -> str:

@@ -115,7 +115,7 @@ def report_cli(
         raise typer.Exit(2)
 
 
-def to_json(assessment: Any) -> dict[str, Any]:
+def to_json(assessment: Assessment) -> dict[str, Any]:
     """The figures, and under ``verdicts`` what they say, for each layer."""
     from spacy_latent.pipeline.assessment import plain
 
@@ -123,7 +123,7 @@ def to_json(assessment: Any) -> dict[str, Any]:
         name: [vars(verdict) for verdict in verdicts]
         for name, verdicts in assessment.verdicts.items()
     }
-    return plain({**assessment.figures, "verdicts": found})
+    return {**plain(assessment.figures), "verdicts": plain(found)}
 
 
 def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
@@ -162,7 +162,7 @@ def print_verdicts(assessment: Assessment) -> None:
     show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
     for name, found in assessment.verdicts.items():
         msg.divider(name)
-        msg.text(headline(found, assessment.figures["components"][name]), color="yellow")
+        msg.text(headline(found, assessment.figures.components[name]), color="yellow")
         for verdict in found:
             show[verdict.level](verdict.text)
 

@@ -28,6 +28,25 @@ from spacy_latent.analysis import (
 )
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
+from spacy_latent.analysis.figures import (
+    Chance,
+    ControlScore,
+    Figures,
+    Interval,
+    LayerFigures,
+    OtherModels,
+    OtherScore,
+    RandomStructures,
+    ReferenceFigures,
+    Relation,
+    Score,
+    Statistic,
+    TaskFigures,
+    Trained,
+    TrainedControl,
+    TrainedScore,
+    plain,
+)
 from spacy_latent.analysis.task import Measure, Value, accuracy
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
@@ -67,13 +86,13 @@ Spans = dict[int, list[SpanStructure]]
 @dataclass
 class Assessment:
     """figures: numbers and names only, see docs/reports.md; NaN where something is not known.
-    verdicts: for each latent layer what is to be said of it. examples: with the predictions.
-    uncertainties: for each of them that of each layer. scores: for each of them its score by the
-    first measure, NaN if there is none. heads: for each of them the reference's heads at the
-    predicted tokens, −1 where they are not known, or None.
+    :func:`plain` makes the JSON of them. verdicts: for each latent layer what is to be said of it.
+    examples: with the predictions. uncertainties: for each of them that of each layer. scores: for
+    each of them its score by the first measure, NaN if there is none. heads: for each of them the
+    reference's heads at the predicted tokens, −1 where they are not known, or None.
     """
 
-    figures: dict[str, Any]
+    figures: Figures
     verdicts: dict[str, list[Verdict]]
     examples: list[Example]
     uncertainties: list[Uncertainties]
@@ -114,28 +133,26 @@ def assess(
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
-    figures: dict[str, Any] = {
-        "docs": len(run.examples),
-        "tokens": sum(len(example.predicted) for example in run.examples),
-        "pipeline": list(nlp.pipe_names),
-        "task": run.task(),
-        "components": {},
-    }
+    figures = Figures(
+        docs=len(run.examples),
+        tokens=sum(len(example.predicted) for example in run.examples),
+        pipeline=list(nlp.pipe_names),
+        task=run.task(),
+    )
     found: dict[str, list[Verdict]] = {}
-    figures["others"] = {}
     substituted = {name: run.substituted(name, random) for name in run.components}
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
     for name, (_, predicted) in compared.items():
-        figures["others"][name] = run.differences(predicted)
+        figures.others[name] = run.differences(predicted)
     seeds = [predicted for name, (_, predicted) in compared.items() if name in alike]
-    figures["trained"] = run.trained(controls or {}, seeds)
+    figures.trained = run.trained(controls or {}, seeds)
     for name in run.components:
         for layer_name, node in run.latent[name].layers.items():
             part = run.layer(name, layer_name, node, substituted[name], compared)
-            part["trained"] = figures["trained"]
-            if "others" in part:
-                part["others"]["alike"] = len(alike) == len(compared)
-            figures["components"][layer_name] = part
+            part.trained = figures.trained
+            if part.others is not None:
+                part.others.alike = len(alike) == len(compared)
+            figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
     return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
 
@@ -147,7 +164,7 @@ class _Substituted:
     drops: by name of the measure. spans: by name of the layer the random structures of each doc.
     """
 
-    drops: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drops: dict[str, RandomStructures] = field(default_factory=dict)
     spans: dict[str, Spans] = field(default_factory=dict)
 
 
@@ -212,23 +229,24 @@ class _Run:
 
     # ---------------------------------------------------------------- the task
 
-    def task(self) -> dict[str, Any]:
-        figures: dict[str, Any] = {"measures": {}, "scores": {}}
+    def task(self) -> TaskFigures:
+        figures = TaskFigures()
         for measure in self.measures:
-            value, low, high = task.interval(measure.value, self.counts[measure.name], self.seed)
-            row: dict[str, Any] = {"value": value, "low": low, "high": high}
-            if measure.name == "accuracy":
-                label, share = task.majority_share(self.examples)
-                row["chance"] = {"label": label, "share": share}
-            figures["measures"][measure.name] = row
+            found = task.interval(measure.value, self.counts[measure.name], self.seed)
+            figures.measures[measure.name] = Score(*found, self._chance(measure))
         if self.measures or any(heads is not None for heads in self.heads):
-            found = Scorer(self.nlp).score(self.examples)
-            figures["scores"] = {
+            everything = Scorer(self.nlp).score(self.examples)
+            figures.scores = {
                 name: float(value)
-                for name, value in found.items()
+                for name, value in everything.items()
                 if isinstance(value, (int, float)) and not isinstance(value, bool)
             }
         return figures
+
+    def _chance(self, measure: Measure) -> Chance | None:
+        if measure.name != "accuracy":
+            return None
+        return Chance(*task.majority_share(self.examples))
 
     def text_scores(self) -> list[float]:
         if not self.measures:
@@ -236,20 +254,15 @@ class _Run:
         first = self.measures[0]
         return [float(value) for value in first.value(self.counts[first.name])]
 
-    def differences(self, examples: Sequence[Example]) -> dict[str, Any]:
+    def differences(self, examples: Sequence[Example]) -> dict[str, OtherScore]:
         """Scores of another pipeline's predictions, and what is lost when they take the place of
         the first one's."""
         found = {}
         for measure in self.measures:
             theirs = measure.counts(examples)
-            value, low, high = task.interval(measure.value, theirs, self.seed)
+            score = task.interval(measure.value, theirs, self.seed)
             drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
-            found[measure.name] = {
-                "value": value,
-                "low": low,
-                "high": high,
-                "drop": [drop.drop, drop.low, drop.high],
-            }
+            found[measure.name] = OtherScore(*score, (drop.drop, drop.low, drop.high))
         return found
 
     def substituted(self, name: str, random: bool) -> _Substituted:
@@ -300,22 +313,24 @@ class _Run:
             own = before[measure.name]
             drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
             _, low, _ = task.interval(measure.value, own, self.seed)
-            row = {**vars(drop), "before_low": low, "docs": len(own), "draws": draws}
-            if mixed:
-                row["mixture"] = float(measure.value(self.counts[measure.name].sum(0)))
-            if measure.name == "accuracy":
-                label, share = task.majority_share(self.examples)
-                row["chance"] = {"label": label, "share": share}
-            result.drops[measure.name] = row
+            mixture = float(measure.value(self.counts[measure.name].sum(0))) if mixed else None
+            result.drops[measure.name] = RandomStructures(
+                **vars(drop),
+                before_low=low,
+                docs=len(own),
+                draws=draws,
+                mixture=mixture,
+                chance=self._chance(measure),
+            )
         return result
 
     def trained(
         self, controls: Mapping[str, Sequence[Language]], seeds: Sequence[Sequence[Example]]
-    ) -> dict[str, Any]:
+    ) -> Trained:
         """Scores of this pipeline's trainings beside those of controls', each of several."""
         if not controls:
-            return {}
-        known: dict[str, Any] = {}
+            return Trained()
+        known: dict[str, TrainedControl] = {}
         predicted: dict[str, list[list[Example]]] = {}
         for name, pipelines in controls.items():
             if not pipelines:
@@ -323,36 +338,37 @@ class _Run:
             found = [differences(self.nlp, one) for one in pipelines]
             trees = kind_of_trees(pipelines[0])
             what = "another pipeline" if trees is None else f"the same model trained with {trees}"
-            known[name] = {
-                "trees": trees,
-                "what": what,
-                "unlike": sorted({str(c) for each in found for c in beside_the_trees(each)}),
-                "unfair": sorted({str(c) for each in found for c in of_training(each)}),
-            }
+            known[name] = TrainedControl(
+                trees=trees,
+                what=what,
+                unlike=sorted({str(c) for each in found for c in beside_the_trees(each)}),
+                unfair=sorted({str(c) for each in found for c in of_training(each)}),
+            )
             predicted[name] = [self.predict_other(name, one, [])[1] for one in pipelines]
         measures = {}
         for measure in self.measures:
             own = [self.counts[measure.name], *(measure.counts(one) for one in seeds)]
-            row = self._trainings(measure, own)
-            row["controls"] = {}
+            row = TrainedScore(*self._trainings(measure, own), controls={})
             for name, found_of in predicted.items():
                 theirs = [measure.counts(one) for one in found_of]
                 drop = task.paired_drop(
                     measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
                 )
-                row["controls"][name] = {
-                    **self._trainings(measure, theirs),
-                    "difference": [drop.drop, drop.low, drop.high],
-                    "spread": _spread(*[_values(measure, one) for one in (own, theirs)]),
-                    "docs": len(self.examples),
-                }
+                row.controls[name] = ControlScore(
+                    *self._trainings(measure, theirs),
+                    difference=(drop.drop, drop.low, drop.high),
+                    spread=_spread(*[_values(measure, one) for one in (own, theirs)]),
+                    docs=len(self.examples),
+                )
             measures[measure.name] = row
-        return {"controls": known, "measures": measures}
+        return Trained(known, measures)
 
-    def _trainings(self, measure: Measure, counts: Sequence[np.ndarray]) -> dict[str, Any]:
+    def _trainings(
+        self, measure: Measure, counts: Sequence[np.ndarray]
+    ) -> tuple[float, float, float, list[float]]:
         """The score over all trainings, with its interval over texts, and that of each."""
-        value, low, high = task.interval(measure.value, np.mean(counts, 0), self.seed)
-        return {"value": value, "low": low, "high": high, "seeds": _values(measure, counts)}
+        found = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        return *found, _values(measure, counts)
 
     def predict_other(
         self, name: str, nlp: Language, components: Sequence[str] | None = None
@@ -375,7 +391,7 @@ class _Run:
         node: Any,
         substituted: _Substituted,
         compared: Mapping[str, tuple[Language, list[Example]]],
-    ) -> dict[str, Any]:
+    ) -> LayerFigures:
         from spacy_latent.models.inspection import latent_module
 
         layer = latent_module(node).latent
@@ -383,26 +399,26 @@ class _Run:
         flat = [span for found in spans.values() for span in found]
         kind = find_kind(layer.structure.kind)
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
-        figures: dict[str, Any] = {
-            "component": key,
-            "structure": repr(layer.structure),
-            "estimator": layer.estimator.name,
-            "scorer": type(layer.scorer).__name__,
-            "composer": type(layer.composer).__name__,
-            "kind": kind.name,
-            "plural": kind.plural,
-            "constraint": _constraint(layer.structure),
-            "spans": len(flat),
-            "statistics": self._statistics(key, kind, spans),
-            "random": substituted.drops,
-        }
+        figures = LayerFigures(
+            component=key,
+            structure=repr(layer.structure),
+            estimator=layer.estimator.name,
+            scorer=type(layer.scorer).__name__,
+            composer=type(layer.composer).__name__,
+            kind=kind.name,
+            plural=kind.plural,
+            constraint=_constraint(layer.structure),
+            spans=len(flat),
+            statistics=self._statistics(key, kind, spans),
+            random=substituted.drops,
+        )
         long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
         heading: frozenset[str] = frozenset()
         if "heads" in kind.accessors:
             pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
             trees = [structures.own_heads(span.decoded) for _, span in pairs]
             heading = agreements.head_words([part for part, _ in pairs], trees)
-            figures["flat_share"] = _flat_share(long)
+            figures.flat_share = _flat_share(long)
         controls = {
             d: [
                 kind.controls(
@@ -414,12 +430,12 @@ class _Run:
             ]
             for d, found in spans.items()
         }
-        figures["controls"] = _like_controls(kind, spans, controls)
+        figures.controls = _like_controls(kind, spans, controls)
         if "tags" in kind.accessors:
             tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
             total = sum(tags.values())
-            figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
-        figures["by_length"] = _by_length(kind, words, spans)
+            figures.tag_shares = {str(tag): tags[tag] / total for tag in sorted(tags)}
+        figures.by_length = _by_length(kind, words, spans)
         random = substituted.spans.get(key)
         if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
             random = self._random_trees(layer.structure, words, spans)
@@ -434,11 +450,9 @@ class _Run:
             self.ignore,
             self.seed,
         )
-        reference = kind.reference(beside)
-        if reference is not None:
-            figures["reference"] = reference
+        figures.reference = kind.reference(beside)
         if compared:
-            figures["others"] = _between(key, spans, compared, random)
+            figures.others = _between(key, spans, compared, random)
         return figures
 
     def _random_trees(
@@ -462,7 +476,7 @@ class _Run:
             for d, found in spans.items()
         }
 
-    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Any]:
+    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
         values: dict[str, list[float]] = {}
         for d, found in spans.items():
             for i, span in enumerate(found):
@@ -483,14 +497,14 @@ class _Run:
         }
         order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
         return {
-            name: {
-                "mean": found.mean,
-                "quartiles": list(found.quartiles),
-                "low": found.low,
-                "high": found.high,
-                "histogram": list(found.histogram),
-                "count": found.count,
-            }
+            name: Statistic(
+                mean=found.mean,
+                quartiles=list(found.quartiles),
+                low=found.low,
+                high=found.high,
+                histogram=list(found.histogram),
+                count=found.count,
+            )
             for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
             if found is not None
         }
@@ -541,13 +555,13 @@ class Beside:
 
     def ahead(
         self, counts: Mapping[str, np.ndarray], value: Value = accuracy
-    ) -> dict[str, list[float]]:
+    ) -> dict[str, Interval]:
         """How far the layer is ahead of each other row, with the interval of that."""
         found = {}
         for name, theirs in counts.items():
             if name != self.key:
                 drop = task.paired_drop(value, counts[self.key], theirs, self.seed)
-                found[name] = [drop.drop, drop.low, drop.high]
+                found[name] = (drop.drop, drop.low, drop.high)
         return found
 
     def figures(
@@ -557,21 +571,21 @@ class Beside:
         known: Sequence[int],
         counts: dict[str, np.ndarray],
         value: Value = accuracy,
-    ) -> dict[str, Any]:
+    ) -> ReferenceFigures:
         """Of one measure. of: what references have that is compared with. counts: by name of the
         row."""
         found = task.intervals(list(counts.values()), self.seed, value)
-        return {
-            "key": measure,
-            "of": of,
-            "docs": len(known),
-            "tokens": sum(len(self.examples[d].predicted) for d in known),
-            "rows": {name: {measure: list(row)} for name, row in zip(counts, found)},
-            "ahead": self.ahead(counts, value),
-        }
+        return ReferenceFigures(
+            key=measure,
+            of=of,
+            docs=len(known),
+            tokens=sum(len(self.examples[d].predicted) for d in known),
+            rows={name: {measure: row} for name, row in zip(counts, found)},
+            ahead=self.ahead(counts, value),
+        )
 
 
-def _beside_heads(beside: Beside) -> dict[str, Any] | None:
+def _beside_heads(beside: Beside) -> ReferenceFigures | None:
     known = [d for d in beside.spans if beside.trees[d] is not None]
     if not known:
         return None
@@ -590,39 +604,39 @@ def _beside_heads(beside: Beside) -> dict[str, Any] | None:
     found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
     counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
     table = shares(counts, TREE_MEASURES, beside.seed)
-    relations: list[dict[str, Any]] = []
+    relations: list[Relation] = []
     for relation, (count, right, arcs, either) in found[key].relations.items():
         others = {
             name: one.relations[relation][1] / count for name, one in found.items() if name != key
         }
         best = max(others, key=lambda name: (others[name], name))
         relations.append(
-            {
-                "relation": relation or "(none)",
-                "tokens": count,
-                "directed": right / count,
-                "arcs": arcs,
-                "undirected": either / arcs if arcs else math.nan,
-                "control": best,
-                "control directed": others[best],
-            }
+            Relation(
+                relation=relation or "(none)",
+                tokens=count,
+                directed=right / count,
+                arcs=arcs,
+                undirected=either / arcs if arcs else math.nan,
+                control=best,
+                control_directed=others[best],
+            )
         )
-    relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
-    return {
-        "key": "directed",
-        "of": "heads",
-        "docs": len(known),
-        "tokens": int(found[key].directed[:, 1].sum()),
-        "rows": {
-            name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
+    relations.sort(key=lambda row: (-row.tokens, row.relation))
+    return ReferenceFigures(
+        key="directed",
+        of="heads",
+        docs=len(known),
+        tokens=int(found[key].directed[:, 1].sum()),
+        rows={
+            name: {DIRECTED.get(measure, measure): row[measure] for measure in row}
             for name, row in table.items()
         },
-        "ahead": beside.ahead({name: one.directed for name, one in found.items()}),
-        "relations": relations,
-    }
+        ahead=beside.ahead({name: one.directed for name, one in found.items()}),
+        relations=relations,
+    )
 
 
-def _beside_brackets(beside: Beside) -> dict[str, Any] | None:
+def _beside_brackets(beside: Beside) -> ReferenceFigures | None:
     gold = {}
     for d in beside.spans:
         heads = beside.heads[d]
@@ -637,7 +651,7 @@ def _beside_brackets(beside: Beside) -> dict[str, Any] | None:
     return beside.figures("brackets", "heads", list(gold), counts)
 
 
-def _beside_links(beside: Beside) -> dict[str, Any] | None:
+def _beside_links(beside: Beside) -> ReferenceFigures | None:
     known = [d for d in beside.spans if SURE in beside.examples[d].reference._.latent]
     if not known:
         return None
@@ -649,7 +663,7 @@ def _beside_links(beside: Beside) -> dict[str, Any] | None:
     return beside.figures("links", "alignments", known, counts, task.f_score)
 
 
-def _beside_annotations(beside: Beside) -> dict[str, Any] | None:
+def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
     """Of references that have structures under the component's name, over the same tokens."""
     gold: dict[int, list[SpanStructure]] = {}
     for d, spans in beside.spans.items():
@@ -808,7 +822,7 @@ def _between(
     spans: Spans,
     compared: Mapping[str, tuple[Language, list[Example]]],
     random: Spans | None,
-) -> dict[str, Any]:
+) -> OtherModels:
     """Agreement of every two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
@@ -821,23 +835,12 @@ def _between(
     ]
     pairs = [matrix[i][j] for i in range(len(names)) for j in range(i)]
     finite = [value for value in pairs if math.isfinite(value)]
-    return {
-        "names": names[1:],
-        "matrix": matrix,
-        "mean": float(np.mean(finite)) if finite else math.nan,
-        "chance": agreements.agreement(spans, random)[0] if random else math.nan,
-    }
-
-
-def plain(value: Any) -> Any:
-    """Figures for JSON: NaN and infinity, which it has not, as null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return value
+    return OtherModels(
+        names=names[1:],
+        matrix=matrix,
+        mean=float(np.mean(finite)) if finite else math.nan,
+        chance=agreements.agreement(spans, random)[0] if random else math.nan,
+    )
 
 
 __all__ = ["Assessment", "Beside", "assess", "plain"]
