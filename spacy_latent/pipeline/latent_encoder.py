@@ -6,7 +6,7 @@ pipeline is made, because it is named as an entry point.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from spacy_latent import annotations
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
-from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
@@ -273,11 +272,6 @@ class LatentEncoder(StoredComponent):
                     self.add_listener(node, component.name)
 
     # ---------------------------------------------------------------- prediction
-
-    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
-        others of its batch go on."""
-        yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> Any:
         """RETURNS: the LatentBatch of the docs, and for each doc its structures."""
