@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
@@ -41,7 +43,7 @@ def main(
 
     for path in (corpus, *models):
         if not path.exists():
-            msg.fail(f"{path} does not exist.", exits=1)
+            fail(f"{path} does not exist.")
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
     names = [
@@ -54,10 +56,9 @@ def main(
         name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc)
         if not trees:
-            msg.fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
-            raise SystemExit(1)
+            fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
-            msg.fail(f"The docs of {corpus} have no heads to compare with.", exits=1)
+            fail(f"The docs of {corpus} have no heads to compare with.")
         found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
         # The controls, which are at the end of each, once.
         table = {**{row: table[row] for row in table if row not in found}, **found}

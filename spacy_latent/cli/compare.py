@@ -13,6 +13,8 @@ import srsly
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
 
@@ -69,22 +71,20 @@ def main(
     structures agree."""
     for path in files:
         if not path.exists():
-            msg.fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.", exits=1)
+            fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.")
     if all(path.is_dir() for path in files):
         _compare_pipelines([str(path) for path in files], corpus, limit, as_json, code, gpu_id)
         return
     if any(path.is_dir() for path in files):
-        msg.fail("Give evaluations or pipelines, not both.", exits=1)
+        fail("Give evaluations or pipelines, not both.")
     metrics = []
     for path in files:
         try:
             metrics.append(srsly.read_json(path))
         except ValueError as error:
-            msg.fail(
-                f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.", exits=1
-            )
+            fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):
-            msg.fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.", exits=1)
+            fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.")
     if as_json:
         named = [str(path) for path in files]
         print(srsly.json_dumps({"files": named, "scores": comparison(metrics)}))
@@ -104,8 +104,7 @@ def _compare_pipelines(
     from spacy_latent.pipeline.assessment import assess
 
     if corpus is None:
-        msg.fail("Pipelines are compared on texts. Give some with --corpus.", exits=1)
-        return
+        fail("Pipelines are compared on texts. Give some with --corpus.")
     try:
         import_code(code)
         use_gpu(gpu_id)
@@ -118,7 +117,7 @@ def _compare_pipelines(
             progress=progress,
         )
     except LatentError as error:
-        msg.fail("The pipelines could not be compared", str(error), exits=1)
+        fail("The pipelines could not be compared", str(error))
     if as_json:
         print(srsly.json_dumps({"models": names, **to_json(assessment)}))
         return

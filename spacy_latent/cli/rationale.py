@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def main(
 
     for path in (corpus, *(words or [])):
         if not path.is_file():
-            msg.fail(
-                f"{path} does not exist. Give a .spacy file, and plain lists of words.", exits=1
-            )
+            fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.")
     use_gpu(gpu_id)
     nlp = load(model)
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
@@ -64,8 +63,7 @@ def main(
     try:
         found = report(nlp, docs[: limit or None], spans_key, listed, seed)
     except LatentError as error:
-        msg.fail("The rationales could not be measured", str(error), exits=1)
-        return
+        fail("The rationales could not be measured", str(error))
     header = ("", *COLUMNS.values())
     aligns = ("l", *("r" for _ in COLUMNS))
     msg.table(table_rows(found), header=header, aligns=aligns, divider=True)

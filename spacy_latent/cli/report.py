@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def report_cli(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf8")
     except (LatentError, OSError) as error:
-        msg.fail("The report could not be made", str(error), exits=1)
+        fail("The report could not be made", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
     else:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
@@ -50,10 +52,9 @@ def show_cli(
     texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
     if reads_pairs(nlp):
-        msg.fail(
+        fail(
             "The pipeline reads pairs of texts, and here is one",
             "Draw the pairs of a file with 'spacy latent render MODEL FILE PAGE'.",
-            exits=1,
         )
     try:
         kinds = stored_kinds(nlp)
@@ -78,7 +79,7 @@ def show_cli(
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
-        msg.fail("The text could not be shown", str(error), exits=1)
+        fail("The text could not be shown", str(error))
 
 
 def use_gpu(gpu_id: int) -> None:
@@ -90,11 +91,10 @@ def use_gpu(gpu_id: int) -> None:
     try:
         require_gpu(gpu_id)
     except ValueError as error:
-        msg.fail(
+        fail(
             f"GPU {gpu_id} cannot be used: {error}",
             "Leave --gpu-id out to run on the CPU, or install the GPU libraries with "
             "pip install 'spacy-latent[gpu]'.",
-            exits=1,
         )
 
 
@@ -105,13 +105,11 @@ def load(model: str) -> Language:
         return spacy.load(model)
     except Exception as error:
         # Whatever is missing or broken in the directory, the user needs its name and the reason.
-        msg.fail(
+        fail(
             f"The pipeline {model!r} cannot be loaded",
             f"{error}\nGive a directory that 'spacy train' wrote, such as training/model-best; if "
             "it was copied, copy the whole directory again.",
-            exits=1,
         )
-        raise AssertionError("msg.fail exits") from error
 
 
 def annotated(

@@ -11,6 +11,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.report import print_verdicts, progress, to_json
 from spacy_latent.cli.show import load, use_gpu
 
@@ -65,7 +66,7 @@ def stats_cli(
             progress=progress,
         )
     except LatentError as error:
-        msg.fail("There are no statistics", str(error), exits=1)
+        fail("There are no statistics", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
         return
