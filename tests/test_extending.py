@@ -20,6 +20,8 @@ from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.pipeline.assessment import assess
+from spacy_latent.visualize.report import render_report
+from tests.visualize.test_report import gallery
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 
@@ -99,6 +101,10 @@ def test_a_name_for_its_parts(page: dict[str, Any], parts: str) -> None:
     assert part.plural == {"items": "selections", "windows": "windows"}[parts]
     assert ("beginning" in part.statistics) == (parts == "windows")
     assert list(part.controls) == ["first tokens"] * (parts == "windows")
+    data = gallery(render_report(found, model="m", corpus="c"))
+    assert data["layers"][0]["kind"] == "items"
+    ((_, _, chosen, percents),) = data["docs"][0][6][0][0]
+    assert chosen == [item.token for item in annotation.items()] and len(percents) == 2
 
 
 def test_the_best_runs_in_order(page: dict[str, Any]) -> None:

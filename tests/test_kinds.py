@@ -4,6 +4,7 @@ printed, reported and compared."""
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from spacy_latent.analysis.verdicts import Verdict
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, write
-from spacy_latent.cli.show import to_json
+from spacy_latent.cli.show import show_cli, to_json
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Drawing, Kind, find_kind, known_kinds, register_kind
 from spacy_latent.layers.base import Composer, PartScorer
@@ -243,6 +244,25 @@ def test_it_is_read_drawn_and_printed(nlp: Language) -> None:
     assert format_annotation(annotation).splitlines()[1].startswith("from good to stop")
     (entry,) = to_json(doc, ["encoder"], {})["latent"].values()
     assert entry["brackets"][0][:2] == [2, 5] and entry["spans"][0]["decoded"] == [[2, 4]]
+
+
+def test_commands_show_it(
+    nlp: Language, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nlp.to_disk(tmp_path / "model")
+    code = tmp_path / "code.py"
+    code.write_text(
+        "from spacy_latent.kinds import Kind, register_kind\n"
+        "register_kind(Kind('test_kinds.from_code', plural='what --code brought'))\n"
+    )
+    asked = {"html": None, "threshold": None, "alternatives": 0, "component": None, "gpu_id": -1}
+    text = "filler1 good filler2 stop"
+    show_cli(str(tmp_path / "model"), text, as_json=True, code=code, **asked)
+    shown = srsly.json_loads(capsys.readouterr().out)
+    assert shown["latent"]["encoder"]["brackets"][0][:2] == [1, 4]
+    assert find_kind("test_kinds.from_code").plural == "what --code brought"
+    show_cli(str(tmp_path / "model"), text, as_json=False, code=None, **asked)
+    assert "from good to stop" in capsys.readouterr().out
 
 
 def test_it_is_reported(found: Assessment) -> None:

@@ -32,6 +32,7 @@ def main(
     metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--metrics", help="Write the figures to this file, as JSON"
     ),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
@@ -41,6 +42,9 @@ def main(
     from spacy.cli._util import setup_gpu
     from spacy.training import Corpus
 
+    from spacy_latent.cli.corpus import import_code
+
+    import_code(code)
     for path in (corpus, *models):
         if not path.exists():
             fail(f"{path} does not exist.")

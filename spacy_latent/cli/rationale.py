@@ -41,6 +41,7 @@ def main(
         None, "--metrics", help="Write the numbers to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Print how many words the rationales have, how they agree with those of the corpus, what the
@@ -51,11 +52,13 @@ def main(
     from spacy.tokens import DocBin
 
     from spacy_latent.analysis.rationales import report
+    from spacy_latent.cli.corpus import import_code
     from spacy_latent.errors import LatentError
 
     for path in (corpus, *(words or [])):
         if not path.is_file():
             fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.")
+    import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))

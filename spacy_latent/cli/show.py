@@ -37,15 +37,17 @@ def show_cli(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
-    from spacy_latent.cli.corpus import reads_pairs
+    from spacy_latent.cli.corpus import import_code, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
+    import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
     lines = sys.stdin if text == STDIN else [text]

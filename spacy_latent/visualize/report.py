@@ -647,9 +647,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     annotation = doc._.latent.get(name)
     if annotation is None:
         return [[], None, None, None]
-    drawn = [
-        [s.start, s.end, s.decoded.tolist(), _percents(s), *_other(s)] for s in annotation.spans
-    ]
+    drawn = [[s.start, s.end, _decoded(s), _percents(s), *_other(s)] for s in annotation.spans]
     sure = assessment.uncertainties[d].get(name) or ()
     nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
     rows = [structures.structure_statistics(span) for span in annotation.spans]
@@ -666,6 +664,12 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
         None if depth is None else int(depth),
         agreement,
     ]
+
+
+def _decoded(span: SpanStructure) -> list[Any]:
+    """A row of one number as that number."""
+    decoded = np.asarray(span.decoded)
+    return (decoded[:, 0] if decoded.ndim == 2 and decoded.shape[1] == 1 else decoded).tolist()
 
 
 def _other(span: SpanStructure) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from spacy_latent.cli import compare, listops, pairs, show
+from spacy_latent.cli import compare, corpus, listops, pairs, show
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.cli.failure import fail
 
@@ -38,6 +38,16 @@ def test_the_short_options_mean_the_same_everywhere() -> None:
     assert meant == {"-c": {"component"}, "-g": {"gpu_id"}}
 
 
+# Makes expressions, or judges pipelines of the project itself.
+WITHOUT_CODE = {"latent generate listops", "listops generate", "listops report"}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_who_loads_a_pipeline_can_import_what_it_is_made_of(path: str) -> None:
+    opts = [option for parameter in COMMANDS[path].params for option in parameter.opts]
+    assert ("--code" in opts) != (path in WITHOUT_CODE)
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_component_has_the_short_option(path: str) -> None:
     for parameter in COMMANDS[path].params:
@@ -55,7 +65,7 @@ def test_why_a_command_failed_stands_on_standard_error(
     assert "This cannot be" in printed.err and "Do that." in printed.err
     for attempt in (
         lambda: show.load(str(tmp_path / "none")),
-        lambda: show.show_cli(str(tmp_path / "none"), "x", None, None, None, 0, True, -1),
+        lambda: corpus.import_code(tmp_path / "none.py"),
         lambda: compare.main([tmp_path / "none"], None, 0, True, None, -1),
         lambda: pairs.main(tmp_path / "none.spacy", [], None),
     ):
