@@ -100,7 +100,8 @@ class Assessment:
     heads: list[np.ndarray | None]
 
 
-def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+def silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+    """A :data:`Progress` that shows nothing."""
     return docs
 
 
@@ -115,7 +116,7 @@ def assess(
     random: bool = True,
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Assessment:
     """Predict for every example and count.
 

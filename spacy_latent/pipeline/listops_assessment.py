@@ -7,7 +7,7 @@ with. The figures are plain numbers and names, see :func:`assess_listops`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tr
 from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.pipeline.assessment import Progress, silent
 from spacy_latent.pipeline.inspection import latent_components
 
 ALL = "all"
@@ -81,13 +82,7 @@ PUT_UNDER = {
     "spans": ("left-branching", "right-branching", "random merges"),
 }
 
-# Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
-Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 Counts = dict[str, np.ndarray]
-
-
-def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
-    return docs
 
 
 @dataclass
@@ -107,7 +102,7 @@ def assess_listops(
     corpora: Mapping[str, Path],
     component: str | None = None,
     seed: int = 0,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> ListOpsAssessment:
     """Judge pipelines, by name, on corpora of expressions, by name.
 
