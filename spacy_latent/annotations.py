@@ -21,6 +21,7 @@ from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span, SpanGroup
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind, known_kinds
 
 EXTENSION = "latent"
 # Where a component has put no structure: the span from character 0 to 0.
@@ -38,8 +39,9 @@ class SpanStructure:
         "items": the chosen tokens. "spans": the first and the last token of each.
         "segments": the first token of each, the token after its last, and its label. "arcs": head
         and modifier of each, counted as for "heads". "cells": a token of the span and one of the
-        other span. "parts": the indices of the chosen parts. Tokens count from 0 within their
-        span, but for "heads" and "arcs".
+        other span. "parts", and a kind of one's own that is like it: the indices of the chosen
+        parts. Tokens count from 0 within their span, but for "heads" and "arcs". See
+        :mod:`spacy_latent.kinds`.
     decoded: the best structure, int32.
     parts: ``(P, axes)`` int32, the parts that have a probability above the threshold, or None.
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
@@ -128,24 +130,8 @@ class Cell:
 # What components may be asked to write; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
 
-# How displaCy draws what; there is no entry where it draws nothing.
-DISPLACY_STYLES = {
-    "heads": "dep",
-    "arcs": "dep",
-    "items": "ent",
-    "tags": "span",
-    "spans": "span",
-    "segments": "span",
-}
-ACCESSORS = {
-    "heads": "heads",
-    "arcs": "arcs()",
-    "items": "items()",
-    "tags": "tags",
-    "spans": "brackets()",
-    "segments": "brackets()",
-    "cells": "cells()",
-}
+# How displaCy draws what an accessor gives; it draws nothing else.
+DISPLACY_STYLES = {"arcs": "dep", "items": "ent", "tags": "span", "brackets": "span"}
 
 
 class LatentAnnotation:
@@ -168,7 +154,7 @@ class LatentAnnotation:
         ``token.head`` has it; −1 where no structure covers the token."""
         heads = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
-            _check_kind(span, "heads", "heads")
+            _check_kind(span, "heads")
             heads[span.start : span.end] = _doc_heads(span, span.decoded)
         return heads
 
@@ -177,7 +163,7 @@ class LatentAnnotation:
         """The tag of each token, ``(len(doc),)`` int32; −1 where no structure covers the token."""
         tags = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
-            _check_kind(span, "tags", "tags")
+            _check_kind(span, "tags")
             tags[span.start : span.end] = span.decoded
         return tags
 
@@ -201,7 +187,7 @@ class LatentAnnotation:
         """
         found = []
         for span in self.spans:
-            _check_kind(span, "arcs", "heads", "arcs")
+            _check_kind(span, "arcs")
             shift = span.start - 1
             for (h, m), p in self._chosen(span, threshold, alternative):
                 found.append(Arc(None if h == 0 else h + shift, m + shift, p))
@@ -211,7 +197,7 @@ class LatentAnnotation:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
         found = []
         for span in self.spans:
-            _check_kind(span, "items", "items")
+            _check_kind(span, "items")
             for (i,), p in self._chosen(span, threshold, alternative):
                 found.append(Item(span.start + i, p))
         return found
@@ -221,7 +207,7 @@ class LatentAnnotation:
         entities come with the weight of the alternative as probability."""
         found = []
         for span in self.spans:
-            _check_kind(span, "entities", "tags")
+            _check_kind(span, "entities")
             if span.labels is None:
                 raise LatentError(
                     f"The tags of {self.component!r} have no names, so they make no entities. They "
@@ -251,7 +237,7 @@ class LatentAnnotation:
         :meth:`arcs`."""
         found = []
         for span in self.spans:
-            _check_kind(span, "spans", "spans", "segments")
+            _check_kind(span, "brackets", "spans")
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
                 found.append(Bracket(span.start + first, span.start + end, p, *label))
@@ -262,7 +248,7 @@ class LatentAnnotation:
         :meth:`arcs`."""
         found = []
         for span in self.spans:
-            _check_kind(span, "cells", "cells")
+            _check_kind(span, "cells")
             if span.other_start is None:
                 raise LatentError(
                     f"{span.structure} aligns tokens {span.start} to {span.end} with a text that "
@@ -342,7 +328,7 @@ class LatentAnnotation:
     def _draw_spans(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, Any]:
-        if span.kind != "tags":
+        if "brackets" in find_kind(span.kind).accessors:
             drawn = [
                 (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
                 for b in self.brackets(threshold, alternative)
@@ -382,7 +368,8 @@ class LatentAnnotation:
                 return []
             decoded = span.alternatives[alternative][0]
         otherwise = 1.0 if span.probabilities is None else 0.0
-        return [(part, known.get(part, otherwise)) for part in _indices(span.kind, decoded)]
+        chosen = find_kind(span.kind).parts(decoded)
+        return [(part, known.get(part, otherwise)) for part in chosen]
 
 
 def no_counters_message(component: str) -> str:
@@ -419,24 +406,16 @@ def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int,
     return found
 
 
-def _indices(kind: str, decoded: np.ndarray) -> list[tuple[int, ...]]:
-    values = np.asarray(decoded).tolist()
-    if kind == "heads":
-        return [(head, modifier) for modifier, head in enumerate(values, 1)]
-    if kind == "tags":
-        return list(enumerate(values))
-    if kind == "items":
-        return [(int(i),) for i in np.ravel(values)]
-    return [tuple(part) for part in values]
-
-
-def _check_kind(span: SpanStructure, wanted: str, *kinds: str) -> None:
-    if span.kind in kinds:
+def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
+    """wanted: what the accessor gives, if it is not called so."""
+    accessors = find_kind(span.kind).accessors
+    if accessor in accessors:
         return
-    if span.kind in ACCESSORS:
-        there = f"doc._.latent[...].{ACCESSORS[span.kind]}"
-    else:
-        there = "doc._.latent[...].spans[i].decoded"
+    there = "doc._.latent[...].spans[i].decoded"
+    if accessors:
+        is_property = isinstance(getattr(LatentAnnotation, accessors[0]), property)
+        there = f"doc._.latent[...].{accessors[0]}{'' if is_property else '()'}"
+    wanted = wanted or accessor
     tree = "is not a dependency tree, so it " if wanted == "heads" else ""
     raise LatentError(
         f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. It is in {there}."
@@ -444,12 +423,19 @@ def _check_kind(span: SpanStructure, wanted: str, *kinds: str) -> None:
 
 
 def _displacy_style(span: SpanStructure) -> str:
-    if span.kind not in DISPLACY_STYLES:
+    style = _style_of(find_kind(span.kind).accessors)
+    if not style:
+        drawn = [kind.name for kind in known_kinds() if _style_of(kind.accessors)]
         raise LatentError(
             f"displaCy has no drawing of {span.structure}: its kind is {span.kind!r}, and drawings "
-            f"are of {', '.join(DISPLACY_STYLES)}. It is in doc._.latent[...].spans[i].decoded."
+            f"are of {', '.join(drawn)}. It is in doc._.latent[...].spans[i].decoded."
         )
-    return DISPLACY_STYLES[span.kind]
+    return style
+
+
+def _style_of(accessors: Sequence[str]) -> str:
+    """Empty where displaCy draws nothing that these give."""
+    return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
 
 
 def _label(span: SpanStructure, probability: float, label: int | None = None) -> str:
@@ -652,7 +638,7 @@ def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
         )
     heads, labels = list(range(len(doc))), [""] * len(doc)
     for span in spans:
-        if span.kind != "heads":
+        if "heads" not in find_kind(span.kind).accessors:
             raise LatentError(f"{component}: set_heads needs trees, not {span.structure}.")
         first_root = None
         for modifier, head in enumerate(span.decoded.tolist()):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 import torch
+from spacy.training import Example
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Estimator
@@ -16,6 +19,9 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.pipeline.assessment import assess
+from spacy_latent.visualize.report import render_report
+from tests.visualize.test_report import gallery
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 
@@ -64,6 +70,41 @@ def test_the_structure_of_the_page_learns(page: dict[str, Any], estimator: Estim
     assert losses[-1] < 0.5 * losses[0]
     found = layer.structure.map(layer.scorer(vectors, lengths), lengths)
     assert (found * marked).sum() / marked.sum() > 0.8
+
+
+def test_the_page_supervises_draws_reports_and_compares(page: dict[str, Any]) -> None:
+    assert page["losses"]["latent_encoder_supervision"] < 0.3
+    (span,) = page["doc"]._.latent["latent_encoder"].spans
+    assert span.kind == "parts" and span.decoded.tolist() == [[2], [3]]
+    assert page["html"].count("<mark") == 2 and "great" in page["printed"]
+    assert page["agreement"][0] == 1.0 and page["figures"].others.matrix[0][1] == 1.0
+    assert page["figures"].random == {}, "there is no task"
+
+
+@pytest.mark.parametrize("parts", ["items", "windows"])
+def test_a_name_for_its_parts(page: dict[str, Any], parts: str) -> None:
+    """The same scorer and composer, whose parts have no name, go with all three."""
+    window = page["NamedWindow"] if parts == "windows" else type("Window", (page["Window"],), {})
+    window.parts = parts
+    spacy.registry.misc(f"test_extending.{parts}")(window)
+    config = deepcopy(page["nlp"].config["components"]["latent_encoder"])
+    config["model"]["structure"]["@misc"] = f"test_extending.{parts}"
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={k: v for k, v in config.items() if k != "factory"})
+    nlp.initialize()
+    doc = nlp("it was great fun")
+    annotation = doc._.latent["latent_encoder"]
+    assert annotation.spans[0].kind == parts and annotation.displacy_style == "ent"
+    assert len(annotation.items()) == 2
+    found = assess(nlp, [Example(nlp.make_doc(doc.text), doc)])
+    part = found.figures.components["latent_encoder"]
+    assert part.plural == {"items": "selections", "windows": "windows"}[parts]
+    assert ("beginning" in part.statistics) == (parts == "windows")
+    assert list(part.controls) == ["first tokens"] * (parts == "windows")
+    data = gallery(render_report(found, model="m", corpus="c"))
+    assert data["layers"][0]["kind"] == "items"
+    ((_, _, chosen, percents),) = data["docs"][0][6][0][0]
+    assert chosen == [item.token for item in annotation.items()] and len(percents) == 2
 
 
 def test_the_best_runs_in_order(page: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from spacy_latent.analysis.trees import (
 )
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind, rows_of
 
 # By how they are called beside a learned tree. Nearest: see nearest_head_word.
 TREE_CONTROLS = {
@@ -61,44 +62,78 @@ def span_controls(
     kind: str, words: Sequence[str], heading: frozenset[str], other: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
     """Structures of one span that look at no model: heads as ``own_heads`` for kind "heads", first
-    and last tokens of brackets for "spans", pairs of words for "cells"; nothing for others.
+    and last tokens of brackets for "spans", pairs of words for "cells"; nothing for others, but
+    those of one's own that have some.
 
     other: words of the text that an alignment is with.
     """
-    rng = random.Random(0)
-    if kind == "heads":
-        made = {name: control(words, rng) for name, control in TREE_CONTROLS.items()}
-        made[NEAREST] = nearest_head_word(words, heading)
-        return {name: np.asarray(heads, dtype="int64") for name, heads in made.items()}
-    if kind == "spans":
-        names = ("left-branching", "right-branching", "balanced")
-        brackets = {name: BINARY_CONTROLS[name](words, rng) for name in names}
-        return {
-            name: np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
-            for name, spans in brackets.items()
-        }
-    if kind == "cells":
-        links = {name: control(words, other) for name, control in ALIGNMENT_CONTROLS.items()}
-        return {name: np.array(cells).reshape(-1, 2) for name, cells in links.items()}
+    return find_kind(kind).controls(words, heading, other)
+
+
+def _no_controls(
+    words: Sequence[str], heading: frozenset[str], other: Sequence[str]
+) -> dict[str, np.ndarray]:
     return {}
+
+
+def _control_heads(
+    words: Sequence[str], heading: frozenset[str], other: Sequence[str]
+) -> dict[str, np.ndarray]:
+    rng = random.Random(0)
+    made = {name: control(words, rng) for name, control in TREE_CONTROLS.items()}
+    made[NEAREST] = nearest_head_word(words, heading)
+    return {name: np.asarray(heads, dtype="int64") for name, heads in made.items()}
+
+
+def _control_brackets(
+    words: Sequence[str], heading: frozenset[str], other: Sequence[str]
+) -> dict[str, np.ndarray]:
+    rng = random.Random(0)
+    names = ("left-branching", "right-branching", "balanced")
+    brackets = {name: BINARY_CONTROLS[name](words, rng) for name in names}
+    return {
+        name: np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
+        for name, spans in brackets.items()
+    }
+
+
+def _control_links(
+    words: Sequence[str], heading: frozenset[str], other: Sequence[str]
+) -> dict[str, np.ndarray]:
+    links = {name: control(words, other) for name, control in ALIGNMENT_CONTROLS.items()}
+    return {name: np.array(cells).reshape(-1, 2) for name, cells in links.items()}
 
 
 def common_parts(kind: str, ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """How much two structures of one span share: (twice the common parts, all parts of both), so
     that the quotient is an F1, and for heads the share of tokens with the same head. Brackets of
     single tokens do not count."""
-    if kind in ("heads", "tags"):
-        same = int((np.asarray(ours) == np.asarray(theirs)).sum())
-        return 2.0 * same, 2.0 * len(ours)
-    first, second = part_set(kind, ours), part_set(kind, theirs)
+    return find_kind(kind).common(ours, theirs)
+
+
+def _common_by_place(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    same = int((np.asarray(ours) == np.asarray(theirs)).sum())
+    return 2.0 * same, 2.0 * len(ours)
+
+
+def _common_rows(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    return _common(set(rows_of(ours)), set(rows_of(theirs)))
+
+
+def _common_brackets(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    first, second = (
+        {(a, b) for a, b in np.asarray(each).reshape(-1, 2).tolist() if b > a}
+        for each in (ours, theirs)
+    )
+    return _common(first, second)
+
+
+def _common(first: Set[Part], second: Set[Part]) -> tuple[float, float]:
     return 2.0 * len(first & second), float(len(first) + len(second))
 
 
-def part_set(kind: str, decoded: np.ndarray) -> set[tuple[int, ...]]:
-    rows = np.asarray(decoded, dtype="int64")
-    rows = rows.reshape(len(rows), -1) if rows.size else rows.reshape(0, 2)
-    parts = {tuple(row) for row in rows.tolist()}
-    return {part for part in parts if part[1] > part[0]} if kind == "spans" else parts
+def _comparable(decoded: np.ndarray) -> np.ndarray:
+    return decoded
 
 
 def tag_information(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
@@ -146,27 +181,37 @@ def agreement(
     ours: Mapping[int, Sequence[SpanStructure]], theirs: Mapping[int, Sequence[SpanStructure]]
 ) -> tuple[float, int]:
     """Share of parts that two sets of structures have in common, see :func:`common_parts`; of tags
-    their :func:`tag_information`. Keys are docs. Spans with other bounds or of another kind are
-    left out.
+    their :func:`tag_information`, and of kinds of one's own what they say. Keys are docs. Spans
+    with other bounds or of another kind are left out.
 
     RETURNS: the agreement, NaN where nothing can be compared, and the number of spans compared.
     """
     shared, parts, compared = 0.0, 0.0, 0
-    first_tags, second_tags = [], []
+    together: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for d in ours:
         for a, b in zip(ours[d], theirs.get(d, ())):
             if (a.start, a.end, a.kind) != (b.start, b.end, b.kind):
                 continue
             compared += 1
-            if a.kind == "tags":
-                first_tags.append(a.decoded)
-                second_tags.append(b.decoded)
+            if find_kind(a.kind).agreement is not None:
+                first, second = together.setdefault(a.kind, ([], []))
+                first.append(a.decoded)
+                second.append(b.decoded)
             else:
                 both, all_parts = common_parts(a.kind, a.decoded, b.decoded)
                 shared, parts = shared + both, parts + all_parts
-    if first_tags:
-        return tag_information(first_tags, second_tags), compared
+    for kind, pairs in together.items():
+        judged = find_kind(kind).agreement
+        assert judged is not None
+        return judged(*pairs), compared
     return (shared / parts if parts else float("nan")), compared
+
+
+complete_kind(PARTS, controls=_no_controls, comparable=_comparable, common=_common_rows)
+complete_kind("heads", controls=_control_heads, comparable=own_heads, common=_common_by_place)
+complete_kind("spans", controls=_control_brackets, common=_common_brackets)
+complete_kind("cells", controls=_control_links)
+complete_kind("tags", common=_common_by_place, agreement=tag_information)
 
 
 __all__ = [
@@ -178,7 +223,6 @@ __all__ = [
     "head_words",
     "nearest_head_word",
     "own_heads",
-    "part_set",
     "reference_brackets",
     "span_controls",
     "tag_information",

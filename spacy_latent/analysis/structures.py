@@ -1,9 +1,9 @@
-"""Numbers that describe one structure, for every kind that annotations hold."""
+"""Numbers that describe one structure; which ones, its kind tells."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from spacy_latent.analysis.trees import tree_statistics
 from spacy_latent.analysis.yields import without_cycles
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 # What each number is, in words; "%" at the end of a name's entry marks shares.
 MEANINGS: dict[str, str] = {
@@ -49,25 +50,24 @@ SHARES = frozenset(
 )
 # A few texts make their means say nothing.
 SKEWED = frozenset({"effective number"})
-# How many of a kind are called.
-PLURALS = {
-    "heads": "trees",
-    "spans": "trees",
-    "arcs": "graphs",
-    "tags": "tag sequences",
-    "items": "selections",
-    "segments": "segmentations",
-    "cells": "alignments",
-}
 
 
 def structure_statistics(span: SpanStructure) -> dict[str, float]:
-    """Names of :data:`MEANINGS` with values; which ones, the kind tells. Numbers that a structure
-    does not have, such as the arc length of a single token, are left out."""
-    found = {"tokens": float(len(span))}
-    describe = _DESCRIBE.get(span.kind, _parts)
-    found.update(describe(np.asarray(span.decoded), len(span)))
+    """Names of :data:`MEANINGS`, or of those of the kind, with values; which ones, the kind tells.
+    Numbers that a structure does not have, such as the arc length of a single token, are left
+    out."""
+    found: dict[str, Any] = {"tokens": len(span)}
+    found.update(find_kind(span.kind).statistics(np.asarray(span.decoded), len(span)))
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def meaning(name: str, kind: str) -> str:
+    """What a number of structures of this kind is, in words; empty where nobody says."""
+    return find_kind(kind).meanings.get(name) or MEANINGS.get(name, "")
+
+
+def is_share(name: str, kind: str = PARTS) -> bool:
+    return name in SHARES or name in find_kind(kind).shares
 
 
 def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -169,15 +169,43 @@ def _parts(decoded: np.ndarray, n: int) -> dict[str, Any]:
     return {"parts": len(decoded)}
 
 
-_DESCRIBE: dict[str, Callable[[np.ndarray, int], dict[str, Any]]] = {
-    "heads": _heads,
-    "spans": _spans,
-    "arcs": _arcs,
-    "items": _items,
-    "tags": _tags,
-    "segments": _segments,
-    "cells": _cells,
-}
+# ---------------------------------------------------------------- numbers for each token
+
+
+def _no_numbers(decoded: np.ndarray, n: int) -> None:
+    return None
+
+
+def _heads_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
+    return own_heads(decoded)
+
+
+def _tags_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
+    return np.ravel(decoded)
+
+
+def _items_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
+    each = np.zeros(n, dtype="int64")
+    each[np.ravel(decoded)] = 1
+    return each
+
+
+def _brackets_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
+    each = np.zeros(n, dtype="int64")
+    brackets = decoded.reshape(-1, 2)
+    np.add.at(each, brackets[:, 0], n + 1)
+    np.add.at(each, brackets[:, 1], 1)
+    return each
+
+
+complete_kind(PARTS, statistics=_parts, numbers=_no_numbers)
+complete_kind("heads", statistics=_heads, numbers=_heads_by_token)
+complete_kind("spans", statistics=_spans, numbers=_brackets_by_token)
+complete_kind("arcs", statistics=_arcs)
+complete_kind("items", statistics=_items, numbers=_items_by_token)
+complete_kind("tags", statistics=_tags, numbers=_tags_by_token)
+complete_kind("segments", statistics=_segments)
+complete_kind("cells", statistics=_cells)
 
 
 @dataclass(frozen=True)
@@ -197,14 +225,16 @@ class Distribution:
 BINS = 16
 
 
-def distribution(name: str, values: Sequence[float] | np.ndarray) -> Distribution | None:
-    """None where no value is finite."""
+def distribution(
+    name: str, values: Sequence[float] | np.ndarray, kind: str = PARTS
+) -> Distribution | None:
+    """None where no value is finite. kind: of the structures that the number is of."""
     array = np.asarray(values, dtype="float64")
     array = array[np.isfinite(array)]
     if not len(array):
         return None
     low, high = float(array.min()), float(array.max())
-    if name in SHARES:
+    if is_share(name, kind):
         low, high = 0.0, max(1.0, high)
     counts, _ = np.histogram(array, BINS, (low, high if high > low else low + 1.0))
     first, middle, third = (float(q) for q in np.quantile(array, [0.25, 0.5, 0.75]))

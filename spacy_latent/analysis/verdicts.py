@@ -9,11 +9,12 @@ sentence can be traced to a number of the report.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from spacy_latent.analysis.agreement import RANDOM
+from spacy_latent.analysis.figures import Interval, LayerFigures, TrainedControl, TrainedScore
+from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 Level = Literal["warning", "note", "good"]
 
@@ -45,7 +46,7 @@ class Verdict:
     text: str
 
 
-def verdicts(figures: Mapping[str, Any]) -> list[Verdict]:
+def verdicts(figures: LayerFigures) -> list[Verdict]:
     """All that is to be said of one component, warnings first; the first one is what the headline
     is about. Never empty: without any warning there is a sentence that says what is known."""
     found: list[Verdict] = []
@@ -72,9 +73,9 @@ def verdicts(figures: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _without_warning(
-    figures: Mapping[str, Any], good: list[Verdict], untested: list[Verdict]
+    figures: LayerFigures, good: list[Verdict], untested: list[Verdict]
 ) -> Verdict:
-    plural = figures["plural"]
+    plural = figures.plural
     pattern = f"the {plural} are no copy of a simple pattern"
     known = {verdict.code for verdict in good}
     if "helps" in known:
@@ -92,10 +93,10 @@ def _without_warning(
     return Verdict("note", code, f"{helps} {pattern[0].upper()}{pattern[1:]}.")
 
 
-def _untested(figures: Mapping[str, Any]) -> Verdict:
-    plural = figures["plural"]
+def _untested(figures: LayerFigures) -> Verdict:
+    plural = figures.plural
     text = f"Whether the {plural} help the task was not tested: "
-    if figures["kind"] in ("heads", "spans"):
+    if find_kind(figures.kind).trees:
         text += (
             f"train the same model with {plural} that are not learned, spacy latent control CONFIG "
             "--trees random --output DIRECTORY, and give it to the report, --control DIRECTORY."
@@ -150,9 +151,9 @@ def _rank(code: str) -> int:
     return FIRST.index(code) if code in FIRST else len(FIRST)
 
 
-def headline(found: list[Verdict], figures: Mapping[str, Any]) -> str:
+def headline(found: list[Verdict], figures: LayerFigures) -> str:
     """What the first of :func:`verdicts` says, in a few words."""
-    plural, first = figures["plural"], found[0]
+    plural, first = figures.plural, found[0]
     codes = {verdict.code for verdict in found}
     if first.code == "not-trivial":
         known = f"The {plural} help" if "helps" in codes else f"The {plural} are mostly right"
@@ -184,31 +185,9 @@ def points(share: float) -> str:
     return f"{100 * share:.1f}".replace("-", "−").replace("−0.0", "0.0")
 
 
-def _mean(figures: Mapping[str, Any], name: str) -> float:
-    return figures.get("statistics", {}).get(name, {}).get("mean", math.nan)
-
-
-def _of_shape(figures: Mapping[str, Any]) -> list[Verdict]:
-    kind, found = figures["kind"], []
-    if kind == "heads" and figures.get("flat_share", math.nan) >= NEARLY:
-        found.append(
-            Verdict(
-                "warning",
-                "flat",
-                f"Trees are nearly flat: {percent(figures['flat_share'])} of the tokens are roots "
-                "or hang on one.",
-            )
-        )
-    rate = _mean(figures, "rate")
-    if kind == "items" and rate >= 0.98:
-        found.append(
-            Verdict("warning", "all-chosen", f"Nearly everything is chosen: {percent(rate)}.")
-        )
-    if kind == "items" and rate <= 0.02:
-        found.append(
-            Verdict("warning", "none-chosen", f"Nearly nothing is chosen: {percent(rate)}.")
-        )
-    shares = figures.get("tag_shares") or {}
+def _of_shape(figures: LayerFigures) -> list[Verdict]:
+    found = list(find_kind(figures.kind).judge(figures))
+    shares = figures.tag_shares or {}
     if shares and max(shares.values()) >= NEARLY:
         tag = max(shares, key=lambda name: (shares[name], name))
         found.append(
@@ -218,56 +197,99 @@ def _of_shape(figures: Mapping[str, Any]) -> list[Verdict]:
                 f"Tag {tag} covers {percent(shares[tag])} of the tokens: the tags tell nothing.",
             )
         )
-    if kind == "segments":
-        length, tokens = _mean(figures, "segment length"), _mean(figures, "tokens")
-        if length <= 1.02:
-            found.append(
-                Verdict("warning", "single-tokens", "Nearly every segment is a single token.")
-            )
-        elif tokens >= 3 and length >= NEARLY * tokens:
-            found.append(
-                Verdict("warning", "one-segment", "Nearly every text is a single segment.")
-            )
-    if kind == "cells" and _mean(figures, "diagonal") >= NEARLY:
+    return found
+
+
+def _no_judgement(figures: LayerFigures) -> list[Verdict]:
+    return []
+
+
+def _judge_heads(figures: LayerFigures) -> list[Verdict]:
+    share = figures.flat_share
+    if share is None or not share >= NEARLY:
+        return []
+    return [
+        Verdict(
+            "warning",
+            "flat",
+            f"Trees are nearly flat: {percent(share)} of the tokens are roots or hang on one.",
+        )
+    ]
+
+
+def _judge_items(figures: LayerFigures) -> list[Verdict]:
+    rate = figures.mean("rate")
+    if rate >= 0.98:
+        return [Verdict("warning", "all-chosen", f"Nearly everything is chosen: {percent(rate)}.")]
+    if rate <= 0.02:
+        return [Verdict("warning", "none-chosen", f"Nearly nothing is chosen: {percent(rate)}.")]
+    return []
+
+
+def _judge_segments(figures: LayerFigures) -> list[Verdict]:
+    length, tokens = figures.mean("segment length"), figures.mean("tokens")
+    if length <= 1.02:
+        return [Verdict("warning", "single-tokens", "Nearly every segment is a single token.")]
+    if tokens >= 3 and length >= NEARLY * tokens:
+        return [Verdict("warning", "one-segment", "Nearly every text is a single segment.")]
+    return []
+
+
+def _judge_cells(figures: LayerFigures) -> list[Verdict]:
+    found = []
+    if figures.mean("diagonal") >= NEARLY:
         found.append(
             Verdict(
                 "warning",
                 "diagonal",
-                f"The alignment is the text order: {percent(_mean(figures, 'diagonal'))} of its "
+                f"The alignment is the text order: {percent(figures.mean('diagonal'))} of its "
                 "cells are on the diagonal.",
             )
         )
-    if kind == "cells" and _mean(figures, "coverage") <= 0.02:
+    if figures.mean("coverage") <= 0.02:
         found.append(Verdict("warning", "none-aligned", "Nearly nothing is aligned."))
-    if kind == "arcs" and _mean(figures, "arcs per token") <= 0.02:
-        found.append(Verdict("warning", "no-arcs", "The graphs have nearly no arcs."))
     return found
 
 
-_CONTROL_WORDS = {
-    ("heads", "left-branching"): "Every tree is nearly a left-branching chain: {share} of the "
+def _judge_arcs(figures: LayerFigures) -> list[Verdict]:
+    if figures.mean("arcs per token") <= 0.02:
+        return [Verdict("warning", "no-arcs", "The graphs have nearly no arcs.")]
+    return []
+
+
+CONTROLS_OF_HEADS = {
+    "left-branching": "Every tree is nearly a left-branching chain: {share} of the "
     "tokens hang on the token after them.",
-    ("heads", "right-branching"): "Every tree is nearly a right-branching chain: {share} of the "
+    "right-branching": "Every tree is nearly a right-branching chain: {share} of the "
     "tokens hang on the token before them.",
-    ("heads", "flat"): "Trees are nearly flat: {share} of the tokens hang on the first one.",
-    ("heads", "balanced"): "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "flat": "Trees are nearly flat: {share} of the tokens hang on the first one.",
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
     "of the heads are its.",
-    ("heads", "nearest"): "The tree follows the text order, like the nearest-head control: {share} "
+    "nearest": "The tree follows the text order, like the nearest-head control: {share} "
     "of the tokens hang on the nearest word before them that ever is a head.",
-    ("spans", "left-branching"): "Every tree is (nearly) left-branching: {share} of its brackets "
+}
+CONTROLS_OF_BRACKETS = {
+    "left-branching": "Every tree is (nearly) left-branching: {share} of its brackets "
     "begin with the text.",
-    ("spans", "right-branching"): "Every tree is (nearly) right-branching: {share} of its brackets "
+    "right-branching": "Every tree is (nearly) right-branching: {share} of its brackets "
     "end with the text.",
-    ("spans", "balanced"): "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
     "of its brackets are its.",
 }
+complete_kind(PARTS, judge=_no_judgement)
+complete_kind("heads", judge=_judge_heads, control_words=CONTROLS_OF_HEADS)
+complete_kind("items", judge=_judge_items)
+complete_kind("segments", judge=_judge_segments)
+complete_kind("cells", judge=_judge_cells)
+complete_kind("arcs", judge=_judge_arcs)
+complete_kind("spans", control_words=CONTROLS_OF_BRACKETS)
 
 
-def _of_controls(figures: Mapping[str, Any]) -> list[Verdict]:
+def _of_controls(figures: LayerFigures) -> list[Verdict]:
     found: list[Verdict] = []
-    is_flat = figures.get("flat_share", 0.0) >= NEARLY
-    for name, share in (figures.get("controls") or {}).items():
-        words = _CONTROL_WORDS.get((figures["kind"], name))
+    is_flat = (figures.flat_share or 0.0) >= NEARLY
+    for name, share in figures.controls.items():
+        words = find_kind(figures.kind).control_words.get(name)
         if words is None or not share >= NEARLY:
             continue
         # Said by the shape, or, where every word is a head, by the chain that the nearest make.
@@ -277,30 +299,29 @@ def _of_controls(figures: Mapping[str, Any]) -> list[Verdict]:
     return found
 
 
-def _of_length(figures: Mapping[str, Any]) -> list[Verdict]:
-    share, tokens = figures.get("by_length") or (math.nan, 0)
+def _of_length(figures: LayerFigures) -> list[Verdict]:
+    share, tokens = figures.by_length
     if share >= BY_LENGTH and tokens >= 100:
         return [
             Verdict(
                 "warning",
                 "by-length",
-                f"The {figures['plural']} do not look at the words: {percent(share)} of the tokens "
+                f"The {figures.plural} do not look at the words: {percent(share)} of the tokens "
                 "are treated as in most other texts of the same length.",
             )
         ]
     return []
 
 
-def _of_training(figures: Mapping[str, Any]) -> list[Verdict]:
+def _of_training(figures: LayerFigures) -> list[Verdict]:
     """From models that were trained with structures that are not learned."""
     found = []
-    trained = figures.get("trained") or {}
-    controls = trained.get("controls") or {}
-    for number, (measure, row) in enumerate((trained.get("measures") or {}).items()):
+    controls = figures.trained.controls
+    for number, (measure, row) in enumerate(figures.trained.measures.items()):
         made = [
             _beside(figures, measure, row, name, controls[name])
-            for name, theirs in row["controls"].items()
-            if math.isfinite(theirs["difference"][0])
+            for name, theirs in row.controls.items()
+            if math.isfinite(theirs.difference[0])
         ]
         # Better than one control and not than another is not better.
         if any(verdict.code != "helps" for verdict in made):
@@ -317,7 +338,7 @@ def _of_training(figures: Mapping[str, Any]) -> list[Verdict]:
                 for verdict in made
             ]
         found += made
-    if controls and all(one["trees"] == "random trees" for one in controls.values()):
+    if controls and all(one.trees == "random trees" for one in controls.values()):
         found.append(
             Verdict(
                 "note",
@@ -327,34 +348,34 @@ def _of_training(figures: Mapping[str, Any]) -> list[Verdict]:
             )
         )
     for name, control in controls.items():
-        if control["unlike"]:
+        if control.unlike:
             found.append(
                 Verdict(
                     "note",
                     "control-unlike",
                     f"The control {name} differs from this model in more than its "
-                    f"{figures['plural']}: {'; '.join(control['unlike'])}.",
+                    f"{figures.plural}: {'; '.join(control.unlike)}.",
                 )
             )
     return found
 
 
 def _beside(
-    figures: Mapping[str, Any],
+    figures: LayerFigures,
     measure: str,
-    row: Mapping[str, Any],
+    row: TrainedScore,
     name: str,
-    control: Mapping[str, Any],
+    control: TrainedControl,
 ) -> Verdict:
     """What one control says."""
-    plural, theirs = figures["plural"], row["controls"][name]
-    difference, low, high = theirs["difference"]
+    plural, theirs = figures.plural, row.controls[name]
+    difference, low, high = theirs.difference
     more = f"{points(abs(difference))} points {'more' if difference >= 0 else 'less'}"
-    spread = theirs["spread"]
-    own, other = (_mean_of(len(each["seeds"])) for each in (row, theirs))
+    spread = theirs.spread
+    own, other = (_mean_of(len(seeds)) for seeds in (row.seeds, theirs.seeds))
     text = (
-        f"{measure[0].upper()}{measure[1:]} is {percent(row['value'])}{own}; that of the control "
-        f"{name}, {control['what']}, is {percent(theirs['value'])}{other}: {more} (95 % interval "
+        f"{measure[0].upper()}{measure[1:]} is {percent(row.value)}{own}; that of the control "
+        f"{name}, {control.what}, is {percent(theirs.value)}{other}: {more} (95 % interval "
         f"of the difference {points(low)} to {points(high)})"
     )
     if math.isfinite(spread):
@@ -369,20 +390,18 @@ def _beside(
             f"No better than a control: {text[0].lower()}{text[1:]}. The {plural} do not help.",
         )
     if low <= 0 or uncertain:
-        reason = (
-            "is within what trainings differ by" if low > 0 else f"is from {theirs['docs']} texts"
-        )
+        reason = "is within what trainings differ by" if low > 0 else f"is from {theirs.docs} texts"
         return Verdict(
             "note",
             "trained-undecided",
             f"{text}. Whether the {plural} help cannot be told: the difference {reason}.",
         )
-    if control["unfair"]:
+    if control.unfair:
         return Verdict(
             "note",
             "trained-unlike",
             f"{text}. That is no proof that the {plural} help, since the control was trained "
-            f"otherwise: {'; '.join(control['unfair'])}.",
+            f"otherwise: {'; '.join(control.unfair)}.",
         )
     if difference < SMALL:
         return Verdict("note", "helps-little", f"{text}. The {plural} help, if little.")
@@ -393,43 +412,41 @@ def _mean_of(trainings: int) -> str:
     return f" (mean of {trainings} trainings)" if trainings > 1 else ""
 
 
-def _of_task(figures: Mapping[str, Any]) -> list[Verdict]:
+def _of_task(figures: LayerFigures) -> list[Verdict]:
     found = []
-    for measure, row in (figures.get("random") or {}).items():
-        chance = row.get("chance")
-        if chance is not None and row["before_low"] <= chance["share"]:
+    for measure, row in figures.random.items():
+        chance = row.chance
+        if chance is not None and row.before_low <= chance.share:
             found.append(
                 Verdict(
                     "warning",
                     "chance",
                     f"The pipeline has not learned the task: its {measure} of "
-                    f"{percent(row['before'])} is no better than always answering "
-                    f"“{chance['label']}” ({percent(chance['share'])}).",
+                    f"{percent(row.before)} is no better than always answering "
+                    f"“{chance.label}” ({percent(chance.share)}).",
                 )
             )
-        if row["docs"] < FEW:
-            found.append(
-                Verdict("note", "few", f"There are only {row['docs']} texts to judge from.")
-            )
+        if row.docs < FEW:
+            found.append(Verdict("note", "few", f"There are only {row.docs} texts to judge from."))
     return found
 
 
-def _of_random_ones(figures: Mapping[str, Any]) -> list[Verdict]:
+def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
     """From the runs with random structures in the place of the pipeline's. They tell whether
     predictions depend on the structures, and no more: a composer that was trained with random ones
     is used to these."""
     found = []
-    plural = figures["plural"]
-    for row_of, row in (figures.get("random") or {}).items():
-        drop = row["drop"]
+    plural = figures.plural
+    for row_of, row in figures.random.items():
+        drop = row.drop
         if not math.isfinite(drop):
             continue
-        span = f"95 % interval {points(row['low'])} to {points(row['high'])}"
+        span = f"95 % interval {points(row.low)} to {points(row.high)}"
         text = (
             f"Random {plural} in their place, at prediction only, cost {{}}{points(drop)} points "
             f"of {row_of} ({span})"
         )
-        if row["high"] < SMALL:
+        if row.high < SMALL:
             found.append(
                 Verdict(
                     "warning",
@@ -437,8 +454,8 @@ def _of_random_ones(figures: Mapping[str, Any]) -> list[Verdict]:
                     text.format("only ") + f": the task ignores the {plural}.",
                 )
             )
-        elif row["low"] > 0:
-            little = row["low"] <= SMALL
+        elif row.low > 0:
+            little = row.low <= SMALL
             used = f"the composer is {'hardly ' if little else ''}used to its {plural} "
             found.append(
                 Verdict(
@@ -448,7 +465,7 @@ def _of_random_ones(figures: Mapping[str, Any]) -> list[Verdict]:
                     "no sign that they are right, nor that they help.",
                 )
             )
-        elif row["high"] < NO_SIGN:
+        elif row.high < NO_SIGN:
             found.append(
                 Verdict(
                     "warning",
@@ -463,45 +480,45 @@ def _of_random_ones(figures: Mapping[str, Any]) -> list[Verdict]:
                     "note",
                     "dependence-undecided",
                     text.format("") + f". Whether the task looks at the {plural} cannot be told "
-                    f"from {row['docs']} texts; take more.",
+                    f"from {row.docs} texts; take more.",
                 )
             )
-        if row.get("mixture") is not None and row["mixture"] - row["before"] > 2 * SMALL:
+        if row.mixture is not None and row.mixture - row.before > 2 * SMALL:
             found.append(
                 Verdict(
                     "note",
                     "mixture",
-                    f"Predictions are composed of a mixture of {plural}: {percent(row['mixture'])} "
-                    f"{row_of} with it, {percent(row['before'])} with the single best one of "
+                    f"Predictions are composed of a mixture of {plural}: {percent(row.mixture)} "
+                    f"{row_of} with it, {percent(row.before)} with the single best one of "
                     "each text. What is drawn is not all that is used.",
                 )
             )
     return found
 
 
-def _of_entropy(figures: Mapping[str, Any]) -> list[Verdict]:
-    share = _mean(figures, "relative entropy")
+def _of_entropy(figures: LayerFigures) -> list[Verdict]:
+    share = figures.mean("relative entropy")
     if share >= UNDECIDED:
         return [
             Verdict(
                 "warning",
                 "undecided-scores",
-                f"The scores hardly prefer any of the {figures['plural']}: the entropy is "
+                f"The scores hardly prefer any of the {figures.plural}: the entropy is "
                 f"{percent(share)} of that of a blind choice.",
             )
         ]
     return []
 
 
-def _of_references(figures: Mapping[str, Any]) -> list[Verdict]:
+def _of_references(figures: LayerFigures) -> list[Verdict]:
     """From the agreement with the references, beside that of controls and random structures."""
-    reference = figures.get("reference")
+    reference = figures.reference
     if not reference:
         return []
-    plural, key = figures["plural"], reference["key"]
-    rows = {name: row[key][0] for name, row in reference["rows"].items()}
-    own = rows.pop(figures["component"])
-    ahead = reference["ahead"]
+    plural, key = figures.plural, reference.key
+    rows = {name: row[key][0] for name, row in reference.rows.items()}
+    own = rows.pop(figures.component)
+    ahead = reference.ahead
     if not rows or not math.isfinite(own):
         return []
     best = max(rows, key=lambda name: (rows[name], name))
@@ -510,7 +527,7 @@ def _of_references(figures: Mapping[str, Any]) -> list[Verdict]:
     shown = [best] if RANDOM not in rows or best == RANDOM else [best, RANDOM]
     beside = ", ".join(f"{named[name]} {percent(rows[name])}" for name in shown)
     text = f"{percent(own)} agreement with the reference; {beside}"
-    behind = [name for name in rows if not _is_ahead(ahead[name], reference["docs"])]
+    behind = [name for name in rows if not _is_ahead(ahead[name], reference.docs)]
     if RANDOM in behind:
         return [
             Verdict(
@@ -534,7 +551,7 @@ def _of_references(figures: Mapping[str, Any]) -> list[Verdict]:
                 "note",
                 "controls-undecided",
                 f"Whether the {plural} are better than the controls cannot be told from "
-                f"{reference['docs']} texts: {text}.",
+                f"{reference.docs} texts: {text}.",
             )
         ]
     if own - rows[best] >= FAR * (1 - rows[best]):
@@ -544,29 +561,29 @@ def _of_references(figures: Mapping[str, Any]) -> list[Verdict]:
     return [Verdict("good", "beyond-controls", f"Better than the controls: {text}.")]
 
 
-def _is_ahead(difference: Sequence[float], docs: int) -> bool:
+def _is_ahead(difference: Interval, docs: int) -> bool:
     """Of a difference with its interval; where there are few texts, the middle decides."""
     middle, low, _ = difference
     return low > 0 or (middle > 0 and docs < FEW)
 
 
-def _constraint(figures: Mapping[str, Any]) -> str:
-    return f" ({figures['constraint']})" if figures.get("constraint") else ""
+def _constraint(figures: LayerFigures) -> str:
+    return f" ({figures.constraint})" if figures.constraint else ""
 
 
-def _of_seeds(figures: Mapping[str, Any]) -> list[Verdict]:
-    seeds = figures.get("others")
-    if not seeds or not math.isfinite(seeds["mean"]):
+def _of_seeds(figures: LayerFigures) -> list[Verdict]:
+    seeds = figures.others
+    if seeds is None or not math.isfinite(seeds.mean):
         return []
-    mean, chance = seeds["mean"], seeds.get("chance", math.nan)
+    mean, chance = seeds.mean, seeds.chance
     if not math.isfinite(chance):
         return []
     text = (
-        f"Models of {len(seeds['names']) + 1} trainings agree on {percent(mean)} of "
-        f"the {figures['plural']}' parts; random ones on {percent(chance)}"
+        f"Models of {len(seeds.names) + 1} trainings agree on {percent(mean)} of "
+        f"the {figures.plural}' parts; random ones on {percent(chance)}"
     )
     # Of the way from random ones to the same.
     way = (mean - chance) / (1 - chance) if chance < 1 else 1.0
-    if way < NEAR_RANDOM and seeds.get("alike", False):
+    if way < NEAR_RANDOM and seeds.alike:
         return [Verdict("warning", "seeds-random", f"{text}: what is learned is left to chance.")]
     return [Verdict("note", "seeds-agree" if way >= 0.5 else "seeds-differ", f"{text}.")]

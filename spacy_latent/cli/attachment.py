@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
@@ -30,6 +32,7 @@ def main(
     metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--metrics", help="Write the figures to this file, as JSON"
     ),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
@@ -39,9 +42,12 @@ def main(
     from spacy.cli._util import setup_gpu
     from spacy.training import Corpus
 
+    from spacy_latent.cli.corpus import import_code
+
+    import_code(code)
     for path in (corpus, *models):
         if not path.exists():
-            msg.fail(f"{path} does not exist.", exits=1)
+            fail(f"{path} does not exist.")
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
     names = [
@@ -54,10 +60,9 @@ def main(
         name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc)
         if not trees:
-            msg.fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
-            raise SystemExit(1)
+            fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
-            msg.fail(f"The docs of {corpus} have no heads to compare with.", exits=1)
+            fail(f"The docs of {corpus} have no heads to compare with.")
         found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
         # The controls, which are at the end of each, once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
@@ -94,8 +99,12 @@ def predicted_trees(
 
 
 def _has_heads(doc: Doc, component: str) -> bool:
+    from spacy_latent.kinds import find_kind
+
     annotation = doc._.latent.get(component)
-    return annotation is not None and all(span.kind == "heads" for span in annotation.spans)
+    return annotation is not None and all(
+        "heads" in find_kind(span.kind).accessors for span in annotation.spans
+    )
 
 
 def measure(

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import srsly
 import typer
 from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.figures import OtherScore, Score
 
 SPEED = "speed"
 
@@ -66,22 +71,20 @@ def main(
     structures agree."""
     for path in files:
         if not path.exists():
-            msg.fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.", exits=1)
+            fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.")
     if all(path.is_dir() for path in files):
         _compare_pipelines([str(path) for path in files], corpus, limit, as_json, code, gpu_id)
         return
     if any(path.is_dir() for path in files):
-        msg.fail("Give evaluations or pipelines, not both.", exits=1)
+        fail("Give evaluations or pipelines, not both.")
     metrics = []
     for path in files:
         try:
             metrics.append(srsly.read_json(path))
         except ValueError as error:
-            msg.fail(
-                f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.", exits=1
-            )
+            fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):
-            msg.fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.", exits=1)
+            fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.")
     if as_json:
         named = [str(path) for path in files]
         print(srsly.json_dumps({"files": named, "scores": comparison(metrics)}))
@@ -101,8 +104,7 @@ def _compare_pipelines(
     from spacy_latent.pipeline.assessment import assess
 
     if corpus is None:
-        msg.fail("Pipelines are compared on texts. Give some with --corpus.", exits=1)
-        return
+        fail("Pipelines are compared on texts. Give some with --corpus.")
     try:
         import_code(code)
         use_gpu(gpu_id)
@@ -115,41 +117,42 @@ def _compare_pipelines(
             progress=progress,
         )
     except LatentError as error:
-        msg.fail("The pipelines could not be compared", str(error), exits=1)
+        fail("The pipelines could not be compared", str(error))
     if as_json:
         print(srsly.json_dumps({"models": names, **to_json(assessment)}))
         return
     figures = assessment.figures
-    rows = [(names[0], name, *_row(found)) for name, found in figures["task"]["measures"].items()]
+    rows = [(names[0], name, *_row(found)) for name, found in figures.task.measures.items()]
     rows += [
         (model, name, *_row(found))
-        for model, each in figures["others"].items()
+        for model, each in figures.others.items()
         for name, found in each.items()
     ]
     if rows:
         header = ("", "score", "value", "95 % interval", "behind the first")
         msg.table(rows, header=header, aligns=("l", "l", "r", "r", "r"), divider=True)
-    for key, part in figures["components"].items():
-        others = part.get("others")
+    for key, part in figures.components.items():
+        others = part.others
         if others is None:
             continue
-        msg.divider(f"Agreement on the {part['plural']} of {key}, in percent")
+        msg.divider(f"Agreement on the {part.plural} of {key}, in percent")
         table = [
-            (name, *(_percent(value) for value in row))
-            for name, row in zip(names, others["matrix"])
+            (name, *(_percent(value) for value in row)) for name, row in zip(names, others.matrix)
         ]
         msg.table(table, header=("", *names), aligns=("l", *("r" for _ in names)), divider=True)
-        if math.isfinite(others["chance"]):
-            msg.text(f"Random {part['plural']} agree on {_percent(others['chance'])} %.")
+        if math.isfinite(others.chance):
+            msg.text(f"Random {part.plural} agree on {_percent(others.chance)} %.")
 
 
-def _row(found: dict[str, Any]) -> tuple[str, ...]:
+def _row(found: Score | OtherScore) -> tuple[str, ...]:
+    from spacy_latent.analysis.figures import OtherScore
+
     behind = ""
-    if "drop" in found:
-        drop, low, high = (f"{100 * value:.1f}" for value in found["drop"])
+    if isinstance(found, OtherScore):
+        drop, low, high = (f"{100 * value:.1f}" for value in found.drop)
         behind = f"{drop} ({low} to {high})"
-    interval = f"{100 * found['low']:.1f} to {100 * found['high']:.1f}"
-    return f"{100 * found['value']:.1f}", interval, behind
+    interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+    return f"{100 * found.value:.1f}", interval, behind
 
 
 def _percent(value: float) -> str:

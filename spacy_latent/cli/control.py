@@ -8,6 +8,8 @@ from typing import Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 EXAMPLES = """
 Examples:
 
@@ -42,9 +44,9 @@ def control_cli(
         None, "--word", help="With nearest: a token that may have modifiers; may be repeated"
     ),
     component: Optional[list[str]] = typer.Option(  # noqa: UP045
-        None, "--component", help="Component to change; all with a latent layer if not given"
+        None, "--component", "-c", help="Component to change; all with a latent layer if not given"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", "-c", help="Python file to import"),  # noqa: UP045
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
@@ -61,7 +63,7 @@ def control_cli(
     if verbose:
         _be_verbose()
     if not config.is_file():
-        msg.fail(f"{config} does not exist. Give the config of a model.", exits=1)
+        fail(f"{config} does not exist. Give the config of a model.")
     try:
         import_code(code)
         overrides: dict[str, Any] = parse_config_overrides(context.args)
@@ -78,7 +80,7 @@ def control_cli(
         changed.to_disk(output / CONFIG_NAME)
         train(output / CONFIG_NAME, output, use_gpu=gpu_id)
     except LatentError as error:
-        msg.fail("The control cannot be trained", str(error), exits=1)
+        fail("The control cannot be trained", str(error))
     msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import srsly
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def import_code(path: Path | None) -> None:
     if path is None:
         return
     if not path.is_file():
-        raise LatentError(f"--code: {path} does not exist. Give a Python file.")
+        fail(f"--code: {path} does not exist. Give a Python file.")
     import_file("python_code", path)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def debug_cli(
             with show_validation_error(source):
                 nlp, is_new = from_config(source, overrides), True
         else:
-            msg.fail(f"{source} does not exist. Give a config or a trained pipeline.", exits=1)
+            fail(f"{source} does not exist. Give a config or a trained pipeline.")
         choose_components(nlp, None)
         examples, why = training_examples(nlp, corpus, count)
         if is_new:
@@ -73,7 +74,7 @@ def debug_cli(
             norms, more = gradients(nlp, examples, steps)
             findings = more + findings
     except LatentError as error:
-        msg.fail("This cannot work", str(error), exits=1)
+        fail("This cannot work", str(error))
     failed = any(finding.level == "error" for finding in findings)
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in findings]}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy_latent.pipeline.listops_assessment import ListOpsAssessment
 
@@ -78,15 +80,15 @@ def generate_cli(
     if len(counts) != len(files) or min(counts) < 0:
         one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
         expected = f"{one}, for a file" if len(files) == 1 else f"{three}, for a directory"
-        msg.fail(f"--sizes is {sizes!r}; expected {expected}", exits=1)
+        fail(f"--sizes is {sizes!r}; expected {expected}")
     if depth is not None and (min_depth or max_depth != MAX_DEPTH):
-        msg.fail("--depth stands for --min-depth and --max-depth; give it without them", exits=1)
+        fail("--depth stands for --min-depth and --max-depth; give it without them")
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
     try:
         known = {" ".join(tokens) for path in without or () for _, tokens in listops.read(path)}
     except (LatentError, OSError) as error:
-        msg.fail(str(error), exits=1)
+        fail(str(error))
     with tqdm(total=sum(counts), desc="Generating ListOps", unit="expression") as bar:
         try:
             splits = listops.generate(
@@ -103,7 +105,7 @@ def generate_cli(
                 without=known,
             )
         except LatentError as error:
-            msg.fail(str(error), exits=1)
+            fail(str(error))
     for path, expressions in zip(files, splits):
         listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
@@ -123,7 +125,7 @@ def report_cli(
         None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
     ),
     component: Optional[str] = typer.Option(  # noqa: UP045
-        None, "--component", help="Component with the trees; the only one, if there is one"
+        None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
     html: Optional[Path] = typer.Option(  # noqa: UP045
         None, "--html", help="A page of the tables and of the trees of the first expressions"
@@ -153,7 +155,7 @@ def report_cli(
         models = {name: load(str(path)) for name, path in paths.items()}
         found = assess_listops(models, files, component, seed, progress)
     except LatentError as error:
-        msg.fail("The report could not be made", str(error), exits=1)
+        fail("The report could not be made", str(error))
     print_tables(found.figures)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

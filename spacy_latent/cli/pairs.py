@@ -12,6 +12,8 @@ import srsly
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
@@ -76,7 +78,7 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
     if not aligned:
         return
     if beside not in aligned:
-        msg.fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.", exits=1)
+        fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.")
     gold = [_gold(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
     sure, possible = zip(*filter(None, gold))
     for row in rows:
@@ -108,7 +110,7 @@ def main(
     the F1 less that of the row BESIDE."""
     for path in (corpus, *models):
         if not path.exists():
-            msg.fail(f"{path} does not exist.", exits=1)
+            fail(f"{path} does not exist.")
     rows = [*(model_row(path, corpus) for path in models), *control_rows(corpus)]
     compare(rows, beside, corpus)
     columns = [column for column in COLUMNS if any(column in row for row in rows)]

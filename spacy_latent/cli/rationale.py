@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def main(
         None, "--metrics", help="Write the numbers to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Print how many words the rationales have, how they agree with those of the corpus, what the
@@ -50,13 +52,13 @@ def main(
     from spacy.tokens import DocBin
 
     from spacy_latent.analysis.rationales import report
+    from spacy_latent.cli.corpus import import_code
     from spacy_latent.errors import LatentError
 
     for path in (corpus, *(words or [])):
         if not path.is_file():
-            msg.fail(
-                f"{path} does not exist. Give a .spacy file, and plain lists of words.", exits=1
-            )
+            fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.")
+    import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
@@ -64,8 +66,7 @@ def main(
     try:
         found = report(nlp, docs[: limit or None], spans_key, listed, seed)
     except LatentError as error:
-        msg.fail("The rationales could not be measured", str(error), exits=1)
-        return
+        fail("The rationales could not be measured", str(error))
     header = ("", *COLUMNS.values())
     aligns = ("l", *("r" for _ in COLUMNS))
     msg.table(table_rows(found), header=header, aligns=aligns, divider=True)

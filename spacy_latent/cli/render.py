@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import STDIN, annotated, load, use_gpu
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def render_cli(
         STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
     ),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", help="Name of the component; all latent ones if not given"
+        None, "--component", "-c", help="Name of the component; all latent ones if not given"
     ),
     style: Optional[str] = typer.Option(  # noqa: UP045
         None,
@@ -68,7 +69,7 @@ def render_cli(
     ),
     minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
     code: Optional[Path] = typer.Option(  # noqa: UP045
-        None, "--code", "-c", help="Python file with registered functions that the pipeline needs"
+        None, "--code", help="Python file with registered functions that the pipeline needs"
     ),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
@@ -93,24 +94,22 @@ def render_cli(
     # What is drawn may go to standard output; nothing else must.
     with redirect_stdout(sys.stderr):
         if kind not in FORMATS.values():
-            msg.fail(
+            fail(
                 f"{output} does not say what to draw",
                 "Give a file that ends in .html or .svg, or --format html or --format svg.",
-                exits=1,
             )
         if data != STDIN and not Path(data).is_file():
-            msg.fail(f"The file {data} does not exist", exits=1)
+            fail(f"The file {data} does not exist")
         if gold and Path(data).suffix != ".spacy":
-            msg.fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.", exits=1)
+            fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.")
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
         pairs = reads_pairs(nlp)
         if pairs and Path(data).suffix not in (".spacy", ".jsonl", ".tsv"):
-            msg.fail(
+            fail(
                 "The pipeline reads pairs of texts, and lines of text are none",
                 "Give a .jsonl or .tsv file with a field for each text, or a .spacy file.",
-                exits=1,
             )
         text_key = text_key or ("text_a,text_b" if pairs else "text")
         try:
@@ -120,13 +119,13 @@ def render_cli(
             options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
             trees = references if gold else None
             if trees and not any(doc.has_annotation("DEP") for doc in trees):
-                msg.fail(f"The docs of {data} have no dependency trees; drop --gold", exits=1)
+                fail(f"The docs of {data} have no dependency trees; drop --gold")
             if kind == "svg":
                 drawn = render_svg(docs, component, style, options, trees)
             else:
                 drawn = render(docs, component, style, True, minify, False, options, trees)
         except LatentError as error:
-            msg.fail("The texts could not be drawn", str(error), exits=1)
+            fail("The texts could not be drawn", str(error))
     if output == STDOUT:
         # As bytes: the encoding of a terminal need not have all characters.
         typer.echo(drawn.encode("utf8"), nl=False)
@@ -155,10 +154,10 @@ def _annotate(
         inputs = list(islice(_inputs(nlp, data, text_key), limit + 1))
     except Exception as error:
         # Each format fails in its own way; the user needs the file's name and the reason.
-        msg.fail(f"{data} cannot be read", str(error), exits=1)
+        fail(f"{data} cannot be read", str(error))
     more, inputs = len(inputs) > limit, inputs[:limit]
     if not inputs:
-        msg.fail(f"There are no texts in {'standard input' if data == STDIN else data}", exits=1)
+        fail(f"There are no texts in {'standard input' if data == STDIN else data}")
     found = annotated(nlp, (made for made, _ in inputs), component, threshold, alternatives)
     docs = list(tqdm(found, total=len(inputs), desc="Drawing", unit="text", disable=None))
     return docs, [reference for _, reference in inputs if reference is not None], more
@@ -186,10 +185,9 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
         for i, entry in enumerate(srsly.read_jsonl(path), 1):
             texts: list[Any] = [entry.get(key) if isinstance(entry, dict) else None for key in keys]
             if not all(isinstance(text, str) for text in texts) or len(texts) > 2:
-                msg.fail(
+                fail(
                     f"Line {i} of {data} has no text under {text_key!r}",
                     "Say where it is with --text-key, as in --text-key text_a,text_b for pairs.",
-                    exits=1,
                 )
             yield texts[0] if len(texts) == 1 else make_pair_doc(nlp, *texts), None
     elif path.suffix == ".tsv" and text_key.count(",") == 1:

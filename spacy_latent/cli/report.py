@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def report_cli(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf8")
     except (LatentError, OSError) as error:
-        msg.fail("The report could not be made", str(error), exits=1)
+        fail("The report could not be made", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
     else:
@@ -115,7 +116,7 @@ def report_cli(
         raise typer.Exit(2)
 
 
-def to_json(assessment: Any) -> dict[str, Any]:
+def to_json(assessment: Assessment) -> dict[str, Any]:
     """The figures, and under ``verdicts`` what they say, for each layer."""
     from spacy_latent.pipeline.assessment import plain
 
@@ -123,7 +124,7 @@ def to_json(assessment: Any) -> dict[str, Any]:
         name: [vars(verdict) for verdict in verdicts]
         for name, verdicts in assessment.verdicts.items()
     }
-    return plain({**assessment.figures, "verdicts": found})
+    return {**plain(assessment.figures), "verdicts": plain(found)}
 
 
 def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
@@ -162,7 +163,7 @@ def print_verdicts(assessment: Assessment) -> None:
     show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
     for name, found in assessment.verdicts.items():
         msg.divider(name)
-        msg.text(headline(found, assessment.figures["components"][name]), color="yellow")
+        msg.text(headline(found, assessment.figures.components[name]), color="yellow")
         for verdict in found:
             show[verdict.level](verdict.text)
 

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.failure import fail
+
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
 STDIN = "-"
+# What components say that write tags which make entities.
+ENTITIES = "entities"
 
 
 def show_cli(
@@ -33,25 +37,26 @@ def show_cli(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
-    from spacy_latent.cli.corpus import reads_pairs
+    from spacy_latent.cli.corpus import import_code, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
+    import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
     lines = sys.stdin if text == STDIN else [text]
     texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
     if reads_pairs(nlp):
-        msg.fail(
+        fail(
             "The pipeline reads pairs of texts, and here is one",
             "Draw the pairs of a file with 'spacy latent render MODEL FILE PAGE'.",
-            exits=1,
         )
     try:
         kinds = stored_kinds(nlp)
@@ -76,7 +81,7 @@ def show_cli(
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
-        msg.fail("The text could not be shown", str(error), exits=1)
+        fail("The text could not be shown", str(error))
 
 
 def use_gpu(gpu_id: int) -> None:
@@ -88,11 +93,10 @@ def use_gpu(gpu_id: int) -> None:
     try:
         require_gpu(gpu_id)
     except ValueError as error:
-        msg.fail(
+        fail(
             f"GPU {gpu_id} cannot be used: {error}",
             "Leave --gpu-id out to run on the CPU, or install the GPU libraries with "
             "pip install 'spacy-latent[gpu]'.",
-            exits=1,
         )
 
 
@@ -103,13 +107,11 @@ def load(model: str) -> Language:
         return spacy.load(model)
     except Exception as error:
         # Whatever is missing or broken in the directory, the user needs its name and the reason.
-        msg.fail(
+        fail(
             f"The pipeline {model!r} cannot be loaded",
             f"{error}\nGive a directory that 'spacy train' wrote, such as training/model-best; if "
             "it was copied, copy the whole directory again.",
-            exits=1,
         )
-        raise AssertionError("msg.fail exits") from error
 
 
 def annotated(
@@ -158,34 +160,39 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
     kinds: of :func:`stored_kinds`.
     """
     from spacy_latent.annotations import names_entities
+    from spacy_latent.kinds import find_kind
 
     found: dict[str, Any] = {}
     for name in components:
         if name not in doc._.latent:
             continue
         annotation = doc._.latent[name]
-        here = {span.kind for span in annotation.spans} or {kinds.get(name, "parts")}
+        stored = kinds.get(name, "parts")
+        here = {span.kind for span in annotation.spans} or {
+            "tags" if stored == ENTITIES else stored
+        }
+        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
         entry: dict[str, Any] = {}
-        if here == {"heads"}:
+        if "heads" in given:
             entry["heads"] = annotation.heads.tolist()
-        if here <= {"heads", "arcs"}:
+        if "arcs" in given:
             arcs = annotation.arcs()
             entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
-        if here <= {"tags", "entities"}:
+        if "tags" in given:
             entry["tags"] = annotation.tags.tolist()
             named = [names_entities(span.labels) for span in annotation.spans]
-            if all(named or [here == {"entities"}]):
+            if all(named or [stored == ENTITIES]):
                 entry["entities"] = [
                     [e.start, e.end, e.label, round(e.probability, 4)]
                     for e in annotation.entities()
                 ]
-        if here == {"cells"}:
+        if "cells" in given:
             cells = annotation.cells()
             entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
-        if here == {"items"}:
+        if "items" in given:
             items = annotation.items()
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if here <= {"spans", "segments"}:
+        if "brackets" in given:
             entry["brackets"] = [
                 [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
                 for b in annotation.brackets()

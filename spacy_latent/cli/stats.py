@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.report import print_verdicts, progress, to_json
 from spacy_latent.cli.show import load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.figures import LayerFigures
 
 EXAMPLES = """
 Examples:
@@ -62,17 +66,17 @@ def stats_cli(
             progress=progress,
         )
     except LatentError as error:
-        msg.fail("There are no statistics", str(error), exits=1)
+        fail("There are no statistics", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
         return
-    for name, part in assessment.figures["components"].items():
-        msg.divider(f"{name}: {part['spans']} {part['plural']}")
+    for name, part in assessment.figures.components.items():
+        msg.divider(f"{name}: {part.spans} {part.plural}")
         print_statistics(part)
     print_verdicts(assessment)
 
 
-def print_statistics(part: dict[str, Any]) -> None:
+def print_statistics(part: LayerFigures) -> None:
     from spacy_latent.analysis import structures
     from spacy_latent.analysis.verdicts import percent
 
@@ -82,26 +86,26 @@ def print_statistics(part: dict[str, Any]) -> None:
         return percent(value) if is_share else f"{value:.4g}"
 
     rows = []
-    for name, row in part["statistics"].items():
-        is_share = name in structures.SHARES
-        ends = f"{shown(row['low'], is_share)} to {shown(row['high'], is_share)}"
-        line = structures.sparkline(row["histogram"], unicode)
-        middle = shown(row["quartiles"][1], is_share)
-        mean = shown(row["mean"], is_share)
+    for name, row in part.statistics.items():
+        is_share = structures.is_share(name, part.kind)
+        ends = f"{shown(row.low, is_share)} to {shown(row.high, is_share)}"
+        line = structures.sparkline(row.histogram, unicode)
+        middle = shown(row.quartiles[1], is_share)
+        mean = shown(row.mean, is_share)
         if name in structures.SKEWED:
             mean = line = ""
         rows.append((name, middle, mean, line, ends))
     header = ("", "median", "mean", "all", "from, to")
     msg.table(rows, header=header, aligns=("l", "r", "r", "l", "l"), divider=True)
-    shares = {f"{name} {part['plural']}": value for name, value in part["controls"].items()}
-    shares.update({f"tag {tag}": value for tag, value in (part.get("tag_shares") or {}).items()})
-    if part["by_length"][1]:
-        shares["of the same length"] = part["by_length"][0]
+    shares = {f"{name} {part.plural}": value for name, value in part.controls.items()}
+    shares.update({f"tag {tag}": value for tag, value in (part.tag_shares or {}).items()})
+    if part.by_length[1]:
+        shares["of the same length"] = part.by_length[0]
     print_bars("In common with", shares, unicode)
-    reference = part.get("reference")
-    if reference:
-        found = {name: row[reference["key"]][0] for name, row in reference["rows"].items()}
-        print_bars(f"Agreement with reference {reference['of']}", found, unicode)
+    reference = part.reference
+    if reference is not None:
+        found = {name: row[reference.key][0] for name, row in reference.rows.items()}
+        print_bars(f"Agreement with reference {reference.of}", found, unicode)
 
 
 def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:

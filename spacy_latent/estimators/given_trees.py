@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,17 +13,14 @@ from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.kinds import find_kind
 from spacy_latent.structures.base import Structure
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 Trees = Literal["random", "left", "right", "flat", "balanced", "nearest", "heads"]
-# Of what a span is made, the trees that there are.
-TREES = {
-    "heads": ("random", "left", "right", "flat", "balanced", "nearest", "heads"),
-    "spans": ("random", "left", "right", "balanced"),
-}
+TREES = get_args(Trees)
 # By how the controls of a report are called.
 CONTROLS = {
     "left": "left-branching",
@@ -63,9 +60,9 @@ class GivenTrees(Estimator):
     def __init__(
         self, trees: Trees = "random", seed: int = 0, words: Sequence[str] | None = None
     ) -> None:
-        if trees not in TREES["heads"]:
+        if trees not in TREES:
             raise LatentError(
-                f"{self.name}: trees is {trees!r}; expected one of {', '.join(TREES['heads'])}."
+                f"{self.name}: trees is {trees!r}; expected one of {', '.join(TREES)}."
             )
         if (trees == "nearest") != bool(words):
             raise LatentError(
@@ -82,7 +79,7 @@ class GivenTrees(Estimator):
         return DESCRIBED.get(self.trees) or f"{CONTROLS[self.trees]} trees"
 
     def check(self, structure: Structure) -> None:
-        found = TREES.get(structure.kind, ())
+        found = find_kind(structure.kind).trees
         if not found:
             raise IncompatiblePair(
                 self.name,
@@ -145,7 +142,7 @@ class GivenTrees(Estimator):
 
         if self.trees == "random":
             return random_tree(structure, len(words), text_seed(words, self.seed))
-        if structure.kind == "spans":
+        if not _has_heads(structure):
             brackets = BINARY_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
             words_alone = [(i, i + 1) for i in range(len(words))]
             inner = [(start, end) for start, end in brackets if end - start > 1]
@@ -160,6 +157,11 @@ class GivenTrees(Estimator):
         return tree
 
 
+def _has_heads(structure: Structure) -> bool:
+    """Whether its trees are of arcs; the others are of brackets."""
+    return "heads" in find_kind(structure.kind).accessors
+
+
 def text_seed(words: Sequence[str], seed: int) -> int:
     """A number from 0 to 2⁶³ − 1 that is the same for the same words and seed everywhere."""
     content = "\0".join([str(seed), *words]).encode("utf8", "surrogatepass")
@@ -172,8 +174,8 @@ def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
     from spacy_latent.structures.constituency_tree import ConstituencyTree
 
     # Parsers build their trees by decisions; what they build are these.
-    drawn = ConstituencyTree() if structure.kind == "spans" else structure
-    size = length if structure.kind == "spans" else length + 1
+    drawn = structure if _has_heads(structure) else ConstituencyTree()
+    size = length + 1 if _has_heads(structure) else length
     generator = torch.Generator().manual_seed(seed)
     scores, lengths = torch.zeros(1, size, size), torch.tensor([length])
     if "sample" in drawn.tractable:

@@ -29,13 +29,13 @@ class PartScorer(nn.Module):
     For cells the tokens are those of a first text and then at once those of a second, lengths
     ``(B, 2)``. Values at padding may be anything.
 
-    parts: what is scored, see :class:`spacy_latent.structures.base.Structure`.
+    parts: what is scored, see :class:`spacy_latent.structures.base.Structure`; empty: not checked.
     decides: name of the structure whose decisions it scores while they are taken, so that the
         scores are empty and :meth:`bind` is what matters; empty if it scores parts.
     counts: whether it has :meth:`counters`.
     """
 
-    parts: ClassVar[str] = "arcs"
+    parts: ClassVar[str] = ""
     decides: ClassVar[str] = ""
     counts: ClassVar[bool] = False
 
@@ -65,13 +65,14 @@ class Composer(nn.Module):
 
     output_width: width of the result.
     requires_hard: whether the structures must be 0/1.
-    parts: what the structures are made of, see :class:`spacy_latent.structures.base.Structure`.
+    parts: what the structures are made of, see :class:`spacy_latent.structures.base.Structure`;
+        empty: not checked.
 
     Items must not depend on each other, and nothing but modules of torch's dropout may draw random
     numbers: parts of a batch may be composed apart, and equal structures of an item once.
     """
 
-    parts: ClassVar[str] = "arcs"
+    parts: ClassVar[str] = ""
     output_width: int
     requires_hard: bool = False
 

@@ -20,6 +20,7 @@ class ChildSumTreeLstm(Composer):
     all arcs: O(n²·output_width) time and O(n·output_width) memory for each level.
     """
 
+    parts = "arcs"
     requires_hard = True
 
     def __init__(self, width: int, output_width: int | None) -> None:

@@ -30,6 +30,7 @@ class GatedRecursiveHeads(Composer):
     hidden_width: of the cell's hidden layer; None for four times the output's.
     """
 
+    parts = "arcs"
     requires_hard = True
 
     def __init__(

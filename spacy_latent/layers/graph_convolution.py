@@ -15,6 +15,8 @@ class GraphConvolution(Composer):
     """v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m), with weights for each layer; arcs
     from the root carry nothing."""
 
+    parts = "arcs"
+
     def __init__(self, width: int, output_width: int | None, layers: int) -> None:
         super().__init__()
         self.output_width = output_width or width

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Given
+from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
@@ -25,13 +25,14 @@ from spacy_latent.layers.binary_tree_lstm import (
     check_output,
 )
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.latent_layer import LatentOutput, encode_given
+from spacy_latent.layers.latent_layer import LatentModule, LatentOutput, encode_given
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.parser_tree import ParserTree
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-ParserBuilder = Callable[[int], nn.Module]
+ParserBuilder = Callable[[int], LatentModule]
 
 
 class GumbelTreeLstm(nn.Module):
@@ -40,9 +41,10 @@ class GumbelTreeLstm(nn.Module):
     forward; backward the choice is the softmax of the noisy scores at ``temperature``, and each
     place of the next row the mixture that it makes. At prediction the best pair, without noise.
 
-    Stands in the place of a :class:`LatentLayer` for vectors ``(B, n, width)``. A step is for all
-    docs at once. In training it composes O(n²) pairs for a sentence, and holds their states, since
-    the gradient needs every pair of every step; at prediction two pairs a step, which are new.
+    A :class:`LatentModule`, as :class:`LatentLayer` is one, for vectors ``(B, n, width)``. A step
+    is for all docs at once. In training it composes O(n²) pairs for a sentence, and holds their
+    states, since the gradient needs every pair of every step; at prediction two pairs a step, which
+    are new.
 
     composer: makes the cell from the width of the leaves' vectors, and says what a token gets; see
         :class:`BinaryTreeComposer`.
@@ -64,8 +66,17 @@ class GumbelTreeLstm(nn.Module):
         self.noise = noise
         self.output: Output = self.composer.output
         self.temperature = 1.0
-        self.structure = ParserTree()
-        self.estimator = StraightThrough()
+        self.update: int | None = None
+        self.structure: Structure = ParserTree()
+        self.estimator: Estimator = StraightThrough()
+
+    @property
+    def present_structure(self) -> Structure:
+        return self.structure
+
+    @property
+    def present_estimator(self) -> Estimator:
+        return self.estimator
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
         """As of :class:`LatentLayer`."""

@@ -14,6 +14,8 @@ class HeadAttention(Composer):
     """r_i = tanh(W [v_i; p_i; c_i]), with p_i = Σ_h z[h, i] v_h over heads, the root among them
     with a vector of its own, and c_i = Σ_m z[i, m] v_m over modifiers."""
 
+    parts = "arcs"
+
     def __init__(self, width: int, output_width: int | None) -> None:
         super().__init__()
         self.output_width = output_width or width

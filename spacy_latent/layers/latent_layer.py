@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,44 @@ class LatentOutput:
     draw: Draw
     scores: Tensor
     scored: Tensor | None = None
+
+
+class LatentModule(Protocol):
+    """What every torch module with a latent structure offers to those who run it and look into it:
+    :class:`LatentLayer`, which scores, draws and composes, and what decides while it composes, such
+    as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
+
+    structure, estimator: those of prediction; present_structure, present_estimator: those of the
+    present stage of training. temperature, update: see :class:`LatentLayer`. scorer: with the
+    weights that decide. composer: has the ``output_width`` of the vectors.
+    """
+
+    structure: Structure
+    estimator: Estimator
+    temperature: float
+    update: int | None
+
+    @property
+    def scorer(self) -> Any: ...
+
+    @property
+    def composer(self) -> Any: ...
+
+    @property
+    def present_structure(self) -> Structure: ...
+
+    @property
+    def present_estimator(self) -> Estimator: ...
+
+    def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
+        """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
+        ...
+
+    def __call__(
+        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+    ) -> LatentOutput:
+        """vectors: ``(B, n, d)``. given: structures that stand for those of some items."""
+        ...
 
 
 class LatentLayer(nn.Module):

@@ -34,6 +34,8 @@ class RecursiveMessagePassing(Composer):
     rounds pass over it and however many of an item's structures have it.
     """
 
+    parts = "arcs"
+
     def __init__(self, width: int, output_width: int | None, rounds: int | None) -> None:
         super().__init__()
         self.output_width = output_width or width

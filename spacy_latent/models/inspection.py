@@ -12,10 +12,17 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.latent_layer import LatentOutput
-from spacy_latent.models.latent_layer_model import Group, LatentBatch, given_structures
+from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
+from spacy_latent.models.latent_layer_model import (
+    Group,
+    LatentBatch,
+    SpanModule,
+    given_structures,
+)
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.structure_reader import alternatives_of
+from spacy_latent.models.text_layer_model import TextModule
+from spacy_latent.structures.base import Structure
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def _shims(node: Model) -> list[LatentShim]:
     return [shim for shim in found if isinstance(shim, LatentShim)]
 
 
-def latent_module(model: Model) -> Any:
+def latent_module(model: Model) -> SpanModule | TextModule:
     """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
     the layer."""
     return _shims(model)[0].module
@@ -123,7 +130,7 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
     return made if isinstance(made, LatentBatch) else made.batch
 
 
-def read_uncertainty(batch: LatentBatch, layer: Any) -> list[list[Uncertainty]]:
+def read_uncertainty(batch: LatentBatch, layer: LatentModule) -> list[list[Uncertainty]]:
     """For each doc of the batch that of each span. layer: whose output the batch is."""
     unknown = Uncertainty(math.nan, math.nan, 0)
     result = [[unknown] * len(spans) for spans in batch.spans]
@@ -136,7 +143,7 @@ def read_uncertainty(batch: LatentBatch, layer: Any) -> list[list[Uncertainty]]:
 
 
 def _of_group(
-    group: Group, output: LatentOutput, layer: Any
+    group: Group, output: LatentOutput, layer: LatentModule
 ) -> tuple[list[float], list[float], list[int]]:
     structure, scores = layer.structure, output.scores
     lengths = group.lengths.to(scores.device)
@@ -152,11 +159,11 @@ def _of_group(
     )
 
 
-def _countable(structure: Any) -> bool:
+def _countable(structure: Structure) -> bool:
     return structure.linear and "log_partition" in structure.tractable
 
 
-def _supports(group: Group, output: LatentOutput, layer: Any) -> list[int]:
+def _supports(group: Group, output: LatentOutput, layer: LatentModule) -> list[int]:
     draw = output.draw
     if draw.z.shape[0] > 1:
         return (draw.weights > 0).sum(0).tolist()

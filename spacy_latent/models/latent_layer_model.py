@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
-from spacy_latent.models.latent_shim import LatentShim, Width
+from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput, check_parts
+from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
+from spacy_latent.models.shim_model import refuse_not_finite, shim_model
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
@@ -144,8 +145,8 @@ class SpanModule(nn.Module):
 
     def __init__(
         self,
-        latent: LatentLayer,
-        projection: nn.Module | None,
+        latent: LatentModule,
+        projection: nn.Linear | None,
         residual: bool,
         entropy_weight: float,
     ) -> None:
@@ -155,6 +156,12 @@ class SpanModule(nn.Module):
         self.projection = projection
         self.gain = nn.Parameter(torch.tensor([INITIAL_GAIN])) if residual else None
         self.entropy_weight = entropy_weight
+
+    @property
+    def output_width(self) -> int:
+        if self.projection is None:
+            return self.latent.composer.output_width
+        return self.projection.out_features
 
     def forward(
         self,
@@ -173,6 +180,8 @@ class SpanModule(nn.Module):
             if supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
+                # Components refuse supervision of what decides while it composes.
+                assert isinstance(self.latent, LatentLayer)
                 draw, scores = self.latent.read(vectors, lengths, known_here)
                 draw, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, draw, scores
@@ -203,7 +212,7 @@ class SpanModule(nn.Module):
 
 
 def total_penalty(
-    latent: LatentLayer, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
+    latent: LatentModule, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
     """``entropy_weight`` times the entropy of the structures, in nats per token, and the penalties
     that the estimator puts on each; or None."""
@@ -286,13 +295,6 @@ def check_needs_no_loss(estimator: Estimator) -> None:
             )
 
 
-def check_rates(scorer_learn_rate: float, dropout: float | None) -> None:
-    if scorer_learn_rate < 0:
-        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
-
-
 def build_module(
     input_width: Width,
     *,
@@ -309,9 +311,13 @@ def build_module(
 
 
 def span_module(
-    latent: Any, input_width: int, width: int | None, residual: bool, entropy_weight: float = 0.0
+    latent: LatentModule,
+    input_width: int,
+    width: int | None,
+    residual: bool,
+    entropy_weight: float = 0.0,
 ) -> SpanModule:
-    """The module over rows around a latent layer, or what stands in the place of one."""
+    """The module over rows around a latent layer, or a parser that composes."""
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(
@@ -379,44 +385,17 @@ def layer_model(
     mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
     """The model around a module that ``build`` makes for the width of the input."""
-    check_rates(scorer_learn_rate, dropout)
-    shim = LatentShim(
-        build,
-        learn_rates={"latent.scorer.": scorer_learn_rate},
-        temperature=temperature,
-        mixed_precision=mixed_precision,
-    )
-    # spaCy's training.dropout sets every attribute of the name dropout_rate.
-    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
-    model: Model = Model(
+    return shim_model(
         "latent_layer",
         forward,
-        init=init,
-        dims={"nI": None, "nO": width},
-        attrs=attrs,
-        shims=[shim],
+        build,
+        input_width=input_width,
+        width=width,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
     )
-    if input_width is not None:
-        set_input_width(model, input_width)
-    return model
-
-
-def set_input_width(model: Model, width: Width) -> None:
-    """Build the module for an input of ``width`` features, with fresh weights."""
-    model.set_dim("nI", total(width), force=True)
-    shim: Any = model.shims[0]
-    shim.build(width)
-    projection = shim.module.projection
-    model.set_dim("nO", total(width) if projection is None else projection.out_features)
-
-
-def init(model: Model, X: Any = None, Y: Any = None) -> Model:
-    width = model.maybe_get_dim("nI")
-    if X is not None and len(X[0]):
-        width = X[0][0].shape[1]
-    if width is not None:
-        set_input_width(model, width)
-    return model
 
 
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
@@ -439,14 +418,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
         result, _, outputs = shim.predict((rows, groups, *known))
-        # In training a step that overflows in half precision is skipped; here it would be hidden.
         # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
-            raise LatentError(
-                "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
-                "embedder's vectors, are not finite: train again with a lower learning rate or "
-                "with training.optimizer.grad_clip."
-            )
+            refuse_not_finite()
     # torch may need its result for the backward pass, so nobody else gets to write to it.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(

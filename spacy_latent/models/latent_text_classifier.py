@@ -22,6 +22,7 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.separate_tok2vec import width_of
+from spacy_latent.models.shim_model import set_input_width
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
@@ -30,7 +31,6 @@ from spacy_latent.models.text_layer_model import (
     build_text_layer_model,
     inner_step,
     keep,
-    set_input_width,
 )
 from spacy_latent.structures.base import Structure
 

@@ -19,10 +19,10 @@ from spacy_latent.models.latent_layer_model import (
     Spans,
     build_latent_layer_model,
     given_structures,
-    set_input_width,
 )
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import width_of
+from spacy_latent.models.shim_model import set_input_width
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature

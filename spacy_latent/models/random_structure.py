@@ -14,6 +14,7 @@ from torch import Tensor
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.estimators.given_trees import GivenTrees, tree_within
+from spacy_latent.kinds import find_kind
 from spacy_latent.layers.gumbel_tree_lstm import GumbelTreeLstm
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.structures.base import Structure
@@ -95,7 +96,8 @@ def given_by(
     found = trees(docs)
     if len(found) != len(docs):
         raise LatentError(f"The function gave trees for {len(found)} of {len(docs)} docs.")
-    within = _brackets_within if structure.kind == "spans" else _heads_within
+    has_heads = "heads" in find_kind(structure.kind).accessors
+    within = _heads_within if has_heads else _brackets_within
     return [
         [None if tree is None else within(doc, np.asarray(tree), *span[:2]) for span in doc_spans]
         for doc, tree, doc_spans in zip(docs, found, spans, strict=True)
@@ -158,7 +160,10 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
             # Scores whose best structure it is, for whoever asks for that.
-            return Draw(z[None], scores.new_ones((1, scores.shape[0]))), 2 * z - 1
+            sure = 2 * z - 1
+            # Not of a set that knows neighbours, such as runs of items.
+            if torch.equal(structure.map(sure, lengths), z):
+                return Draw(z[None], scores.new_ones((1, scores.shape[0]))), sure
         if substitute == "random":
             scores = _noise(structure, scores, lengths, generator)
         elif not structure.linear:
@@ -173,8 +178,9 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
 
 
 def _can_shuffle(structure: Structure, scores: Tensor, lengths: Tensor) -> bool:
-    """Whether parts may change places: those of items and tags without forbidden ones."""
-    if structure.parts != "items" and structure.annotation != "tags":
+    """Whether parts may change places: those of kinds that can be moved, such as items and tags,
+    without forbidden ones."""
+    if find_kind(structure.kind).moved is None:
         return False
     lengths = lengths.to(scores.device)
     forbidden = scores.isneginf() & structure.part_mask(scores, lengths)
@@ -186,15 +192,14 @@ def _shuffled(
 ) -> Tensor:
     """The same items or tags as those of z ``(B, *parts)``, at other places."""
     encode: Any = structure.encode
+    moved: Any = find_kind(structure.kind).moved
     result = torch.zeros_like(z)
     for b, length in enumerate(lengths.tolist()):
         n = int(length)
         order = torch.randperm(n, generator=generator).numpy()
         decoded = structure.decode(z[b].cpu().numpy(), n)
-        if structure.annotation == "tags":
-            made = encode(decoded[order], n, num_tags=z.shape[-1])
-        else:
-            made = encode(np.sort(order[decoded]), n)
+        more = {"num_tags": z.shape[-1]} if structure.annotation == "tags" else {}
+        made = encode(moved(decoded, order), n, **more)
         place: Any = [b, *(slice(0, size) for size in made.shape)]
         result[tuple(place)] = torch.as_tensor(made).to(z)
     return result

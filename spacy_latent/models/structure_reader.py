@@ -6,7 +6,8 @@ from torch import Tensor
 
 from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.kinds import find_kind
+from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
@@ -14,7 +15,7 @@ from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 
 def read_structures(
     batch: LatentBatch,
-    layer: LatentLayer,
+    layer: LatentModule,
     level: str = "map",
     threshold: float = 0.01,
     alternatives: int = 0,
@@ -45,12 +46,13 @@ def _read_group(
     batch: LatentBatch,
     group: Group,
     output: LatentOutput,
-    layer: LatentLayer,
+    layer: LatentModule,
     level: str,
     threshold: float,
     alternatives: int,
 ) -> None:
     structure = layer.structure
+    kind = find_kind(structure.kind)
     best = heads = None
     if isinstance(structure, DependencyTree) and not _has_best(output, layer):
         # What every prediction pays for, without the way over arcs.
@@ -60,12 +62,8 @@ def _read_group(
         best = _numpy(_best(output, layer, group.lengths))
     soft = probable = None
     if level == "probabilities":
-        soft = _numpy(_probabilities(output, layer, group.lengths))
-        if structure.annotation == "tags" and soft.ndim == 4:
-            # Of the tags, whatever the previous ones.
-            soft = soft.sum(2)
+        soft = kind.soft(_numpy(_probabilities(output, layer, group.lengths)))
         probable = soft > max(threshold, 0.0)
-    kind = structure.kind
     counters = None
     if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
         lengths = group.lengths.to(output.scored.device)
@@ -80,15 +78,12 @@ def _read_group(
             decoded = heads[b, :length].copy()  # type: ignore[index]
         else:
             decoded = structure.decode(best[b], length)
-        entry = SpanStructure(start, end, structure.name, kind, decoded)
+        entry = SpanStructure(start, end, structure.name, kind.name, decoded)
         if other:
             entry.other_start, entry.other_end = other
         if soft is not None and probable is not None:
             index = np.nonzero(probable[b])
-            entry.parts = np.stack(index, 1).astype("int32")
-            if kind == "segments":
-                # From the length less 1 to the end, as decode gives it.
-                entry.parts[:, 1] += entry.parts[:, 0] + 1
+            entry.parts = kind.stored(np.stack(index, 1)).astype("int32")
             entry.probabilities = soft[b][index].astype("float32")
         if counters is not None:
             entry.counters = counters[b, :length].astype("float32")
@@ -102,18 +97,18 @@ def _read_group(
         result[d][s] = entry
 
 
-def _has_best(output: LatentOutput, layer: LatentLayer) -> bool:
+def _has_best(output: LatentOutput, layer: LatentModule) -> bool:
     """Whether the draw is the best structure already."""
     return layer.estimator.hard_at_prediction and output.draw.z.shape[0] == 1
 
 
-def _best(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+def _best(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     if _has_best(output, layer):
         return output.draw.z[0]
     return layer.structure.map(output.scores, lengths.to(output.scores.device))
 
 
-def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) -> Tensor:
+def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     """Those that the estimator composes with; where it takes one hard structure, the marginals if
     they are tractable."""
     draw = output.draw
@@ -128,7 +123,7 @@ def _probabilities(output: LatentOutput, layer: LatentLayer, lengths: Tensor) ->
 
 
 def alternatives_of(
-    output: LatentOutput, layer: LatentLayer, lengths: Tensor, count: int
+    output: LatentOutput, layer: LatentModule, lengths: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
     """Structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`; of a
     support, all of it, and of the best ones ``count``."""

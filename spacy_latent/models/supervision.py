@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError
 from spacy_latent.estimators.base import Draw
+from spacy_latent.kinds import complete_kind, find_kind
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -51,21 +52,15 @@ class Supervision:
         z, allowed = drawn.clone(), torch.ones_like(drawn, dtype=torch.bool)
         tokens = lengths.new_zeros(len(members))
         partial = torch.zeros_like(tokens, dtype=torch.bool)
+        partly = find_kind(structure.kind).partly
         for b, ((doc, span), length) in enumerate(zip(members, lengths.tolist())):
             gold = self.gold[doc][span]
             if gold is None:
                 continue
-            heads_known = gold >= 0 if structure.annotation == "heads" else None
-            if heads_known is not None and (len(gold) != length or gold.max() > length):
-                raise LatentError(
-                    f"Gold heads {gold.tolist()[:10]} for a span of {length} tokens; expected "
-                    f"{length} heads from 0, the root, to {length}, or -1 where one is not known."
-                )
-            if heads_known is not None and not heads_known.all():
-                (modifiers,) = np.nonzero(heads_known)
-                allowed[b][:, modifiers + 1] = False
-                allowed[b][gold[modifiers], modifiers + 1] = True
-                partial[b], tokens[b] = True, len(modifiers)
+            known = partly(gold, length, tuple(z.shape[1:]))
+            if known is not None:
+                partial[b], tokens[b] = True, known[0]
+                allowed[b] = torch.from_numpy(known[1])
                 continue
             try:
                 array = torch.as_tensor(structure.encode(gold, length))
@@ -172,15 +167,16 @@ def gold_structures(
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:
     """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
-    or for dependency trees the heads of a reference. These are −1 where it has none, where they are
-    beyond the span, and where the tokens are not the prediction's.
+    or what the kind of the structure finds in a reference: for dependency trees its heads. These
+    are −1 where it has none, where they are beyond the span, and where the tokens are not the
+    prediction's.
     """
-    kind = structure.parts if structure.annotation == "parts" else structure.annotation
+    kind = find_kind(structure.kind)
     gold = []
     for example, doc_spans in zip(examples, spans, strict=True):
-        annotated = _annotated(example, component, structure.name, kind)
-        heads = _heads(example) if kind == "heads" and doc_spans else None
-        gold.append([annotated.get(offsets, _within(heads, *offsets[:2])) for offsets in doc_spans])
+        annotated = _annotated(example, component, structure.name, kind.name)
+        others = kind.gold(example, doc_spans)
+        gold.append([annotated.get(offsets, other) for offsets, other in zip(doc_spans, others)])
     return gold
 
 
@@ -238,3 +234,28 @@ def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None
         return None
     shifted = np.where(chosen == np.arange(start, end), 0, chosen - start + 1)
     return np.where(inside, shifted, -1)
+
+
+def _gold_heads(example: Example, spans: Sequence[tuple[int, ...]]) -> list[np.ndarray | None]:
+    heads = _heads(example) if spans else None
+    return [_within(heads, *offsets[:2]) for offsets in spans]
+
+
+def _known_heads(
+    gold: np.ndarray, length: int, shape: tuple[int, ...]
+) -> tuple[int, np.ndarray] | None:
+    if len(gold) != length or gold.max() > length:
+        raise LatentError(
+            f"Gold heads {gold.tolist()[:10]} for a span of {length} tokens; expected "
+            f"{length} heads from 0, the root, to {length}, or -1 where one is not known."
+        )
+    (modifiers,) = np.nonzero(gold >= 0)
+    if len(modifiers) == length:
+        return None
+    allowed = np.ones(shape, dtype=bool)
+    allowed[:, modifiers + 1] = False
+    allowed[gold[modifiers], modifiers + 1] = True
+    return len(modifiers), allowed
+
+
+complete_kind("heads", gold=_gold_heads, partly=_known_heads)

@@ -23,7 +23,6 @@ from spacy_latent.models.latent_layer_model import (
     Spans,
     build_latent_layer,
     check_entropy_weight,
-    check_rates,
     detached,
     group_spans,
     of_group,
@@ -31,8 +30,8 @@ from spacy_latent.models.latent_layer_model import (
     side_by_side,
     total_penalty,
 )
-from spacy_latent.models.latent_shim import LatentShim, Width
-from spacy_latent.models.separate_tok2vec import total
+from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.shim_model import refuse_not_finite, shim_model
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
@@ -320,43 +319,17 @@ def text_layer_model(
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """The model around a module that ``build`` makes for the width of the input. others: as in
     LatentShim."""
-    check_rates(scorer_learn_rate, dropout)
-    shim = LatentShim(
+    return shim_model(
+        "latent_text",
+        forward,
         build,
-        learn_rates={"latent.scorer.": scorer_learn_rate},
+        input_width=input_width,
+        scorer_learn_rate=scorer_learn_rate,
         temperature=temperature,
+        dropout=dropout,
         mixed_precision=mixed_precision,
         others=others,
     )
-    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
-    model: Model = Model(
-        "latent_text",
-        forward,
-        init=init,
-        dims={"nI": None, "nO": None},
-        attrs=attrs,
-        shims=[shim],
-    )
-    if input_width is not None:
-        set_input_width(model, input_width)
-    return model
-
-
-def set_input_width(model: Model, width: Width) -> None:
-    """Build the module for an input of ``width`` features, with fresh weights."""
-    model.set_dim("nI", total(width), force=True)
-    shim: Any = model.shims[0]
-    shim.build(width)
-    model.set_dim("nO", shim.module.output_width)
-
-
-def init(model: Model, X: Any = None, Y: Any = None) -> Model:
-    width = model.maybe_get_dim("nI")
-    if X is not None and len(X[0]):
-        width = X[0][0].shape[1]
-    if width is not None:
-        set_input_width(model, width)
-    return model
 
 
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
@@ -380,11 +353,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     else:
         result, _, (outputs, count, features) = shim.predict(read)
         if not torch.isfinite(result).all():
-            raise LatentError(
-                "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
-                "embedder's vectors, are not finite: train again with a lower learning rate or "
-                "with training.optimizer.grad_clip."
-            )
+            refuse_not_finite()
     pairs = count * len(sizes)
     size = result.numel() - 2 * pairs
     held = result.detach()

@@ -17,6 +17,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis import (
     TREE_MEASURES,
+    ReferenceTree,
     attachments,
     reference_tree,
     shares,
@@ -27,10 +28,30 @@ from spacy_latent.analysis import (
 )
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
+from spacy_latent.analysis.figures import (
+    Chance,
+    ControlScore,
+    Figures,
+    Interval,
+    LayerFigures,
+    OtherModels,
+    OtherScore,
+    RandomStructures,
+    ReferenceFigures,
+    Relation,
+    Score,
+    Statistic,
+    TaskFigures,
+    Trained,
+    TrainedControl,
+    TrainedScore,
+    plain,
+)
 from spacy_latent.analysis.task import Measure, Value, accuracy
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import PARTS, Kind, complete_kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
     differences,
@@ -65,13 +86,13 @@ Spans = dict[int, list[SpanStructure]]
 @dataclass
 class Assessment:
     """figures: numbers and names only, see docs/reports.md; NaN where something is not known.
-    verdicts: for each latent layer what is to be said of it. examples: with the predictions.
-    uncertainties: for each of them that of each layer. scores: for each of them its score by the
-    first measure, NaN if there is none. heads: for each of them the reference's heads at the
-    predicted tokens, −1 where they are not known, or None.
+    :func:`plain` makes the JSON of them. verdicts: for each latent layer what is to be said of it.
+    examples: with the predictions. uncertainties: for each of them that of each layer. scores: for
+    each of them its score by the first measure, NaN if there is none. heads: for each of them the
+    reference's heads at the predicted tokens, −1 where they are not known, or None.
     """
 
-    figures: dict[str, Any]
+    figures: Figures
     verdicts: dict[str, list[Verdict]]
     examples: list[Example]
     uncertainties: list[Uncertainties]
@@ -79,7 +100,8 @@ class Assessment:
     heads: list[np.ndarray | None]
 
 
-def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+def silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+    """A :data:`Progress` that shows nothing."""
     return docs
 
 
@@ -94,7 +116,7 @@ def assess(
     random: bool = True,
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Assessment:
     """Predict for every example and count.
 
@@ -112,28 +134,26 @@ def assess(
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
-    figures: dict[str, Any] = {
-        "docs": len(run.examples),
-        "tokens": sum(len(example.predicted) for example in run.examples),
-        "pipeline": list(nlp.pipe_names),
-        "task": run.task(),
-        "components": {},
-    }
+    figures = Figures(
+        docs=len(run.examples),
+        tokens=sum(len(example.predicted) for example in run.examples),
+        pipeline=list(nlp.pipe_names),
+        task=run.task(),
+    )
     found: dict[str, list[Verdict]] = {}
-    figures["others"] = {}
     substituted = {name: run.substituted(name, random) for name in run.components}
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
     for name, (_, predicted) in compared.items():
-        figures["others"][name] = run.differences(predicted)
+        figures.others[name] = run.differences(predicted)
     seeds = [predicted for name, (_, predicted) in compared.items() if name in alike]
-    figures["trained"] = run.trained(controls or {}, seeds)
+    figures.trained = run.trained(controls or {}, seeds)
     for name in run.components:
         for layer_name, node in run.latent[name].layers.items():
             part = run.layer(name, layer_name, node, substituted[name], compared)
-            part["trained"] = figures["trained"]
-            if "others" in part:
-                part["others"]["alike"] = len(alike) == len(compared)
-            figures["components"][layer_name] = part
+            part.trained = figures.trained
+            if part.others is not None:
+                part.others.alike = len(alike) == len(compared)
+            figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
     return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
 
@@ -145,7 +165,7 @@ class _Substituted:
     drops: by name of the measure. spans: by name of the layer the random structures of each doc.
     """
 
-    drops: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drops: dict[str, RandomStructures] = field(default_factory=dict)
     spans: dict[str, Spans] = field(default_factory=dict)
 
 
@@ -210,23 +230,24 @@ class _Run:
 
     # ---------------------------------------------------------------- the task
 
-    def task(self) -> dict[str, Any]:
-        figures: dict[str, Any] = {"measures": {}, "scores": {}}
+    def task(self) -> TaskFigures:
+        figures = TaskFigures()
         for measure in self.measures:
-            value, low, high = task.interval(measure.value, self.counts[measure.name], self.seed)
-            row: dict[str, Any] = {"value": value, "low": low, "high": high}
-            if measure.name == "accuracy":
-                label, share = task.majority_share(self.examples)
-                row["chance"] = {"label": label, "share": share}
-            figures["measures"][measure.name] = row
+            found = task.interval(measure.value, self.counts[measure.name], self.seed)
+            figures.measures[measure.name] = Score(*found, self._chance(measure))
         if self.measures or any(heads is not None for heads in self.heads):
-            found = Scorer(self.nlp).score(self.examples)
-            figures["scores"] = {
+            everything = Scorer(self.nlp).score(self.examples)
+            figures.scores = {
                 name: float(value)
-                for name, value in found.items()
+                for name, value in everything.items()
                 if isinstance(value, (int, float)) and not isinstance(value, bool)
             }
         return figures
+
+    def _chance(self, measure: Measure) -> Chance | None:
+        if measure.name != "accuracy":
+            return None
+        return Chance(*task.majority_share(self.examples))
 
     def text_scores(self) -> list[float]:
         if not self.measures:
@@ -234,20 +255,15 @@ class _Run:
         first = self.measures[0]
         return [float(value) for value in first.value(self.counts[first.name])]
 
-    def differences(self, examples: Sequence[Example]) -> dict[str, Any]:
+    def differences(self, examples: Sequence[Example]) -> dict[str, OtherScore]:
         """Scores of another pipeline's predictions, and what is lost when they take the place of
         the first one's."""
         found = {}
         for measure in self.measures:
             theirs = measure.counts(examples)
-            value, low, high = task.interval(measure.value, theirs, self.seed)
+            score = task.interval(measure.value, theirs, self.seed)
             drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
-            found[measure.name] = {
-                "value": value,
-                "low": low,
-                "high": high,
-                "drop": [drop.drop, drop.low, drop.high],
-            }
+            found[measure.name] = OtherScore(*score, (drop.drop, drop.low, drop.high))
         return found
 
     def substituted(self, name: str, random: bool) -> _Substituted:
@@ -298,22 +314,24 @@ class _Run:
             own = before[measure.name]
             drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
             _, low, _ = task.interval(measure.value, own, self.seed)
-            row = {**vars(drop), "before_low": low, "docs": len(own), "draws": draws}
-            if mixed:
-                row["mixture"] = float(measure.value(self.counts[measure.name].sum(0)))
-            if measure.name == "accuracy":
-                label, share = task.majority_share(self.examples)
-                row["chance"] = {"label": label, "share": share}
-            result.drops[measure.name] = row
+            mixture = float(measure.value(self.counts[measure.name].sum(0))) if mixed else None
+            result.drops[measure.name] = RandomStructures(
+                **vars(drop),
+                before_low=low,
+                docs=len(own),
+                draws=draws,
+                mixture=mixture,
+                chance=self._chance(measure),
+            )
         return result
 
     def trained(
         self, controls: Mapping[str, Sequence[Language]], seeds: Sequence[Sequence[Example]]
-    ) -> dict[str, Any]:
+    ) -> Trained:
         """Scores of this pipeline's trainings beside those of controls', each of several."""
         if not controls:
-            return {}
-        known: dict[str, Any] = {}
+            return Trained()
+        known: dict[str, TrainedControl] = {}
         predicted: dict[str, list[list[Example]]] = {}
         for name, pipelines in controls.items():
             if not pipelines:
@@ -321,36 +339,37 @@ class _Run:
             found = [differences(self.nlp, one) for one in pipelines]
             trees = kind_of_trees(pipelines[0])
             what = "another pipeline" if trees is None else f"the same model trained with {trees}"
-            known[name] = {
-                "trees": trees,
-                "what": what,
-                "unlike": sorted({str(c) for each in found for c in beside_the_trees(each)}),
-                "unfair": sorted({str(c) for each in found for c in of_training(each)}),
-            }
+            known[name] = TrainedControl(
+                trees=trees,
+                what=what,
+                unlike=sorted({str(c) for each in found for c in beside_the_trees(each)}),
+                unfair=sorted({str(c) for each in found for c in of_training(each)}),
+            )
             predicted[name] = [self.predict_other(name, one, [])[1] for one in pipelines]
         measures = {}
         for measure in self.measures:
             own = [self.counts[measure.name], *(measure.counts(one) for one in seeds)]
-            row = self._trainings(measure, own)
-            row["controls"] = {}
+            row = TrainedScore(*self._trainings(measure, own), controls={})
             for name, found_of in predicted.items():
                 theirs = [measure.counts(one) for one in found_of]
                 drop = task.paired_drop(
                     measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
                 )
-                row["controls"][name] = {
-                    **self._trainings(measure, theirs),
-                    "difference": [drop.drop, drop.low, drop.high],
-                    "spread": _spread(*[_values(measure, one) for one in (own, theirs)]),
-                    "docs": len(self.examples),
-                }
+                row.controls[name] = ControlScore(
+                    *self._trainings(measure, theirs),
+                    difference=(drop.drop, drop.low, drop.high),
+                    spread=_spread(*[_values(measure, one) for one in (own, theirs)]),
+                    docs=len(self.examples),
+                )
             measures[measure.name] = row
-        return {"controls": known, "measures": measures}
+        return Trained(known, measures)
 
-    def _trainings(self, measure: Measure, counts: Sequence[np.ndarray]) -> dict[str, Any]:
+    def _trainings(
+        self, measure: Measure, counts: Sequence[np.ndarray]
+    ) -> tuple[float, float, float, list[float]]:
         """The score over all trainings, with its interval over texts, and that of each."""
-        value, low, high = task.interval(measure.value, np.mean(counts, 0), self.seed)
-        return {"value": value, "low": low, "high": high, "seeds": _values(measure, counts)}
+        found = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        return *found, _values(measure, counts)
 
     def predict_other(
         self, name: str, nlp: Language, components: Sequence[str] | None = None
@@ -373,38 +392,37 @@ class _Run:
         node: Any,
         substituted: _Substituted,
         compared: Mapping[str, tuple[Language, list[Example]]],
-    ) -> dict[str, Any]:
+    ) -> LayerFigures:
         from spacy_latent.models.inspection import latent_module
 
         layer = latent_module(node).latent
         spans = _spans_of(self.examples, key)
         flat = [span for found in spans.values() for span in found]
-        kind = layer.structure.kind
+        kind = find_kind(layer.structure.kind)
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
-        figures: dict[str, Any] = {
-            "component": key,
-            "structure": repr(layer.structure),
-            "estimator": layer.estimator.name,
-            "scorer": type(layer.scorer).__name__,
-            "composer": type(layer.composer).__name__,
-            "kind": kind,
-            "plural": structures.PLURALS.get(kind, "structures"),
-            "constraint": _constraint(layer.structure),
-            "spans": len(flat),
-            "statistics": self._statistics(key, spans),
-            "random": substituted.drops,
-        }
+        figures = LayerFigures(
+            component=key,
+            structure=repr(layer.structure),
+            estimator=layer.estimator.name,
+            scorer=type(layer.scorer).__name__,
+            composer=type(layer.composer).__name__,
+            kind=kind.name,
+            plural=kind.plural,
+            constraint=_constraint(layer.structure),
+            spans=len(flat),
+            statistics=self._statistics(key, kind, spans),
+            random=substituted.drops,
+        )
         long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
         heading: frozenset[str] = frozenset()
-        if kind == "heads":
+        if "heads" in kind.accessors:
             pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
             trees = [structures.own_heads(span.decoded) for _, span in pairs]
             heading = agreements.head_words([part for part, _ in pairs], trees)
-            figures["flat_share"] = _flat_share(long)
+            figures.flat_share = _flat_share(long)
         controls = {
             d: [
-                agreements.span_controls(
-                    kind,
+                kind.controls(
                     words[d][s.start : s.end],
                     heading,
                     words[d][s.other_start : s.other_end] if s.other_start is not None else (),
@@ -413,22 +431,29 @@ class _Run:
             ]
             for d, found in spans.items()
         }
-        figures["controls"] = _like_controls(kind, spans, controls)
-        if kind == "tags":
+        figures.controls = _like_controls(kind, spans, controls)
+        if "tags" in kind.accessors:
             tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
             total = sum(tags.values())
-            figures["tag_shares"] = {str(tag): tags[tag] / total for tag in sorted(tags)}
-        figures["by_length"] = _by_length(kind, words, spans)
+            figures.tag_shares = {str(tag): tags[tag] / total for tag in sorted(tags)}
+        figures.by_length = _by_length(kind, words, spans)
         random = substituted.spans.get(key)
-        if kind in ("heads", "spans") and (
-            compared or any(self.references[d] is not None for d in spans)
-        ):
+        if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
             random = self._random_trees(layer.structure, words, spans)
-        reference = self._reference(kind, key, spans, controls, random)
-        if reference is not None:
-            figures["reference"] = reference
+        beside = Beside(
+            key,
+            self.examples,
+            spans,
+            controls,
+            random,
+            self.references,
+            self.heads,
+            self.ignore,
+            self.seed,
+        )
+        figures.reference = kind.reference(beside)
         if compared:
-            figures["others"] = _between(key, spans, compared, random)
+            figures.others = _between(key, spans, compared, random)
         return figures
 
     def _random_trees(
@@ -452,7 +477,7 @@ class _Run:
             for d, found in spans.items()
         }
 
-    def _statistics(self, key: str, spans: Spans) -> dict[str, Any]:
+    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
         values: dict[str, list[float]] = {}
         for d, found in spans.items():
             for i, span in enumerate(found):
@@ -468,148 +493,218 @@ class _Run:
                         row["support"] = sure.support
                 for name, value in row.items():
                     values.setdefault(name, []).append(value)
-        made = {name: structures.distribution(name, each) for name, each in values.items()}
-        order = list(structures.MEANINGS)
+        made = {
+            name: structures.distribution(name, each, kind.name) for name, each in values.items()
+        }
+        order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
         return {
-            name: {
-                "mean": found.mean,
-                "quartiles": list(found.quartiles),
-                "low": found.low,
-                "high": found.high,
-                "histogram": list(found.histogram),
-                "count": found.count,
-            }
+            name: Statistic(
+                mean=found.mean,
+                quartiles=list(found.quartiles),
+                low=found.low,
+                high=found.high,
+                histogram=list(found.histogram),
+                count=found.count,
+            )
             for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
             if found is not None
         }
 
-    # ---------------------------------------------------------------- references
 
-    def _reference(
-        self,
-        kind: str,
-        key: str,
-        spans: Spans,
-        controls: dict[int, list[dict[str, np.ndarray]]],
-        random: Spans | None,
-    ) -> dict[str, Any] | None:
-        if kind == "cells":
-            known = [d for d in spans if SURE in self.examples[d].reference._.latent]
-        else:
-            known = [d for d in spans if self.references[d] is not None]
-        if kind not in ("heads", "spans", "cells") or not known:
-            return None
-        names = list(next((c for d in known for c in controls[d]), {}))
-        rows: dict[str, dict[int, Any]] = {key: {d: _whole(kind, spans[d]) for d in known}}
+# ---------------------------------------------------------------- references
+
+
+@dataclass
+class Beside:
+    """What of a layer is set beside references, for those kinds that say how; see
+    :class:`spacy_latent.kinds.Kind`, ``reference``, which gives the figures or None.
+
+    key: the name that the layer's structures are stored under. examples: with the predictions.
+    spans: by number of the doc the layer's structures. controls: for each of them those that look
+    at no model, by name, as the kind's ``comparable`` has them. random: trees of the same set, all
+    equally likely, or None. trees, heads: of each doc the reference's tree, None where it has none,
+    and its heads at the predicted tokens, −1 where they are not known. ignore: texts of tokens that
+    do not count. seed: of the bootstrap.
+    """
+
+    key: str
+    examples: list[Example]
+    spans: Spans
+    controls: dict[int, list[dict[str, np.ndarray]]]
+    random: Spans | None
+    trees: list[ReferenceTree | None]
+    heads: list[np.ndarray | None]
+    ignore: tuple[str, ...]
+    seed: int
+
+    def rows(
+        self, known: Sequence[int], whole: Callable[[Sequence[SpanStructure], Any], Any]
+    ) -> dict[str, dict[int, Any]]:
+        """By name of the layer, of each control and of random structures: of each known doc the
+        whole of its structures. whole: from the spans of a doc, and what is to be taken in the
+        place of their structures, or None."""
+        names = list(next((c for d in known for c in self.controls[d]), {}))
+        found = {self.key: {d: whole(self.spans[d], None) for d in known}}
         for name in names:
-            rows[name] = {
-                d: _whole(kind, spans[d], [control[name] for control in controls[d]]) for d in known
+            found[name] = {
+                d: whole(self.spans[d], [control[name] for control in self.controls[d]])
+                for d in known
             }
-        if random:
-            rows[agreements.RANDOM] = {d: _whole(kind, random[d]) for d in known}
-        if kind == "spans":
-            return self._reference_brackets(key, known, rows)
-        if kind == "cells":
-            return self._reference_links(key, known, rows)
-        references = [tree for d in known if (tree := self.references[d]) is not None]
-        counted = without_words(references, self.ignore)
-        gold = [tree.heads for tree in references]
-        trees = {
-            name: [
-                tree.moved(_doc_heads(heads[d], len(self.examples[d].predicted)))
-                for d, tree in zip(known, references)
-            ]
-            for name, heads in rows.items()
-        }
-        labels = [tree.labels for tree in references]
-        found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
-        counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
-        table = shares(counts, TREE_MEASURES, self.seed)
-        relations: list[dict[str, Any]] = []
-        for relation, (count, right, arcs, either) in found[key].relations.items():
-            others = {
-                name: one.relations[relation][1] / count
-                for name, one in found.items()
-                if name != key
-            }
-            best = max(others, key=lambda name: (others[name], name))
-            relations.append(
-                {
-                    "relation": relation or "(none)",
-                    "tokens": count,
-                    "directed": right / count,
-                    "arcs": arcs,
-                    "undirected": either / arcs if arcs else math.nan,
-                    "control": best,
-                    "control directed": others[best],
-                }
-            )
-        relations.sort(key=lambda row: (-row["tokens"], row["relation"]))
-        return {
-            "key": "directed",
-            "of": "heads",
-            "docs": len(known),
-            "tokens": int(found[key].directed[:, 1].sum()),
-            "rows": {
-                name: {DIRECTED.get(measure, measure): list(row[measure]) for measure in row}
-                for name, row in table.items()
-            },
-            "ahead": self._ahead(key, {name: one.directed for name, one in found.items()}),
-            "relations": relations,
-        }
+        if self.random:
+            found[agreements.RANDOM] = {d: whole(self.random[d], None) for d in known}
+        return found
 
-    def _ahead(
-        self, key: str, counts: Mapping[str, np.ndarray], value: Value = accuracy
-    ) -> dict[str, list[float]]:
+    def ahead(
+        self, counts: Mapping[str, np.ndarray], value: Value = accuracy
+    ) -> dict[str, Interval]:
         """How far the layer is ahead of each other row, with the interval of that."""
         found = {}
         for name, theirs in counts.items():
-            if name != key:
-                drop = task.paired_drop(value, counts[key], theirs, self.seed)
-                found[name] = [drop.drop, drop.low, drop.high]
+            if name != self.key:
+                drop = task.paired_drop(value, counts[self.key], theirs, self.seed)
+                found[name] = (drop.drop, drop.low, drop.high)
         return found
 
-    def _reference_brackets(
-        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
-    ) -> dict[str, Any] | None:
-        gold = {}
-        for d in known:
-            heads = self.heads[d]
-            if heads is not None and (heads >= 0).all():
-                gold[d] = agreements.reference_brackets(heads)
-        if not gold:
-            return None
-        counts = [
-            np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
-            for brackets in rows.values()
-        ]
-        found = task.intervals(counts, self.seed)
-        return {
-            "key": "brackets",
-            "of": "heads",
-            "docs": len(gold),
-            "tokens": sum(len(self.examples[d].predicted) for d in gold),
-            "rows": {name: {"brackets": list(row)} for name, row in zip(rows, found)},
-            "ahead": self._ahead(key, dict(zip(rows, counts))),
-        }
+    def figures(
+        self,
+        measure: str,
+        of: str,
+        known: Sequence[int],
+        counts: dict[str, np.ndarray],
+        value: Value = accuracy,
+    ) -> ReferenceFigures:
+        """Of one measure. of: what references have that is compared with. counts: by name of the
+        row."""
+        found = task.intervals(list(counts.values()), self.seed, value)
+        return ReferenceFigures(
+            key=measure,
+            of=of,
+            docs=len(known),
+            tokens=sum(len(self.examples[d].predicted) for d in known),
+            rows={name: {measure: row} for name, row in zip(counts, found)},
+            ahead=self.ahead(counts, value),
+        )
 
-    def _reference_links(
-        self, key: str, known: list[int], rows: dict[str, dict[int, Any]]
-    ) -> dict[str, Any]:
-        gold = {d: set(links_of(self.examples[d].reference, SURE) or ()) for d in known}
-        counts = [
-            np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
-            for own in rows.values()
+
+def _beside_heads(beside: Beside) -> ReferenceFigures | None:
+    known = [d for d in beside.spans if beside.trees[d] is not None]
+    if not known:
+        return None
+    key, rows = beside.key, beside.rows(known, _whole_heads)
+    references = [tree for d in known if (tree := beside.trees[d]) is not None]
+    counted = without_words(references, beside.ignore)
+    gold = [tree.heads for tree in references]
+    trees = {
+        name: [
+            tree.moved(_doc_heads(heads[d], len(beside.examples[d].predicted)))
+            for d, tree in zip(known, references)
         ]
-        found = task.intervals(counts, self.seed, task.f_score)
-        return {
-            "key": "links",
-            "of": "alignments",
-            "docs": len(known),
-            "tokens": sum(len(self.examples[d].predicted) for d in known),
-            "rows": {name: {"links": list(row)} for name, row in zip(rows, found)},
-            "ahead": self._ahead(key, dict(zip(rows, counts)), task.f_score),
+        for name, heads in rows.items()
+    }
+    labels = [tree.labels for tree in references]
+    found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
+    counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
+    table = shares(counts, TREE_MEASURES, beside.seed)
+    relations: list[Relation] = []
+    for relation, (count, right, arcs, either) in found[key].relations.items():
+        others = {
+            name: one.relations[relation][1] / count for name, one in found.items() if name != key
         }
+        best = max(others, key=lambda name: (others[name], name))
+        relations.append(
+            Relation(
+                relation=relation or "(none)",
+                tokens=count,
+                directed=right / count,
+                arcs=arcs,
+                undirected=either / arcs if arcs else math.nan,
+                control=best,
+                control_directed=others[best],
+            )
+        )
+    relations.sort(key=lambda row: (-row.tokens, row.relation))
+    return ReferenceFigures(
+        key="directed",
+        of="heads",
+        docs=len(known),
+        tokens=int(found[key].directed[:, 1].sum()),
+        rows={
+            name: {DIRECTED.get(measure, measure): row[measure] for measure in row}
+            for name, row in table.items()
+        },
+        ahead=beside.ahead({name: one.directed for name, one in found.items()}),
+        relations=relations,
+    )
+
+
+def _beside_brackets(beside: Beside) -> ReferenceFigures | None:
+    gold = {}
+    for d in beside.spans:
+        heads = beside.heads[d]
+        if beside.trees[d] is not None and heads is not None and (heads >= 0).all():
+            gold[d] = agreements.reference_brackets(heads)
+    if not gold:
+        return None
+    counts = {
+        name: np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
+        for name, brackets in beside.rows(list(gold), _whole_brackets).items()
+    }
+    return beside.figures("brackets", "heads", list(gold), counts)
+
+
+def _beside_links(beside: Beside) -> ReferenceFigures | None:
+    known = [d for d in beside.spans if SURE in beside.examples[d].reference._.latent]
+    if not known:
+        return None
+    gold = {d: set(links_of(beside.examples[d].reference, SURE) or ()) for d in known}
+    counts = {
+        name: np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
+        for name, own in beside.rows(known, _whole_links).items()
+    }
+    return beside.figures("links", "alignments", known, counts, task.f_score)
+
+
+def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
+    """Of references that have structures under the component's name, over the same tokens."""
+    gold: dict[int, list[SpanStructure]] = {}
+    for d, spans in beside.spans.items():
+        annotation = beside.examples[d].reference._.latent.get(beside.key)
+        theirs = [] if annotation is None else annotation.spans
+        if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
+            gold[d] = theirs
+
+    def whole(spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None) -> Any:
+        return [s.decoded for s in spans] if others is None else others
+
+    if not gold:
+        return None
+    counts = {
+        name: np.array([_counts_beside(gold[d], own[d]) for d in gold], dtype="float64")
+        for name, own in beside.rows(list(gold), whole).items()
+    }
+    return beside.figures("parts", "annotations", list(gold), counts, task.f_score)
+
+
+def _place(span: SpanStructure) -> tuple[int, int, str]:
+    return span.start, span.end, span.kind
+
+
+def _counts_beside(
+    gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """Common parts, and half of the parts of both, twice: their F1 is what it has to be."""
+    found = [
+        agreements.common_parts(span.kind, np.asarray(made), np.asarray(span.decoded))
+        for span, made in zip(gold, own, strict=True)
+    ]
+    both, parts = (sum(each) / 2 for each in zip(*found))
+    return both, parts, parts
+
+
+complete_kind(PARTS, reference=_beside_annotations)
+complete_kind("heads", reference=_beside_heads)
+complete_kind("spans", reference=_beside_brackets)
+complete_kind("cells", reference=_beside_links)
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
@@ -648,24 +743,32 @@ def _spans_of(examples: Sequence[Example], key: str) -> Spans:
     return {d: annotation.spans for d, annotation in read if annotation is not None}
 
 
-def _whole(
-    kind: str, spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None = None
-) -> Any:
-    """The structures of a doc's spans together: for heads (start, heads) of each, for brackets and
-    links a set. others: to take in their place, as :func:`agreement.span_controls` gives them."""
-    if kind == "heads":
-        heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
-        return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+def _whole_heads(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> list[tuple[int, np.ndarray]]:
+    """(start, heads) of each span of a doc."""
+    heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
+    return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+
+
+def _whole_links(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    """Those of all spans of a doc, or the brackets."""
     found: set[tuple[int, int]] = set()
     for i, span in enumerate(spans):
         parts = span.decoded if others is None else others[i]
         second = span.start if span.other_start is None else span.other_start
         found |= {
-            (int(a) + span.start, int(b) + second)
-            for a, b in np.asarray(parts).reshape(-1, 2)
-            if kind == "cells" or b > a
+            (int(a) + span.start, int(b) + second) for a, b in np.asarray(parts).reshape(-1, 2)
         }
     return found
+
+
+def _whole_brackets(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    return {(a, b) for a, b in _whole_links(spans, others) if b > a}
 
 
 def _doc_heads(parts: list[tuple[int, np.ndarray]], size: int) -> np.ndarray:
@@ -687,7 +790,7 @@ def _flat_share(spans: Spans) -> float:
 
 
 def _like_controls(
-    kind: str, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
+    kind: Kind, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
 ) -> dict[str, float]:
     """For each control the share of parts that it has in common with the structures."""
     shared: Counter[str] = Counter()
@@ -696,41 +799,23 @@ def _like_controls(
         for span, made in zip(found, controls[d]):
             if len(span) < LONG_ENOUGH:
                 continue
-            own = structures.own_heads(span.decoded) if kind == "heads" else span.decoded
+            own = kind.comparable(span.decoded)
             for name, other in made.items():
-                both, parts = agreements.common_parts(kind, own, other)
+                both, parts = kind.common(own, other)
                 shared[name] += both  # type: ignore[assignment]
                 total[name] += parts  # type: ignore[assignment]
     return {name: shared[name] / total[name] for name in total if total[name]}
 
 
-def _by_length(kind: str, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
+def _by_length(kind: Kind, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
     sentences, numbers = [], []
     for d, found in spans.items():
         for span in found:
-            each = _per_token(kind, span)
+            each = kind.numbers(np.asarray(span.decoded), len(span))
             if each is not None:
                 sentences.append(words[d][span.start : span.end])
                 numbers.append(each)
     return structures.position_share(sentences, numbers)
-
-
-def _per_token(kind: str, span: SpanStructure) -> np.ndarray | None:
-    """A number for each token that together tell the structure, or None."""
-    if kind == "heads":
-        return structures.own_heads(span.decoded)
-    if kind == "tags":
-        return np.ravel(span.decoded)
-    each = np.zeros(len(span), dtype="int64")
-    if kind == "items":
-        each[np.ravel(span.decoded)] = 1
-        return each
-    if kind == "spans":
-        brackets = span.decoded.reshape(-1, 2)
-        np.add.at(each, brackets[:, 0], len(span) + 1)
-        np.add.at(each, brackets[:, 1], 1)
-        return each
-    return None
 
 
 def _between(
@@ -738,7 +823,7 @@ def _between(
     spans: Spans,
     compared: Mapping[str, tuple[Language, list[Example]]],
     random: Spans | None,
-) -> dict[str, Any]:
+) -> OtherModels:
     """Agreement of every two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
@@ -751,23 +836,12 @@ def _between(
     ]
     pairs = [matrix[i][j] for i in range(len(names)) for j in range(i)]
     finite = [value for value in pairs if math.isfinite(value)]
-    return {
-        "names": names[1:],
-        "matrix": matrix,
-        "mean": float(np.mean(finite)) if finite else math.nan,
-        "chance": agreements.agreement(spans, random)[0] if random else math.nan,
-    }
+    return OtherModels(
+        names=names[1:],
+        matrix=matrix,
+        mean=float(np.mean(finite)) if finite else math.nan,
+        chance=agreements.agreement(spans, random)[0] if random else math.nan,
+    )
 
 
-def plain(value: Any) -> Any:
-    """Figures for JSON: NaN and infinity, which it has not, as null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
-__all__ = ["Assessment", "assess", "plain"]
+__all__ = ["Assessment", "Beside", "assess", "plain"]

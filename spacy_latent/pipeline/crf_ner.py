@@ -4,7 +4,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,6 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
@@ -173,11 +172,6 @@ class CrfEntityRecognizer(StoredComponent):
         return
 
     # ---------------------------------------------------------------- prediction
-
-    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
-        others of its batch go on."""
-        yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
         """RETURNS: for each doc the best sequence of tags, None for an empty doc."""

@@ -6,7 +6,7 @@ pipeline is made, because it is named as an entry point.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
-from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
@@ -273,11 +273,6 @@ class LatentEncoder(StoredComponent):
 
     # ---------------------------------------------------------------- prediction
 
-    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
-        others of its batch go on."""
-        yield from annotate_stream(self, stream, batch_size)
-
     def predict(self, docs: Iterable[Doc]) -> Any:
         """RETURNS: the LatentBatch of the docs, and for each doc its structures."""
         from spacy_latent.models.latent_tok2vec import latent_layer, run
@@ -438,7 +433,7 @@ class LatentEncoder(StoredComponent):
 
         layer = latent_layer(self.model)
         structure = layer.structure
-        if self.cfg["set_heads"] and structure.annotation != "heads":
+        if self.cfg["set_heads"] and "heads" not in find_kind(structure.kind).accessors:
             raise LatentError(
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."

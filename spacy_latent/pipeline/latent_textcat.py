@@ -4,7 +4,7 @@ the loss of each latent structure.
 Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.batches import annotate_stream
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
@@ -67,6 +66,19 @@ num_samples = 1
 @misc = "spacy-latent.DocSpans.v1"
 max_length = 512
 """
+# As of textcat.
+SCORE_WEIGHTS: dict[str, float | None] = {
+    "cats_score": 1.0,
+    "cats_score_desc": None,
+    "cats_micro_p": None,
+    "cats_micro_r": None,
+    "cats_micro_f": None,
+    "cats_macro_p": None,
+    "cats_macro_r": None,
+    "cats_macro_f": None,
+    "cats_macro_auc": None,
+    "cats_f_per_type": None,
+}
 
 
 def _default_config(multilabel: bool) -> dict[str, Any]:
@@ -83,18 +95,7 @@ def _default_config(multilabel: bool) -> dict[str, Any]:
     "latent_textcat",
     assigns=["doc.cats", "doc._.latent"],
     default_config=_default_config(multilabel=False),
-    default_score_weights={
-        "cats_score": 1.0,
-        "cats_score_desc": None,
-        "cats_micro_p": None,
-        "cats_micro_r": None,
-        "cats_micro_f": None,
-        "cats_macro_p": None,
-        "cats_macro_r": None,
-        "cats_macro_f": None,
-        "cats_macro_auc": None,
-        "cats_f_per_type": None,
-    },
+    default_score_weights=SCORE_WEIGHTS,
 )
 def make_latent_textcat(
     nlp: Language,
@@ -124,18 +125,7 @@ def make_latent_textcat(
     "latent_textcat_multilabel",
     assigns=["doc.cats", "doc._.latent"],
     default_config=_default_config(multilabel=True),
-    default_score_weights={
-        "cats_score": 1.0,
-        "cats_score_desc": None,
-        "cats_micro_p": None,
-        "cats_micro_r": None,
-        "cats_micro_f": None,
-        "cats_macro_p": None,
-        "cats_macro_r": None,
-        "cats_macro_f": None,
-        "cats_macro_auc": None,
-        "cats_f_per_type": None,
-    },
+    default_score_weights=SCORE_WEIGHTS,
 )
 def make_latent_textcat_multilabel(
     nlp: Language,
@@ -216,11 +206,6 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         self._further: list[Callable[[], None]] = []
 
     # ---------------------------------------------------------------- prediction
-
-    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
-        others of its batch go on."""
-        yield from annotate_stream(self, stream, batch_size)
 
     def predict(self, docs: Iterable[Doc]) -> Any:
         """RETURNS: scores ``(D, labels)``, and for each doc its structures and, with spans_key,

@@ -7,7 +7,7 @@ with. The figures are plain numbers and names, see :func:`assess_listops`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -39,6 +39,8 @@ from spacy_latent.analysis.task import Value, accuracy, best_category, f_score
 from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tree
 from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.kinds import find_kind
+from spacy_latent.pipeline.assessment import Progress, silent
 from spacy_latent.pipeline.inspection import latent_components
 
 ALL = "all"
@@ -80,13 +82,7 @@ PUT_UNDER = {
     "spans": ("left-branching", "right-branching", "random merges"),
 }
 
-# Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
-Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 Counts = dict[str, np.ndarray]
-
-
-def _silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
-    return docs
 
 
 @dataclass
@@ -106,7 +102,7 @@ def assess_listops(
     corpora: Mapping[str, Path],
     component: str | None = None,
     seed: int = 0,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> ListOpsAssessment:
     """Judge pipelines, by name, on corpora of expressions, by name.
 
@@ -337,13 +333,20 @@ def _kind(docs: Sequence[Doc], component: str) -> str:
             "has one, and set its annotate to other than 'none'."
         )
     kinds = {span.kind for doc in docs for span in doc._.latent[component].spans}
-    kind = "spans" if "spans" in kinds else "heads"
-    if kinds - {kind}:
+    kind = "spans" if "spans" in {_form(one) for one in kinds} else "heads"
+    others = sorted(one for one in kinds if _form(one) != kind)
+    if others:
         raise LatentError(
             f"The structures of {component!r} are no trees: their kind is "
-            f"{', '.join(sorted(kinds - {kind}))}. Those of ListOps are of the kind heads or spans."
+            f"{', '.join(others)}. Those of ListOps are of the kind heads or spans."
         )
     return kind
+
+
+def _form(kind: str) -> str:
+    """Which of the two forms of trees a kind has, "heads" or "spans"; empty for others."""
+    found = find_kind(kind)
+    return "heads" if "heads" in found.accessors else "spans" if found.trees else ""
 
 
 # ---------------------------------------------------------------- trees

@@ -10,9 +10,9 @@ from typing import Any
 
 import srsly
 from spacy import util
-from spacy.pipeline.trainable_pipe import TrainablePipe
 
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
 LEARNT = ("labels", "positive_label")
@@ -20,7 +20,7 @@ LEARNT = ("labels", "positive_label")
 CHANGED = "changed"
 
 
-class StoredComponent(TrainablePipe):
+class StoredComponent(BatchedComponent):
     """A component whose settings are those of the config that it is made from, also where weights
     are loaded that were saved with other settings: who edits ``config.cfg`` of a trained pipeline,
     or gives ``spacy.load`` a ``config``, gets what stands there. spaCy's own components take back

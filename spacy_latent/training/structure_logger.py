@@ -31,16 +31,6 @@ Setup = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]
 Statistics = dict[str, dict[str, float]]
 
 CHANGED = "changed"
-# What the console shows of each kind of structure, beside how much has changed.
-COLUMNS = {
-    "heads": ("depth", "left-branching"),
-    "spans": ("depth", "left splits"),
-    "arcs": ("arcs per token", "left-branching"),
-    "items": ("rate", "runs"),
-    "tags": ("switches", "commonest tag"),
-    "segments": ("segment length",),
-    "cells": ("coverage", "monotonicity"),
-}
 # What is drawn as a curve above the drawings.
 CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
 # What spaCy's table has room for.
@@ -197,23 +187,25 @@ class StructureObserver:
     def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
         """(layer, statistic) of each column that the console shows; refuses unknown statistics."""
         from spacy_latent.analysis.structures import MEANINGS
+        from spacy_latent.kinds import Kind, find_kind
         from spacy_latent.pipeline.inspection import latent_components
 
-        known = {*MEANINGS, CHANGED}
+        latent = latent_components(self.nlp)
+        kinds: dict[str, Kind] = {}
+        for component in self.components:
+            own = latent[component].kinds
+            kinds |= {layer: find_kind(own[layer]) for layer in latent[component].layers}
+        known = {*MEANINGS, CHANGED}.union(*(kind.meanings for kind in kinds.values()))
         if names is not None and not known.issuperset(names):
             unknown = ", ".join(repr(name) for name in names if name not in known)
             raise LatentError(
                 f"StructureLogger: columns has {unknown}; there are {', '.join(sorted(known))}."
             )
-        found = []
-        latent = latent_components(self.nlp)
-        for component in self.components:
-            kinds = latent[component].kinds
-            for layer in latent[component].layers:
-                kind = kinds[layer]
-                own = (*COLUMNS.get(kind, ("parts",)), CHANGED) if names is None else names
-                found += [(layer, name) for name in own]
-        return found
+        return [
+            (layer, name)
+            for layer, kind in kinds.items()
+            for name in ((*kind.columns, CHANGED) if names is None else names)
+        ]
 
     def evaluate(self, step: int) -> Statistics:
         """Mean of each statistic, by layer."""

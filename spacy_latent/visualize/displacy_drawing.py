@@ -14,6 +14,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.subject import PARTS_PER_WORD
 from spacy_latent.visualize.text_size import widest
 
@@ -113,7 +114,7 @@ def make_drawings(
         annotation = doc._.latent[name]
         for span in annotation.spans:
             drawings += _span_drawings(annotation, span, threshold, alternatives)
-            if gold is not None and span.kind == "heads":
+            if gold is not None and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span.start, span.end))
     return [{**drawing, "settings": settings} for drawing in drawings]
 
@@ -132,11 +133,17 @@ def _span_drawings(
     for name in ("arcs", "spans"):
         # Labels of these are probabilities, but for those of tags and segments, which are few.
         # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
-        if name in drawing and span.kind not in ("tags", "segments"):
+        if name in drawing and not _has_labels(span):
             strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
             drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
     drawing["title"] = escape(annotation.component)
     return [drawing]
+
+
+def _has_labels(span: SpanStructure) -> bool:
+    """Of tags, and of brackets with a third number."""
+    kind = find_kind(span.kind)
+    return "tags" in kind.accessors or any(len(part) > 2 for part in kind.parts(span.decoded))
 
 
 def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:

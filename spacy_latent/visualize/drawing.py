@@ -23,7 +23,7 @@ from spacy_latent.visualize.page import (
     serve_markup,
 )
 from spacy_latent.visualize.picture import Figure, beside, svg
-from spacy_latent.visualize.styles import STYLES, draw_figure
+from spacy_latent.visualize.styles import draw_figure, known_styles
 from spacy_latent.visualize.subject import Subject
 
 DISPLACY_STYLES = ("dep", "ent", "span")
@@ -48,7 +48,8 @@ def render(
         (alignments, trees) or of a tag and a word, "tags" rows of tags, "entities" those that tags
         such as B-PER make, "rationale" highlighted words, "brackets" spans and segments. "dep",
         "ent" and "span" are displaCy's own drawings of trees, of items, and of tags, spans and
-        segments. A style that does not fit is refused.
+        segments. A style that does not fit is refused. Kinds of one's own may have further ones,
+        see :mod:`spacy_latent.kinds`.
     page: a whole HTML page. minify: without line breaks. jupyter: show it in a notebook; None to
         find out. The wrapper of ``displacy.set_render_wrapper`` is used.
     options: those of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives, fold,
@@ -135,8 +136,8 @@ def make_figures(
     gold: Sequence[Doc] | None,
 ) -> list[Figure]:
     """The drawings of each structure of each doc; arguments as for :func:`render`."""
-    if style is not None and style not in STYLES:
-        known = ", ".join([*STYLES, *DISPLACY_STYLES])
+    if style is not None and style not in known_styles():
+        known = ", ".join([*known_styles(), *DISPLACY_STYLES])
         raise LatentError(f"style is {style!r}; there are {known}.")
     figures = []
     for i, doc in enumerate(docs):

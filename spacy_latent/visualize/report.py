@@ -15,6 +15,15 @@ from spacy.tokens import Doc
 from spacy_latent import __version__
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.agreement import RANDOM
+from spacy_latent.analysis.figures import (
+    ControlScore,
+    LayerFigures,
+    OtherScore,
+    Relation,
+    Statistic,
+    TaskFigures,
+    TrainedScore,
+)
 from spacy_latent.analysis.task import best_category
 from spacy_latent.analysis.verdicts import (
     Verdict,
@@ -25,6 +34,7 @@ from spacy_latent.analysis.verdicts import (
     trivial,
 )
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, join, tag
@@ -52,8 +62,8 @@ def render_report(
     figures = assessment.figures
     sections = [
         _head(assessment, model, corpus),
-        [_layer(name, part) for name, part in figures["components"].items()],
-        _task(figures["task"], figures["others"]),
+        [_layer(name, part) for name, part in figures.components.items()],
+        _task(figures.task, figures.others),
         _training(training),
         _gallery(assessment, gallery_bytes),
         _foot(),
@@ -91,9 +101,9 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
         tag("h1", "Latent structures of ", tag("code", model)),
         tag(
             "p",
-            f"{figures['docs']:,} docs, {figures['tokens']:,} tokens of ",
+            f"{figures.docs:,} docs, {figures.tokens:,} tokens of ",
             tag("code", corpus),
-            f"; pipeline: {', '.join(figures['pipeline'])}",
+            f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
         ),
         _answer(assessment),
@@ -111,19 +121,19 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
 
 def _answer(assessment: Assessment) -> Markup:
     """Do the structures help? What trained controls say, or the command that trains one."""
-    name, part = next(iter(assessment.figures["components"].items()))
-    plural, found = part["plural"], assessment.verdicts[name]
+    name, part = next(iter(assessment.figures.components.items()))
+    plural, found = part.plural, assessment.verdicts[name]
     said = answer(found)
     lines: list[Markup | None] = []
-    for measure, row in (part["trained"].get("measures") or {}).items():
-        rows = [_answer_row("this model", row, own=True)]
-        for control, theirs in row["controls"].items():
-            what = part["trained"]["controls"][control]["what"]
+    for measure, row in part.trained.measures.items():
+        rows = [_answer_row("this model", row)]
+        for control, theirs in row.controls.items():
+            what = part.trained.controls[control].what
             rows.append(_answer_row(f"{control}: {what}", theirs))
         header = ["", (measure, "number"), "with 95 % interval", "this model is ahead by"]
         lines.append(tag("div", _table(header, rows), class_="wide"))
     if not lines:
-        lines.append(tag("p", *_untested(plural, part["kind"])))
+        lines.append(tag("p", *_untested(plural, part.kind)))
     return tag(
         "section",
         tag("strong", f"Do the {plural} help? {said}."),
@@ -133,30 +143,30 @@ def _answer(assessment: Assessment) -> Markup:
     )
 
 
-def _answer_row(label: str, row: Mapping[str, Any], own: bool = False) -> Markup:
-    seeds = row["seeds"]
+def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
+    seeds = row.seeds
     trainings = None
     if len(seeds) > 1:
         each = ", ".join(percent(value) for value in seeds)
         trainings = tag("div", f"mean of {len(seeds)} trainings: {each}", class_="soft")
-    ahead = ""
-    if not own:
-        difference, low, high = (points(value) for value in row["difference"])
+    ahead, own = "", isinstance(row, TrainedScore)
+    if isinstance(row, ControlScore):
+        difference, low, high = (points(value) for value in row.difference)
         ahead = f"{difference} points ({low} to {high})"
-        if math.isfinite(row["spread"]):
-            ahead += f"; trainings differ by {points(row['spread'])} (two standard deviations)"
+        if math.isfinite(row.spread):
+            ahead += f"; trainings differ by {points(row.spread)} (two standard deviations)"
     return tag(
         "tr",
         tag("td", label, trainings),
-        tag("td", percent(row["value"]) if math.isfinite(row["value"]) else "–", class_="number"),
-        tag("td", bar(row["value"], row["low"], row["high"], not own)),
+        tag("td", percent(row.value) if math.isfinite(row.value) else "–", class_="number"),
+        tag("td", bar(row.value, row.low, row.high, not own)),
         tag("td", ahead),
         class_="own" if own else None,
     )
 
 
 def _untested(plural: str, kind: str) -> list[Any]:
-    if kind not in ("heads", "spans"):
+    if not find_kind(kind).trees:
         return [
             "Only beside a model that was trained without them can be told whether they help. Give "
             "one with ",
@@ -176,7 +186,7 @@ def _untested(plural: str, kind: str) -> list[Any]:
 def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
     level = "warning" if trivial(found) else found[0].level
     several = len(assessment.verdicts) > 1
-    said = headline(found, assessment.figures["components"][name])
+    said = headline(found, assessment.figures.components[name])
     return tag(
         "section",
         tag("strong", said, f" ({name})" if several else None),
@@ -186,15 +196,14 @@ def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
     )
 
 
-def _layer(name: str, part: Mapping[str, Any]) -> Markup:
+def _layer(name: str, part: LayerFigures) -> Markup:
     return tag(
         "section",
         tag("h2", "Structures of ", tag("code", name)),
         tag(
             "p",
-            tag("code", part["structure"]),
-            f", {part['estimator']}, {part['scorer']}, {part['composer']}; "
-            f"{part['spans']:,} {part['plural']}",
+            tag("code", part.structure),
+            f", {part.estimator}, {part.scorer}, {part.composer}; {part.spans:,} {part.plural}",
             class_="soft",
         ),
         _use(part),
@@ -205,24 +214,23 @@ def _layer(name: str, part: Mapping[str, Any]) -> Markup:
     )
 
 
-def _use(part: Mapping[str, Any]) -> Markup | None:
-    if not part["random"]:
+def _use(part: LayerFigures) -> Markup | None:
+    if not part.random:
         return None
     tables = []
-    for measure, row in part["random"].items():
+    for measure, row in part.random.items():
         lines = []
-        if row.get("mixture") is not None:
-            lines.append(("as the pipeline predicts, with a mixture", row["mixture"], "own", True))
-            lines.append(("with the single best structures", row["before"], "", True))
+        if row.mixture is not None:
+            lines.append(("as the pipeline predicts, with a mixture", row.mixture, "own", True))
+            lines.append(("with the single best structures", row.before, "", True))
         else:
-            lines.append(("as the pipeline predicts", row["before"], "own", True))
-        lines.append(("with random structures", row["after"], "", False))
-        if row.get("chance") is not None:
-            chance = row["chance"]
-            lines.append((f"always answering “{chance['label']}”", chance["share"], "", False))
+            lines.append(("as the pipeline predicts", row.before, "own", True))
+        lines.append(("with random structures", row.after, "", False))
+        if row.chance is not None:
+            lines.append((f"always answering “{row.chance.label}”", row.chance.share, "", False))
         drop = (
-            f"Drop: {points(row['drop'])} points "
-            f"(95 % interval {points(row['low'])} to {points(row['high'])})"
+            f"Drop: {points(row.drop)} points "
+            f"(95 % interval {points(row.low)} to {points(row.high)})"
         )
         rows = [
             tag(
@@ -239,7 +247,7 @@ def _use(part: Mapping[str, Any]) -> Markup | None:
         tag("h3", "Is the composer used to them?"),
         tag(
             "p",
-            f"Random {part['plural']} at prediction only, in a model that was trained with its "
+            f"Random {part.plural} at prediction only, in a model that was trained with its "
             "own. A drop shows that the composer is used to these (co-adaptation), not that they "
             "help.",
             class_="soft",
@@ -248,22 +256,20 @@ def _use(part: Mapping[str, Any]) -> Markup | None:
     )
 
 
-def _controls(part: Mapping[str, Any]) -> Markup | None:
-    found = dict(part["controls"])
-    share, tokens = part["by_length"]
+def _controls(part: LayerFigures) -> Markup | None:
+    found = dict(part.controls)
+    share, tokens = part.by_length
     rows = [
-        _bar_row(f"{name} {part['plural']}", value, other=True)
+        _bar_row(f"{name} {part.plural}", value, other=True)
         for name, value in sorted(found.items(), key=lambda entry: -entry[1])
     ]
     if tokens:
         rows.append(_bar_row("what other texts of the same length get", share, other=True))
-    if part.get("flat_share") is not None and math.isfinite(part["flat_share"]):
-        rows.append(
-            _bar_row("tokens that are roots or hang on one", part["flat_share"], other=True)
-        )
+    if part.flat_share is not None and math.isfinite(part.flat_share):
+        rows.append(_bar_row("tokens that are roots or hang on one", part.flat_share, other=True))
     rows += [
         _bar_row(f"tag {label}", value, other=True)
-        for label, value in (part.get("tag_shares") or {}).items()
+        for label, value in (part.tag_shares or {}).items()
     ]
     if not rows:
         return None
@@ -287,16 +293,17 @@ def _bar_row(
     )
 
 
-def _statistics(part: Mapping[str, Any]) -> Markup | None:
+def _statistics(part: LayerFigures) -> Markup | None:
     rows = []
-    for name, row in part["statistics"].items():
-        is_share = name in structures.SHARES
-        mean = math.nan if name in structures.SKEWED else row["mean"]
-        first, middle, third = (_number(value, is_share) for value in row["quartiles"])
+    for name, row in part.statistics.items():
+        is_share = structures.is_share(name, part.kind)
+        mean = math.nan if name in structures.SKEWED else row.mean
+        first, middle, third = (_number(value, is_share) for value in row.quartiles)
+        told = structures.meaning(name, part.kind)
         rows.append(
             tag(
                 "tr",
-                tag("td", tag("b", name), tag("div", structures.MEANINGS[name], class_="soft")),
+                tag("td", tag("b", name), tag("div", told, class_="soft")),
                 tag("td", middle, class_="number"),
                 tag("td", f"{first} to {third}", class_="number"),
                 tag("td", _number(mean, is_share), class_="number"),
@@ -309,9 +316,8 @@ def _statistics(part: Mapping[str, Any]) -> Markup | None:
     return join(tag("h3", "What they look like"), tag("div", _table(header, rows), class_="wide"))
 
 
-def _histogram(row: Mapping[str, Any], is_share: bool) -> Markup:
-    low, high = (_number(row[end], is_share) for end in ("low", "high"))
-    return histogram(row["histogram"], low, high)
+def _histogram(row: Statistic, is_share: bool) -> Markup:
+    return histogram(row.histogram, _number(row.low, is_share), _number(row.high, is_share))
 
 
 def _number(value: float, is_share: bool = False) -> str:
@@ -326,9 +332,9 @@ def _number(value: float, is_share: bool = False) -> str:
     )
 
 
-def _reference(part: Mapping[str, Any]) -> Markup | None:
-    reference = part.get("reference")
-    if not reference:
+def _reference(part: LayerFigures) -> Markup | None:
+    reference = part.reference
+    if reference is None:
         return None
     names = {
         "directed": "same head",
@@ -338,8 +344,9 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
         "one arc": "of these, those that one arc joins to the rest",
         "brackets": "brackets of the reference's subtrees that are found",
         "links": "F1 of the sure links",
+        "parts": "F1 of the annotated parts",
     }
-    kinds = list(next(iter(reference["rows"].values())))
+    kinds = list(next(iter(reference.rows.values())))
     tables = []
     for kind in kinds:
         rows = [
@@ -348,60 +355,59 @@ def _reference(part: Mapping[str, Any]) -> Markup | None:
                 row[kind][0],
                 row[kind][1],
                 row[kind][2],
-                name != part["component"],
+                name != part.component,
             )
             for name, row in sorted(
-                reference["rows"].items(),
-                key=lambda entry: (entry[0] != part["component"], -_or_zero(entry[1][kind][0])),
+                reference.rows.items(),
+                key=lambda entry: (entry[0] != part.component, -_or_zero(entry[1][kind][0])),
             )
         ]
         tables.append(_table([names[kind], ("share", "number"), "with 95 % interval"], rows))
     return join(
-        tag("h3", f"Agreement with the {reference['of']} of the references"),
+        tag("h3", f"Agreement with the {reference.of} of the references"),
         tag(
             "p",
-            f"{reference['tokens']:,} tokens in {reference['docs']:,} docs. Controls look at no "
-            "model.",
+            f"{reference.tokens:,} tokens in {reference.docs:,} docs. Controls look at no model.",
             class_="soft",
         ),
         tag("div", tables, class_="columns wide"),
-        _relations(reference.get("relations") or ()),
+        _relations(reference.relations or ()),
     )
 
 
-def _row_name(part: Mapping[str, Any], name: str) -> str:
-    if name == part["component"]:
+def _row_name(part: LayerFigures, name: str) -> str:
+    if name == part.component:
         return name
     if name != RANDOM:
         return f"{name} control"
-    constraint = f" ({part['constraint']})" if part["constraint"] else ""
-    return f"random {part['plural']} of the same set{constraint}"
+    constraint = f" ({part.constraint})" if part.constraint else ""
+    return f"random {part.plural} of the same set{constraint}"
 
 
 def _or_zero(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def _relations(relations: Sequence[Mapping[str, Any]]) -> Markup | None:
+def _relations(relations: Sequence[Relation]) -> Markup | None:
     if not relations:
         return None
     rows = [
         tag(
             "tr",
-            tag("td", row["relation"], data_value=row["relation"]),
-            tag("td", f"{row['tokens']:,}", class_="number", data_value=row["tokens"]),
-            tag("td", percent(row["directed"]), class_="number", data_value=row["directed"]),
+            tag("td", row.relation, data_value=row.relation),
+            tag("td", f"{row.tokens:,}", class_="number", data_value=row.tokens),
+            tag("td", percent(row.directed), class_="number", data_value=row.directed),
             tag(
                 "td",
-                percent(row["undirected"]) if row["arcs"] else "–",
+                percent(row.undirected) if row.arcs else "–",
                 class_="number",
-                data_value=row["undirected"] if row["arcs"] else -1,
+                data_value=row.undirected if row.arcs else -1,
             ),
             tag(
                 "td",
-                f"{percent(row['control directed'])} ({row['control']})",
+                f"{percent(row.control_directed)} ({row.control})",
                 class_="number",
-                data_value=row["control directed"],
+                data_value=row.control_directed,
             ),
         )
         for row in relations[:MOST_RELATIONS]
@@ -416,28 +422,28 @@ def _relations(relations: Sequence[Mapping[str, Any]]) -> Markup | None:
     return join(tag("h3", "By relation"), tag("div", table, class_="wide"))
 
 
-def _others(part: Mapping[str, Any]) -> Markup | None:
-    others = part.get("others")
-    if not others:
+def _others(part: LayerFigures) -> Markup | None:
+    others = part.others
+    if others is None:
         return None
-    names = ["this", *others["names"]]
+    names = ["this", *others.names]
     rows = [
         tag(
             "tr",
             tag("th", name),
             [tag("td", percent(v) if math.isfinite(v) else "–", class_="number") for v in row],
         )
-        for name, row in zip(names, others["matrix"])
+        for name, row in zip(names, others.matrix)
     ]
-    chance = others["chance"]
+    chance = others.chance
     return join(
         tag("h3", "Agreement between models"),
         tag(
             "p",
-            f"Mean of the pairs: {percent(others['mean'])}."
-            if math.isfinite(others["mean"])
+            f"Mean of the pairs: {percent(others.mean)}."
+            if math.isfinite(others.mean)
             else "Nothing could be compared.",
-            f" With random {part['plural']}: {percent(chance)}." if math.isfinite(chance) else None,
+            f" With random {part.plural}: {percent(chance)}." if math.isfinite(chance) else None,
         ),
         tag("div", _table(["", *[(name, "number") for name in names]], rows), class_="wide"),
     )
@@ -451,19 +457,16 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
 
 
-def _task(task: Mapping[str, Any], others: Mapping[str, Any]) -> Markup:
-    rows = [
-        _bar_row(name, row["value"], row["low"], row["high"])
-        for name, row in task["measures"].items()
-    ]
+def _task(task: TaskFigures, others: Mapping[str, Mapping[str, OtherScore]]) -> Markup:
+    rows = [_bar_row(name, row.value, row.low, row.high) for name, row in task.measures.items()]
     rows += [
-        _bar_row(f"{name} of {model}", row["value"], row["low"], row["high"], other=True)
+        _bar_row(f"{name} of {model}", row.value, row.low, row.high, other=True)
         for model, found in others.items()
         for name, row in found.items()
     ]
     scores = [
         tag("tr", tag("td", tag("code", name)), tag("td", f"{value:.4g}", class_="number"))
-        for name, value in task["scores"].items()
+        for name, value in task.scores.items()
     ]
     none = tag("p", "The corpus has no references for what the pipeline predicts.")
     return tag(
@@ -501,8 +504,8 @@ def _training(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 def _gallery(assessment: Assessment, room: int) -> Markup:
     layers = [
-        {"name": name, "kind": part["kind"]}
-        for name, part in assessment.figures["components"].items()
+        {"name": name, "kind": find_kind(part.kind).gallery}
+        for name, part in assessment.figures.components.items()
     ]
     count = len(assessment.examples)
     numbers = list(range(count))
@@ -557,9 +560,9 @@ def _gallery_controls(
         for sure in values
     ):
         sorts.append(("entropy", "entropy"))
-    if any(layer["kind"] in ("heads", "spans") for layer in layers):
+    if any("depth" in find_kind(layer["kind"]).columns for layer in layers):
         sorts.append(("depth", "depth"))
-    if has_gold and any(layer["kind"] == "heads" for layer in layers):
+    if has_gold and any(_has_heads(layer["kind"]) for layer in layers):
         sorts.append(("agreement", "agreement with the reference"))
     select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
@@ -606,7 +609,7 @@ def _gallery_controls(
 
 
 def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
-    if not has_gold or not any(layer["kind"] == "heads" for layer in layers):
+    if not has_gold or not any(_has_heads(layer["kind"]) for layer in layers):
         return None
     return tag(
         "p",
@@ -644,15 +647,13 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     annotation = doc._.latent.get(name)
     if annotation is None:
         return [[], None, None, None]
-    drawn = [
-        [s.start, s.end, s.decoded.tolist(), _percents(s), *_other(s)] for s in annotation.spans
-    ]
+    drawn = [[s.start, s.end, _decoded(s), _percents(s), *_other(s)] for s in annotation.spans]
     sure = assessment.uncertainties[d].get(name) or ()
     nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
     rows = [structures.structure_statistics(span) for span in annotation.spans]
     depth = max((row["depth"] for row in rows if "depth" in row), default=None)
     gold, agreement = assessment.heads[d], None
-    if gold is not None and annotation.spans and annotation.spans[0].kind == "heads":
+    if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
         known = gold >= 0
         if known.any():
             same = (annotation.heads == gold)[known]
@@ -663,6 +664,12 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
         None if depth is None else int(depth),
         agreement,
     ]
+
+
+def _decoded(span: SpanStructure) -> list[Any]:
+    """A row of one number as that number."""
+    decoded = np.asarray(span.decoded)
+    return (decoded[:, 0] if decoded.ndim == 2 and decoded.shape[1] == 1 else decoded).tolist()
 
 
 def _other(span: SpanStructure) -> list[int]:
@@ -677,14 +684,13 @@ def _percents(span: SpanStructure) -> list[int] | None:
     if span.parts is None or span.probabilities is None:
         return None
     known = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities.tolist())}
-    decoded = np.asarray(span.decoded)
-    if span.kind == "heads":
-        parts = list(zip(decoded.tolist(), range(1, len(decoded) + 1)))
-    elif span.kind == "tags":
-        parts = list(enumerate(decoded.tolist()))
-    else:
-        parts = [tuple(np.atleast_1d(part).tolist()) for part in decoded]
+    parts = find_kind(span.kind).parts(span.decoded)
     return [_percent(known.get(part, 0.0)) for part in parts]
+
+
+def _has_heads(kind: str) -> bool:
+    """Whether it can be set beside the heads of references."""
+    return "heads" in find_kind(kind).accessors
 
 
 def _percent(share: float) -> int:

@@ -1,13 +1,15 @@
-"""The styles: what is drawn of a structure of which kind. A new one is a function and a row."""
+"""The styles: how structures of this package's kinds are drawn. A kind of one's own brings its
+drawings with it, see :mod:`spacy_latent.kinds`, or takes them from here by being like another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, names_entities
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import PARTS, Drawing, complete_kind, find_kind, known_kinds
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
@@ -17,16 +19,8 @@ from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
-# How each kind is drawn if no style is asked for; tags that make entities as such.
-DEFAULT_STYLES = {
-    "heads": "tree",
-    "arcs": "tree",
-    "cells": "alignment",
-    "tags": "tags",
-    "items": "rationale",
-    "spans": "brackets",
-    "segments": "brackets",
-}
+# Those of this package, in the order in which they are told.
+STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets")
 
 # Pictures side by side, and what the caption says of them.
 Drawn = tuple[list[Picture], str]
@@ -92,49 +86,54 @@ def _alignment(subject: Subject) -> Drawn:
     return _pairs(subject, draw_alignment, PARTS_PER_WORD)
 
 
-def _heat_map(subject: Subject) -> Drawn:
+def _map_of_cells(subject: Subject) -> Drawn:
     return _pairs(subject, draw_heat_map, None)
 
 
 def _pairs(subject: Subject, draw: Callable[..., Picture], per_word: int | None) -> Drawn:
-    rows, columns, shift, note = _axes(subject)
-    most = None if per_word is None else per_word * (len(rows) + len(columns))
-    pictures = []
-    for alternative, weight in subject.choices:
-        cells = [
-            DrawnCell(part[0] - shift[0], part[1] - shift[1], p, chosen)
-            for part, p, chosen in _all_parts(subject, alternative, most)
-        ]
-        pictures.append(
-            draw(rows, columns, cells, subject.look, subject.title, subject.known, weight=weight)
-        )
-    return pictures, note
+    # Asks for the other text, and says so where it is not known.
+    subject.annotation.cells()
+    other = subject.doc[subject.span.other_start : subject.span.other_end]
+    columns = [token.text for token in other]
+    most = None if per_word is None else per_word * (len(subject.words) + len(columns))
+
+    def cells(alternative: int | None) -> list[DrawnCell]:
+        return [DrawnCell(i, j, p, on) for (i, j), p, on in subject.parts(alternative, most)]
+
+    return _tables(subject, draw, subject.words, columns, cells), ""
 
 
-def _all_parts(
-    subject: Subject, alternative: int | None, most: int | None = None
-) -> list[tuple[tuple[int, ...], float, bool]]:
-    """As of the subject, with tags before words."""
-    parts = subject.parts(alternative, most)
-    if subject.span.kind == "tags":
-        return [((tag, i), p, chosen) for (i, tag), p, chosen in parts]
-    return parts
+def _map_of_arcs(subject: Subject) -> Drawn:
+    def cells(alternative: int | None) -> list[DrawnCell]:
+        return [DrawnCell(h, m - 1, p, on) for (h, m), p, on in subject.parts(alternative)]
+
+    rows = ["(root)", *subject.words]
+    drawn = _tables(subject, draw_heat_map, rows, subject.words, cells)
+    return drawn, "rows are heads of the columns"
 
 
-def _axes(subject: Subject) -> tuple[list[str], list[str], tuple[int, int], str]:
-    """Names of rows and columns, the indices that come first in them, and what they are."""
-    span = subject.span
-    if span.kind == "cells":
-        # Asks for the other text, and says so where it is not known.
-        subject.annotation.cells()
-        other = subject.doc[span.other_start : span.other_end]
-        return subject.words, [token.text for token in other], (0, 0), ""
-    if span.kind == "tags":
-        numbers = [part[0] for part, _, _ in _all_parts(subject, None)]
-        numbers += [int(tag) for decoded, _ in span.alternatives for tag in decoded]
-        names = [subject.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
-        return names, subject.words, (0, 0), "tags by word"
-    return ["(root)", *subject.words], subject.words, (0, 1), "rows are heads of the columns"
+def _map_of_tags(subject: Subject) -> Drawn:
+    def cells(alternative: int | None) -> list[DrawnCell]:
+        return [DrawnCell(tag, i, p, on) for (i, tag), p, on in subject.parts(alternative)]
+
+    numbers = [cell.source for cell in cells(None)]
+    numbers += [int(tag) for decoded, _ in subject.span.alternatives for tag in decoded]
+    names = [subject.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
+    return _tables(subject, draw_heat_map, names, subject.words, cells), "tags by word"
+
+
+def _tables(
+    subject: Subject,
+    draw: Callable[..., Picture],
+    rows: list[str],
+    columns: list[str],
+    cells: Callable[[int | None], list[DrawnCell]],
+) -> list[Picture]:
+    look, title, known = subject.look, subject.title, subject.known
+    return [
+        draw(rows, columns, cells(alternative), look, title, known, weight=weight)
+        for alternative, weight in subject.choices
+    ]
 
 
 def _tags(subject: Subject) -> Drawn:
@@ -203,41 +202,64 @@ def _rationale(subject: Subject) -> Drawn:
     return pictures, ""
 
 
-# By its name: the kinds that a style can draw, and how.
-STYLES: Mapping[str, tuple[tuple[str, ...], Callable[[Subject], Drawn]]] = {
-    "tree": (("heads", "arcs"), _tree),
-    "alignment": (("cells",), _alignment),
-    "heatmap": (("cells", "heads", "arcs", "tags"), _heat_map),
-    "tags": (("tags",), _tags),
-    "entities": (("tags",), _entities),
-    "rationale": (("items",), _rationale),
-    "brackets": (("spans", "segments"), _brackets),
-}
+def _makes_entities(span: SpanStructure) -> bool:
+    return names_entities(span.labels)
+
+
+def _is_of_tokens(span: SpanStructure) -> bool:
+    """Whether each part is one token, as far as can be seen."""
+    parts = find_kind(span.kind).parts(span.decoded)
+    return all(len(part) == 1 and part[0] < len(span) for part in parts)
+
+
+_OF_ARCS = {"tree": Drawing(_tree), "heatmap": Drawing(_map_of_arcs)}
+_OF_BRACKETS = {"brackets": Drawing(_brackets)}
+complete_kind(PARTS, drawings={"rationale": Drawing(_rationale, _is_of_tokens)})
+complete_kind("heads", drawings=_OF_ARCS)
+complete_kind("arcs", drawings=_OF_ARCS)
+complete_kind(
+    "cells", drawings={"alignment": Drawing(_alignment), "heatmap": Drawing(_map_of_cells)}
+)
+complete_kind(
+    "tags",
+    drawings={
+        "entities": Drawing(_entities, _makes_entities),
+        "tags": Drawing(_tags),
+        "heatmap": Drawing(_map_of_tags),
+    },
+)
+complete_kind("items", drawings={"rationale": Drawing(_rationale)})
+complete_kind("spans", drawings=_OF_BRACKETS)
+complete_kind("segments", drawings=_OF_BRACKETS)
+
+
+def known_styles() -> list[str]:
+    """:data:`STYLES`, and those of kinds of one's own."""
+    others = (name for kind in known_kinds() for name in kind.drawings)
+    return list(dict.fromkeys([*STYLES, *others]))
 
 
 def default_style(span: SpanStructure) -> str | None:
     """The style that fits best; None where there is none."""
-    if span.kind == "tags" and names_entities(span.labels):
-        return "entities"
-    return DEFAULT_STYLES.get(span.kind)
+    drawings = find_kind(span.kind).drawings.items()
+    return next((name for name, drawing in drawings if drawing.fits(span)), None)
 
 
 def draw_figure(subject: Subject, style: str | None) -> Figure:
-    """Draw a structure in a style of :data:`STYLES`, or in that which fits best.
+    """Draw a structure in a style of :func:`known_styles`, or in that which fits best.
 
     Raises LatentError where the style does not fit, with those that do.
     """
-    kind = subject.span.kind
-    style = style or default_style(subject.span)
-    kinds, draw = STYLES.get(style or "", ((), _tree))
-    if kind not in kinds:
-        fitting = [name for name, (kinds, _) in STYLES.items() if kind in kinds]
+    kind, best = find_kind(subject.span.kind), default_style(subject.span)
+    style = style or best
+    if style is None or best is None or style not in kind.drawings:
+        fitting = [name for name in known_styles() if best and name in kind.drawings]
         told = f"style is {style!r}, and " if style else "There is no drawing of this: "
         instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
         raise LatentError(
-            f"{told}{subject.span.structure} of {subject.component!r} has the kind {kind!r}, which "
-            f"is {instead}. Leave style out, or name a component."
+            f"{told}{subject.span.structure} of {subject.component!r} has the kind {kind.name!r}, "
+            f"which is {instead}. Leave style out, or name a component."
         )
-    pictures, note = draw(subject)
+    pictures, note = kind.drawings[style].draw(subject)
     parts = [subject.component, subject.span.structure, subject.category, note]
     return Figure(tuple(pictures), " · ".join(filter(None, parts)), subject.look)

@@ -9,6 +9,7 @@ from textwrap import wrap
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Arc, LatentAnnotation, SpanStructure, names_entities
+from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
@@ -24,18 +25,13 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     and pairs of words: a line for each part.
     threshold: list below each structure the parts outside of it that are at least this probable.
     """
-    encoding = sys.stdout.encoding or "ascii"
-    branches = UNICODE if encoding.lower().replace("-", "").startswith("utf") else ASCII
     blocks = []
     for span in annotation.spans:
         alone = LatentAnnotation(annotation.doc, annotation.component, [span])
         trees: list[tuple[int | None, float]] = [(None, 1.0)] if not span.alternatives else []
         trees += [(i, weight) for i, (_, weight) in enumerate(span.alternatives)]
         for alternative, weight in trees:
-            if span.kind == "heads":
-                lines = _tree(alone, span, alternative, branches)
-            else:
-                lines = FORMATS.get(span.kind, _lines)(alone, span, alternative)
+            lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
                 lines.insert(0, f"weight {weight:.2f}")
             blocks.append("\n".join(lines))
@@ -44,13 +40,10 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     return "\n\n".join(block for block in blocks if block)
 
 
-def _tree(
-    annotation: LatentAnnotation,
-    span: SpanStructure,
-    alternative: int | None,
-    branches: tuple[str, str, str, str],
-) -> list[str]:
-    fork, last, pass_by, nothing = branches
+def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
+    encoding = sys.stdout.encoding or "ascii"
+    prints_unicode = encoding.lower().replace("-", "").startswith("utf")
+    fork, last, pass_by, nothing = UNICODE if prints_unicode else ASCII
     arcs = annotation.arcs(alternative=alternative)
     modifiers: dict[int | None, list[Arc]] = defaultdict(list)
     for arc in arcs:
@@ -134,9 +127,6 @@ def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int |
     return [_part(annotation, span, part, p) for part, p in chosen]
 
 
-FORMATS = {"items": _items, "spans": _brackets, "tags": _tags}
-
-
 def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
     drawn = {part for part, _ in annotation._chosen(span, None, None)}
     others = [
@@ -146,34 +136,58 @@ def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float)
     return [_part(annotation, span, part, p) for part, p in others]
 
 
-def _part(
-    annotation: LatentAnnotation, span: SpanStructure, part: tuple[int, ...], probability: float
-) -> str:
+def _part(annotation: LatentAnnotation, span: SpanStructure, part: Part, probability: float) -> str:
     """One part on a line, in words where it is known of which."""
-
-    def word(i: int) -> str:
-        return _printable(annotation.doc, span.start + i)
-
-    if span.kind in ("heads", "arcs"):
-        head, modifier = part
-        text = f"{word(modifier - 1)} <- {'root' if head == 0 else word(head - 1)}"
-    elif span.kind == "items":
-        text = word(part[0])
-    elif span.kind == "tags":
-        text = f"{word(part[0])} {_name(span, part[1])}"
-    elif span.kind == "cells":
-        shift = 0 if span.other_start is None else span.other_start - span.start
-        text = f"{word(part[0])} ~ {word(part[1] + shift)}"
-    elif span.kind == "segments":
-        first, end, label = part
-        text = (
-            f"{_name(span, label)}  {_text(annotation.doc, span.start + first, span.start + end)}"
-        )
-    elif span.kind == "spans":
-        text = _text(annotation.doc, span.start + part[0], span.start + part[1] + 1)
-    else:
-        text = " ".join(map(str, part))
+    text = find_kind(span.kind).part_text(annotation, span, part)
     return text if span.probabilities is None else f"{text}  {probability:.2f}"
+
+
+def _arc_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    head, modifier = (
+        "root" if i == 0 else _printable(annotation.doc, span.start + i - 1) for i in part
+    )
+    return f"{modifier} <- {head}"
+
+
+def _item_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    return _printable(annotation.doc, span.start + part[0])
+
+
+def _tag_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    return f"{_item_text(annotation, span, part)} {_name(span, part[1])}"
+
+
+def _cell_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    start = span.start if span.other_start is None else span.other_start
+    other = _printable(annotation.doc, start + part[1])
+    return f"{_item_text(annotation, span, part)} ~ {other}"
+
+
+def _segment_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    first, end, label = part
+    words = _text(annotation.doc, span.start + first, span.start + end)
+    return f"{_name(span, label)}  {words}"
+
+
+def _bracket_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    return _text(annotation.doc, span.start + part[0], span.start + part[1] + 1)
+
+
+def _numbers(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
+    """What a part of one number is, is not known; it may be beyond the text."""
+    if len(part) == 1 and part[0] < len(span):
+        return f"{part[0]} {_item_text(annotation, span, part)}"
+    return " ".join(map(str, part))
+
+
+complete_kind(PARTS, text=_lines, part_text=_numbers)
+complete_kind("heads", text=_tree, part_text=_arc_text)
+complete_kind("arcs", part_text=_arc_text)
+complete_kind("items", text=_items, part_text=_item_text)
+complete_kind("tags", text=_tags, part_text=_tag_text)
+complete_kind("cells", part_text=_cell_text)
+complete_kind("segments", part_text=_segment_text)
+complete_kind("spans", text=_brackets, part_text=_bracket_text)
 
 
 def _text(doc: Doc, start: int, end: int) -> str:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from spacy_latent.analysis.figures import (
+    Chance,
+    ControlScore,
+    LayerFigures,
+    OtherModels,
+    RandomStructures,
+    ReferenceFigures,
+    Statistic,
+    Trained,
+    TrainedControl,
+    TrainedScore,
+)
 from spacy_latent.analysis.verdicts import (
     answer,
     headline,
@@ -16,73 +29,83 @@ from spacy_latent.analysis.verdicts import (
     verdicts,
 )
 
-USED = {"before": 0.9, "after": 0.5, "drop": 0.4, "low": 0.35, "high": 0.45, "before_low": 0.88}
+USED = RandomStructures(
+    before=0.9, after=0.5, drop=0.4, low=0.35, high=0.45, before_low=0.88, docs=500, draws=1
+)
 
 
-def figures(kind: str = "heads", **changes: Any) -> dict[str, Any]:
+def figures(kind: str = "heads", **changes: Any) -> LayerFigures:
     plural = {"heads": "trees", "spans": "trees", "items": "selections"}.get(kind, "structures")
-    base = {
-        "component": "encoder",
-        "kind": kind,
-        "plural": plural,
-        "statistics": {},
-        "flat_share": 0.4,
-        "controls": {"left-branching": 0.1, "right-branching": 0.3, "flat": 0.2, "nearest": 0.6},
-        "by_length": (0.4, 5000),
-        "random": {"accuracy": {**USED, "docs": 500}},
-    }
-    return {**base, **changes}
+    base = LayerFigures(
+        component="encoder",
+        structure="Some()",
+        estimator="Some",
+        scorer="Some",
+        composer="Some",
+        kind=kind,
+        plural=plural,
+        constraint="",
+        spans=500,
+        flat_share=0.4,
+        controls={"left-branching": 0.1, "right-branching": 0.3, "flat": 0.2, "nearest": 0.6},
+        by_length=(0.4, 5000),
+        random={"accuracy": USED},
+    )
+    return replace(base, **changes)
 
 
-def codes(found: dict[str, Any]) -> list[str]:
+def codes(found: LayerFigures) -> list[str]:
     return [verdict.code for verdict in verdicts(found)]
 
 
 def mean(name: str, value: float) -> dict[str, Any]:
-    return {"statistics": {name: {"mean": value}}}
+    row = Statistic(value, [value] * 3, value, value, [500], 500)
+    return {"statistics": {name: row}}
 
 
 def drop(drop: float, low: float, high: float, **more: Any) -> dict[str, Any]:
-    row = {**USED, "drop": drop, "low": low, "high": high, "docs": 500, **more}
-    return {"random": {"accuracy": row}}
+    return {"random": {"accuracy": replace(USED, drop=drop, low=low, high=high, **more)}}
 
 
 def trained(
     *rows: tuple[str, float, float, float], spread: float = math.nan, **more: list[str]
 ) -> dict[str, Any]:
     """rows: of each control its name, the difference, and the interval of that."""
-    known = {"trees": "random trees", "what": "the same model trained with random trees"}
-    controls = {name: {**known, "unlike": [], "unfair": [], **more} for name, *_ in rows}
+    what = "the same model trained with random trees"
+    control = replace(TrainedControl("random trees", what, [], []), **more)
     scores = {
-        name: {
-            "value": 0.9 - difference,
-            "seeds": [0.9 - difference],
-            "difference": [difference, low, high],
-            "spread": spread,
-            "docs": 500,
-        }
+        name: ControlScore(
+            value=0.9 - difference,
+            low=0.88 - difference,
+            high=0.92 - difference,
+            seeds=[0.9 - difference],
+            difference=(difference, low, high),
+            spread=spread,
+            docs=500,
+        )
         for name, difference, low, high in rows
     }
-    row = {"value": 0.9, "low": 0.88, "high": 0.92, "seeds": [0.9], "controls": scores}
-    return {"trained": {"controls": controls, "measures": {"accuracy": row}}}
+    row = TrainedScore(value=0.9, low=0.88, high=0.92, seeds=[0.9], controls=scores)
+    controls = {name: replace(control) for name, *_ in rows}
+    return {"trained": Trained(controls, {"accuracy": row})}
 
 
 def reference(own: float, width: float = 0.02, docs: int = 500, **rows: float) -> dict[str, Any]:
     """Agreement with the reference, and that of controls."""
     everything = {"encoder": own, **rows}
     return {
-        "reference": {
-            "key": "directed",
-            "docs": docs,
-            "rows": {
-                name: {"directed": [v, v - width, v + width]} for name, v in everything.items()
-            },
-            "ahead": {n: [own - v, own - v - width, own - v + width] for n, v in rows.items()},
-        }
+        "reference": ReferenceFigures(
+            key="directed",
+            of="heads",
+            docs=docs,
+            tokens=10 * docs,
+            rows={name: {"directed": (v, v - width, v + width)} for name, v in everything.items()},
+            ahead={n: (own - v, own - v - width, own - v + width) for n, v in rows.items()},
+        )
     }
 
 
-def headline_of(found: dict[str, Any]) -> str:
+def headline_of(found: LayerFigures) -> str:
     return headline(verdicts(found), found)
 
 
@@ -134,7 +157,7 @@ def test_random_trees_alone_are_a_weak_control() -> None:
     helps = ("a", 0.05, 0.03, 0.07)
     assert "only-random" in codes(figures(**trained(helps)))
     made = figures(**trained(helps, ("b", 0.04, 0.02, 0.06)))
-    made["trained"]["controls"]["b"]["trees"] = "flat trees"
+    made.trained.controls["b"].trees = "flat trees"
     assert "only-random" not in codes(made) and answer(verdicts(made)) == "Yes"
 
 
@@ -168,11 +191,11 @@ def test_a_control_that_was_trained_otherwise_proves_nothing() -> None:
 
 def test_of_several_tasks_the_first_is_what_the_model_is_for() -> None:
     made = figures(**trained(("random", 0.05, 0.03, 0.07)))
-    measures = made["trained"]["measures"]
-    worse = trained(("random", -0.05, -0.07, -0.03))["trained"]["measures"]["accuracy"]
-    made["trained"]["measures"] = {**measures, "accuracy of the tags": worse}
+    measures = made.trained.measures
+    worse = trained(("random", -0.05, -0.07, -0.03))["trained"].measures["accuracy"]
+    made.trained.measures = {**measures, "accuracy of the tags": worse}
     assert not trivial(verdicts(made)) and "no-better-than-trained" in codes(made)
-    made["trained"]["measures"] = {"accuracy of the tags": worse, **measures}
+    made.trained.measures = {"accuracy of the tags": worse, **measures}
     assert headline_of(made) == "No better than a control: the trees do not help"
 
 
@@ -246,7 +269,7 @@ def test_trees_that_are_right() -> None:
         (drop(0.003, -0.002, 0.008), "ignored", "only 0.3 points of accuracy (95 % interval −0.2"),
         (drop(0.004, -0.01, 0.018), "no-sign-of-use", "no sign that the task looks at the trees"),
         (
-            drop(0.4, 0.3, 0.5, before_low=0.5, chance={"label": "yes", "share": 0.52}),
+            drop(0.4, 0.3, 0.5, before_low=0.5, chance=Chance("yes", 0.52)),
             "chance",
             "always answering “yes” (52 %)",
         ),
@@ -273,7 +296,7 @@ def test_one_number_one_warning(changes: dict[str, Any], code: str, words: str) 
         drop(0.05, 0.001, 0.08),
         drop(0.05, -0.02, 0.12),
         drop(math.nan, math.nan, math.nan),
-        drop(0.4, 0.3, 0.5, before_low=0.55, chance={"label": "yes", "share": 0.52}),
+        drop(0.4, 0.3, 0.5, before_low=0.55, chance=Chance("yes", 0.52)),
     ],
 )
 def test_no_warning_just_below(changes: dict[str, Any]) -> None:
@@ -330,14 +353,14 @@ def test_the_headline_is_of_what_weighs_most() -> None:
 
 
 def test_seeds_and_mixtures() -> None:
-    others = {"names": ["b"], "mean": 0.3, "chance": 0.2, "alike": True}
+    others = OtherModels(["b"], [[1.0, 0.3], [0.3, 1.0]], mean=0.3, chance=0.2, alike=True)
     assert "seeds-differ" in codes(figures(others=others))
-    assert "seeds-agree" in codes(figures(others={**others, "mean": 0.8}))
-    found = figures(others={**others, "mean": 0.25})
+    assert "seeds-agree" in codes(figures(others=replace(others, mean=0.8)))
+    found = figures(others=replace(others, mean=0.25))
     assert verdicts(found)[0].code == "seeds-random" and trivial(verdicts(found))
     assert headline_of(found) == "Other seeds give other trees, as if they were random"
     # Models of other settings may well differ.
-    assert "seeds-differ" in codes(figures(others={**others, "mean": 0.25, "alike": False}))
+    assert "seeds-differ" in codes(figures(others=replace(others, mean=0.25, alike=False)))
     assert "mixture" in codes(figures(**drop(0.4, 0.35, 0.45, mixture=0.97)))
     assert "few" in codes(figures(**drop(0.4, 0.35, 0.45, docs=12)))
 

@@ -77,10 +77,10 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
 def test_the_report_says_the_same(files: Path):
     nlp = spacy.load(files / "both" / "model-best")
     found = list(Corpus(files / "dev.spacy")(nlp))
-    figures = assess(nlp, found, random=False).figures["components"]["latent_encoder"]
+    figures = assess(nlp, found, random=False).figures.components["latent_encoder"]
     run(files / "dev.spacy", files / "both" / "model-best", "--metrics", files / "m.json")
     own = srsly.read_json(files / "m.json")["both: latent_encoder"]
-    share, low, high = figures["reference"]["rows"]["latent_encoder"]["directed"]
+    share, low, high = figures.reference.rows["latent_encoder"]["directed"]
     expected = [own["all tokens"], *own["all tokens, 95 %"]]
     assert [share, low, high] == pytest.approx(expected)
 

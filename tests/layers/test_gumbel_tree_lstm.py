@@ -10,6 +10,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers import gumbel_tree_lstm
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.gumbel_tree_lstm import build_gumbel_tree_lstm_v1
+from spacy_latent.layers.latent_layer import LatentModule
 
 LENGTHS = torch.tensor([6, 1, 2, 4, 0])
 TEMPERATURE = 0.7
@@ -210,3 +211,12 @@ def test_a_composer_of_other_parts_is_refused(name):
     composer = registry.get("misc", f"spacy-latent.{name}.v1")()
     with pytest.raises(LatentError, match=f"the composer is '{name}'; expected one that composes"):
         registry.get("misc", "spacy-latent.GumbelTree.v1")(composer)
+
+
+def test_it_offers_what_every_latent_module_does():
+    """Those who look into a model ask for nothing else; mypy sees to the types."""
+    wanted = set(LatentModule.__annotations__)
+    wanted |= {name for name in vars(LatentModule) if not name.startswith("_")} | {"__call__"}
+    assert {"structure", "present_estimator", "scorer", "given"} <= wanted
+    layer = build_gumbel_tree_lstm_v1()(4)
+    assert not [name for name in wanted if not hasattr(layer, name)]

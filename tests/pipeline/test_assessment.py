@@ -51,14 +51,14 @@ def codes(assessment: Assessment) -> set[str]:
 def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
     found = assess(chosen, keyword_examples(chosen, 120))
     assert "co-adapted" in codes(found) and "ignored" not in codes(found)
-    part = found.figures["components"]["latent_encoder"]
-    row = part["random"]["accuracy"]
+    part = found.figures.components["latent_encoder"]
+    row = part.random["accuracy"]
     # One word of five to nine at random: right where it is the one, else a guess.
-    assert row["before"] == 1.0 and 0.45 < row["after"] < 0.75
-    assert row["drop"] == pytest.approx(row["before"] - row["after"])
-    assert row["low"] < row["drop"] < row["high"]
-    assert part["kind"] == "items" and part["statistics"]["runs"]["mean"] == 1.0
-    assert "reference" not in part and part["controls"] == {}
+    assert row.before == 1.0 and 0.45 < row.after < 0.75
+    assert row.drop == pytest.approx(row.before - row.after)
+    assert row.low < row.drop < row.high
+    assert part.kind == "items" and part.statistics["runs"].mean == 1.0
+    assert part.reference is None and part.controls == {}
     assert found.scores == [1.0] * 120
     again = assess(chosen, keyword_examples(chosen, 120))
     assert json.dumps(plain(again.figures)) == json.dumps(plain(found.figures))
@@ -75,15 +75,15 @@ def test_a_tree_that_is_ignored_and_one_that_is_not(tree: Language) -> None:
     finally:
         gain.data = kept
     assert "ignored" in codes(ignored)
-    row = ignored.figures["components"]["latent_encoder"]["random"]["accuracy"]
-    assert (row["drop"], row["low"], row["high"]) == (0.0, 0.0, 0.0)
+    row = ignored.figures.components["latent_encoder"].random["accuracy"]
+    assert (row.drop, row.low, row.high) == (0.0, 0.0, 0.0)
 
 
 def test_references_and_controls(tree: Language) -> None:
     found = assess(tree, keyword_examples(tree, 60), random=False)
-    part = found.figures["components"]["latent_encoder"]
-    assert part["random"] == {}
-    rows = part["reference"]["rows"]
+    part = found.figures.components["latent_encoder"]
+    assert part.random == {}
+    rows = part.reference.rows
     controls = {"left-branching", "right-branching", "flat", "balanced", "nearest"}
     assert set(rows) == {"latent_encoder", "random"} | controls
     # All hang on the key word: of the previous-token chain, only the one after it and, if it is
@@ -92,17 +92,17 @@ def test_references_and_controls(tree: Language) -> None:
     for example in found.examples:
         heads = [token.head.i for token in example.reference]
         exact += sum(head == max(0, i - 1) for i, head in enumerate(heads))
-    tokens = found.figures["tokens"]
+    tokens = found.figures.tokens
     assert rows["right-branching"]["directed"][0] == pytest.approx(exact / tokens)
-    relations = {row["relation"]: row for row in part["reference"]["relations"]}
-    assert set(relations) == {"ROOT", "mod"} and relations["ROOT"]["tokens"] == 60
+    relations = {row.relation: row for row in part.reference.relations}
+    assert set(relations) == {"ROOT", "mod"} and relations["ROOT"].tokens == 60
     ours = [example.predicted._.latent["latent_encoder"].heads for example in found.examples]
     right = sum(int((own == gold).sum()) for own, gold in zip(ours, found.heads))
     assert rows["latent_encoder"]["directed"][0] == pytest.approx(right / tokens)
     part = assess(tree, keyword_examples(tree, 60), random=False, ignore=["good", "bad"])
-    reference = part.figures["components"]["latent_encoder"]["reference"]
-    assert reference["tokens"] == tokens - 60
-    assert {row["relation"] for row in reference["relations"]} == {"mod"}
+    reference = part.figures.components["latent_encoder"].reference
+    assert reference.tokens == tokens - 60
+    assert {row.relation for row in reference.relations} == {"mod"}
 
 
 def test_a_collapsed_scorer_is_found_out(tree: Language) -> None:
@@ -115,23 +115,23 @@ def test_a_collapsed_scorer_is_found_out(tree: Language) -> None:
     finally:
         scorer.load_state_dict(kept)
     assert {"by-length", "undecided-scores"} <= codes(found)
-    part = found.figures["components"]["latent_encoder"]
-    assert part["by_length"][0] == 1.0
-    assert part["statistics"]["relative entropy"]["mean"] == pytest.approx(1.0, abs=1e-4)
+    part = found.figures.components["latent_encoder"]
+    assert part.by_length[0] == 1.0
+    assert part.statistics["relative entropy"].mean == pytest.approx(1.0, abs=1e-4)
 
 
 def test_models_of_two_seeds(tree: Language) -> None:
     other = keyword_pipeline(TREE, steps=0, seed=1)
     same = {"twin": tree, "other": other}
     found = assess(tree, keyword_examples(tree, 40), others=same)
-    others = found.figures["components"]["latent_encoder"]["others"]
-    assert others["names"] == ["twin", "other"]
-    assert others["matrix"][0][1] == 1.0 and others["matrix"][0][2] < 0.9
-    assert others["matrix"][1][2] == others["matrix"][0][2] == others["matrix"][2][0]
-    assert others["mean"] == pytest.approx((1 + 2 * others["matrix"][0][2]) / 3)
-    assert 0 < others["chance"] < 1
-    assert found.figures["others"]["twin"]["accuracy"]["drop"] == [0.0, 0.0, 0.0]
-    assert found.figures["others"]["other"]["accuracy"]["drop"][1] > 0.2
+    others = found.figures.components["latent_encoder"].others
+    assert others.names == ["twin", "other"]
+    assert others.matrix[0][1] == 1.0 and others.matrix[0][2] < 0.9
+    assert others.matrix[1][2] == others.matrix[0][2] == others.matrix[2][0]
+    assert others.mean == pytest.approx((1 + 2 * others.matrix[0][2]) / 3)
+    assert 0 < others.chance < 1
+    assert found.figures.others["twin"]["accuracy"].drop == (0.0, 0.0, 0.0)
+    assert found.figures.others["other"]["accuracy"].drop[1] > 0.2
 
 
 def test_inline_layers_and_owned_losses_are_read() -> None:
@@ -140,12 +140,12 @@ def test_inline_layers_and_owned_losses_are_read() -> None:
     nlp.add_pipe("textcat", config=stock("textcat", INLINE))
     initialized(nlp)
     found = assess(nlp, examples(nlp))
-    assert set(found.figures["components"]) == {"tagger", "latent_textcat", "textcat"}
-    assert set(found.figures["task"]["measures"]) == {"accuracy of the tags", "accuracy"}
+    assert set(found.figures.components) == {"tagger", "latent_textcat", "textcat"}
+    assert set(found.figures.task.measures) == {"accuracy of the tags", "accuracy"}
     for verdicts in found.verdicts.values():
         assert "few" in {verdict.code for verdict in verdicts}
     only = assess(nlp, examples(nlp), component="textcat", random=False)
-    assert set(only.figures["components"]) == {"textcat"}
+    assert set(only.figures.components) == {"textcat"}
     docs = inspect_docs(nlp, [nlp.make_doc("I like it")])
     assert set(docs[0]._.latent) == {"tagger", "latent_textcat", "textcat"}
 
@@ -153,9 +153,9 @@ def test_inline_layers_and_owned_losses_are_read() -> None:
 def test_texts_without_references_empty_and_of_one_token(tree: Language) -> None:
     made = [Example(tree.make_doc(text), tree.make_doc(text)) for text in ("", "a", "a b c d e")]
     found = assess(tree, made)
-    assert found.figures["task"] == {"measures": {}, "scores": {}}
-    part = found.figures["components"]["latent_encoder"]
-    assert part["spans"] == 2 and part["random"] == {} and "reference" not in part
+    assert plain(found.figures.task) == {"measures": {}, "scores": {}}
+    part = found.figures.components["latent_encoder"]
+    assert part.spans == 2 and part.random == {} and part.reference is None
     assert all(math.isnan(score) for score in found.scores) and found.heads == [None] * 3
     json.dumps(plain(found.figures), allow_nan=False)
     with pytest.raises(LatentError, match="no texts"):

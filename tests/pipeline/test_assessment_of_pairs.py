@@ -55,11 +55,11 @@ def saved(nlp: Language, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_alignments_beside_controls_and_references(nlp: Language, saved: Path) -> None:
     found = assess(nlp, read_examples(nlp, str(saved / "dev.spacy")), random=True)
-    part = found.figures["components"][NAME]
-    assert part["kind"] == "cells" and part["spans"] == len(ROWS)
-    assert set(part["controls"]) == set(ALIGNMENT_CONTROLS)
-    assert all(0 <= share <= 1 for share in part["controls"].values())
-    rows = part["reference"]["rows"]
+    part = found.figures.components[NAME]
+    assert part.kind == "cells" and part.spans == len(ROWS)
+    assert set(part.controls) == set(ALIGNMENT_CONTROLS)
+    assert all(0 <= share <= 1 for share in part.controls.values())
+    rows = part.reference.rows
     assert set(rows) == {NAME, "random", *ALIGNMENT_CONTROLS}
     links = [links_of(e.predicted, NAME) or [] for e in found.examples]
     sure = [links_of(e.reference, SURE) or [] for e in found.examples]

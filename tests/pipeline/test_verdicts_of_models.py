@@ -23,7 +23,7 @@ CONTEXT = {"tok2vec": TOK2VEC, "residual": True}
 
 
 def said(found: Assessment) -> str:
-    return headline(found.verdicts[NAME], found.figures["components"][NAME])
+    return headline(found.verdicts[NAME], found.figures.components[NAME])
 
 
 def codes(found: Assessment) -> list[str]:
@@ -43,10 +43,10 @@ def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[
     """Its composer is used to its trees, which once was taken for a sign that they are good."""
     nlp = flag_pipeline()
     found = assess(nlp, flag_examples(nlp, 200))
-    part = found.figures["components"][NAME]
-    rows = {name: row["directed"][0] for name, row in part["reference"]["rows"].items()}
-    drop = part["random"]["accuracy"]
-    assert drop["before"] > 0.6 and drop["low"] > 0.05
+    part = found.figures.components[NAME]
+    rows = {name: row["directed"][0] for name, row in part.reference.rows.items()}
+    drop = part.random["accuracy"]
+    assert drop.before > 0.6 and drop.low > 0.05
     assert rows[NAME] < max(share for name, share in rows.items() if name != NAME)
     assert said(found).startswith("No better than a control") and codes(found)[0] in (
         "no-better-than-controls",
@@ -64,8 +64,8 @@ def test_a_good_model(controls: dict[str, list[Language]]) -> None:
     assert said(found) == "The trees help" and reassures(found)
     assert not trivial(found.verdicts[NAME]) and answer(found.verdicts[NAME]) == "Yes"
     assert {"helps", "far-beyond-controls"} <= set(codes(found))
-    row = found.figures["trained"]["measures"]["accuracy"]
-    assert all(control["difference"][1] > 0.01 for control in row["controls"].values())
+    row = found.figures.trained.measures["accuracy"]
+    assert all(control.difference[1] > 0.01 for control in row.controls.values())
     # Without controls that were trained, that it helps is not claimed.
     found = assess(nlp, flag_examples(nlp, 200))
     assert said(found) == "The trees are mostly right; whether they help was not tested"
@@ -94,7 +94,7 @@ def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
     gain.data.zero_()
     examples = keyword_examples(nlp, 120, heads=False)
     found = assess(nlp, examples)
-    assert found.figures["task"]["measures"]["accuracy"]["value"] > 0.8
+    assert found.figures.task.measures["accuracy"].value > 0.8
     assert said(found) == "The task ignores the trees" and not reassures(found)
     found = assess(nlp, examples, controls={"chain": [chain]})
     assert said(found) == "No better than a control: the trees do not help"
@@ -107,8 +107,8 @@ def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
     """It costs much; a model that was trained with right-branching trees is as good."""
     nlp = keyword_pipeline(CONTEXT, steps=70)
     found = assess(nlp, keyword_examples(nlp, 200, heads=False), controls={"chain": [chain]})
-    drop = found.figures["components"][NAME]["random"]["accuracy"]
-    assert "co-adapted" in codes(found) and drop["low"] > 0.1
+    drop = found.figures.components[NAME].random["accuracy"]
+    assert "co-adapted" in codes(found) and drop.low > 0.1
     assert said(found) == "No better than a control: the trees do not help"
     assert answer(found.verdicts[NAME]) == "No" and not reassures(found)
 
@@ -128,7 +128,7 @@ def test_trap_30_attachment_may_be_nothing_but_the_constraint() -> None:
         gold = {"cats": example.reference.cats, "heads": heads, "deps": ["dep"] * len(heads)}
         examples.append(Example.from_dict(example.predicted, gold))
     found = assess(nlp, examples, random=False)
-    rows = found.figures["components"][NAME]["reference"]["rows"]
+    rows = found.figures.components[NAME].reference.rows
     assert rows[NAME]["directed"][0] == rows["random"]["directed"][0] == 1.0
     first = found.verdicts[NAME][0]
     assert first.level == "warning" and first.code == "no-better-than-random"
@@ -141,10 +141,10 @@ def test_seeds_that_agree_on_nothing() -> None:
     nlp = keyword_pipeline(TREE, steps=0)
     others = {"other": keyword_pipeline(TREE, steps=0, seed=1)}
     found = assess(nlp, keyword_examples(nlp, 60, heads=False), others=others, random=False)
-    seeds = found.figures["components"][NAME]["others"]
-    assert seeds["alike"] and 0 < seeds["chance"] < 0.4
+    seeds = found.figures.components[NAME].others
+    assert seeds.alike and 0 < seeds.chance < 0.4
     assert ("seeds-random" in codes(found)) == (
-        seeds["mean"] < seeds["chance"] + 0.1 * (1 - seeds["chance"])
+        seeds.mean < seeds.chance + 0.1 * (1 - seeds.chance)
     )
     twin = assess(nlp, keyword_examples(nlp, 60, heads=False), others={"twin": nlp}, random=False)
     assert "seeds-agree" in codes(twin)
@@ -160,16 +160,16 @@ def test_seeds_of_the_model_and_of_controls() -> None:
         controls={"two": [other, twin], "one": [other]},
         random=False,
     )
-    row = found.figures["trained"]["measures"]["accuracy"]
+    row = found.figures.trained.measures["accuracy"]
     # A pipeline of other settings is no further training of this one.
-    assert len(row["seeds"]) == 2 and len(row["controls"]["two"]["seeds"]) == 2
-    mean = sum(row["seeds"]) / 2
-    assert row["value"] == pytest.approx(mean)
-    for control in row["controls"].values():
-        difference, low, high = control["difference"]
-        assert difference == pytest.approx(row["value"] - control["value"])
+    assert len(row.seeds) == 2 and len(row.controls["two"].seeds) == 2
+    mean = sum(row.seeds) / 2
+    assert row.value == pytest.approx(mean)
+    for control in row.controls.values():
+        difference, low, high = control.difference
+        assert difference == pytest.approx(row.value - control.value)
         assert low <= difference <= high
     # Of one training, the spread is taken from the side that has two.
-    (a, b), spread = row["seeds"], row["controls"]["one"]["spread"]
+    (a, b), spread = row.seeds, row.controls["one"].spread
     assert spread == pytest.approx(2 * (a - b) if a > b else 2 * (b - a))
-    assert "temperature: 1.0 → 2.0" in found.figures["trained"]["controls"]["one"]["unlike"][0]
+    assert "temperature: 1.0 → 2.0" in found.figures.trained.controls["one"].unlike[0]

@@ -1,0 +1,75 @@
+"""The Thinc model around a torch module that is built when the width of its input is known."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from thinc.api import Model
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.latent_shim import LatentShim, Width
+from spacy_latent.models.separate_tok2vec import total
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.stages import Staged
+
+
+def shim_model(
+    name: str,
+    forward: Callable,
+    build: Callable[[Any], Any],
+    *,
+    input_width: Width | None,
+    width: int | None = None,
+    scorer_learn_rate: float,
+    temperature: Temperature,
+    dropout: float | None,
+    mixed_precision: bool,
+    others: Sequence[Staged] = (),
+) -> Model:
+    """build: makes the module, which has an ``output_width``, for the width of the input. width: of
+    the output, None if it is not known. others: as in LatentShim. For the other arguments see
+    ``build_latent_tok2vec_v1``."""
+    if scorer_learn_rate < 0:
+        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
+    shim = LatentShim(
+        build,
+        learn_rates={"latent.scorer.": scorer_learn_rate},
+        temperature=temperature,
+        mixed_precision=mixed_precision,
+        others=others,
+    )
+    # spaCy's training.dropout sets every attribute of the name dropout_rate.
+    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
+    dims = {"nI": None, "nO": width}
+    model: Model = Model(name, forward, init=_init, dims=dims, attrs=attrs, shims=[shim])
+    if input_width is not None:
+        set_input_width(model, input_width)
+    return model
+
+
+def set_input_width(model: Model, width: Width) -> None:
+    """Build the module for an input of ``width`` features, with fresh weights."""
+    model.set_dim("nI", total(width), force=True)
+    shim: Any = model.shims[0]
+    shim.build(width)
+    model.set_dim("nO", shim.module.output_width)
+
+
+def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    width = model.maybe_get_dim("nI")
+    if X is not None and len(X[0]):
+        width = X[0][0].shape[1]
+    if width is not None:
+        set_input_width(model, width)
+    return model
+
+
+def refuse_not_finite() -> NoReturn:
+    """What a prediction says of its vectors. In training a step that overflows in half precision is
+    skipped; here it would be hidden."""
+    raise LatentError(
+        "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
+        "embedder's vectors, are not finite: train again with a lower learning rate or "
+        "with training.optimizer.grad_clip."
+    )

@@ -1,0 +1,75 @@
+"""What all commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from spacy_latent.cli import compare, corpus, listops, pairs, show
+from spacy_latent.cli.app import latent_cli
+from spacy_latent.cli.failure import fail
+
+
+def commands(group: Any, path: str = "latent") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS = {
+    **dict(commands(get_command(latent_cli))),
+    **dict(commands(get_command(listops.app), "listops")),
+}
+
+
+def test_the_short_options_mean_the_same_everywhere() -> None:
+    assert len(COMMANDS) > 10
+    meant: dict[str, set[str]] = {}
+    for command in COMMANDS.values():
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option in ("-c", "-g"):
+                    meant.setdefault(option, set()).add(parameter.name)
+    assert meant == {"-c": {"component"}, "-g": {"gpu_id"}}
+
+
+# Makes expressions, or judges pipelines of the project itself.
+WITHOUT_CODE = {"latent generate listops", "listops generate", "listops report"}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_who_loads_a_pipeline_can_import_what_it_is_made_of(path: str) -> None:
+    opts = [option for parameter in COMMANDS[path].params for option in parameter.opts]
+    assert ("--code" in opts) != (path in WITHOUT_CODE)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_component_has_the_short_option(path: str) -> None:
+    for parameter in COMMANDS[path].params:
+        assert parameter.name != "component" or "-c" in parameter.opts
+
+
+def test_why_a_command_failed_stands_on_standard_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    """Who pipes JSON or a drawing on gets nothing else on standard output."""
+    with pytest.raises(SystemExit) as ended:
+        fail("This cannot be", "Do that.")
+    printed = capsys.readouterr()
+    assert ended.value.code == 1 and printed.out == ""
+    assert "This cannot be" in printed.err and "Do that." in printed.err
+    for attempt in (
+        lambda: show.load(str(tmp_path / "none")),
+        lambda: corpus.import_code(tmp_path / "none.py"),
+        lambda: compare.main([tmp_path / "none"], None, 0, True, None, -1),
+        lambda: pairs.main(tmp_path / "none.spacy", [], None),
+    ):
+        with pytest.raises(SystemExit):
+            attempt()
+        printed = capsys.readouterr()
+        assert printed.out == "" and "none" in printed.err
