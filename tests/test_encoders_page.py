@@ -76,7 +76,7 @@ def embedder_weights(nlp: Language) -> list[np.ndarray]:
 
 
 def test_there_is_a_config_of_each_kind() -> None:
-    assert len(configs()) == 6
+    assert len(configs()) == 7
 
 
 @pytest.mark.parametrize("block", configs())

@@ -47,6 +47,10 @@ class PartScorer(nn.Module):
         seen. What stands at padding means nothing."""
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
+    def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
+        """What it adds to the objective of each item in training, ``(B,)``, or None."""
+        return None
+
     def bind(
         self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
     ) -> Structure:

@@ -40,8 +40,9 @@ class CounterScorer(CountingScorer):
         encoder: EncoderBuilder | None = None,
         noise: float = 0.0,
         whole_steps: bool = False,
+        step_cost: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder, noise, whole_steps)
+        super().__init__(width, counters, encoder, noise, whole_steps, step_cost)
         # Of an arc: eight features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -95,6 +96,34 @@ class CounterScorer(CountingScorer):
         return torch.cat([torch.cat(forward), torch.cat(backward)], 1)
 
 
+def build_counter_scorer_v2(
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
+    whole_steps: bool = False,
+    step_cost: float = 0.0,
+) -> ScorerBuilder:
+    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
+    scorer, and only the scorer, the context of each token; without one, what a token adds depends
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
+    or 1 in prediction. step_cost: added to the objective of each text in training for each counter,
+    times the mean of how far its tokens move it, so that those that need not move it leave it
+    alone."""
+    check_counters("CounterScorer", counters, noise, step_cost)
+    check_hidden_width("CounterScorer", hidden_width)
+    return partial(
+        CounterScorer,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+        whole_steps=whole_steps,
+        step_cost=step_cost,
+    )
+
+
 def build_counter_scorer_v1(
     counters: int = 4,
     hidden_width: int = 64,
@@ -107,13 +136,4 @@ def build_counter_scorer_v1(
     on that token alone. noise: standard deviation of what is added to each step in training, so
     that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
     or 1 in prediction."""
-    check_counters("CounterScorer", counters, noise)
-    check_hidden_width("CounterScorer", hidden_width)
-    return partial(
-        CounterScorer,
-        counters=counters,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        noise=noise,
-        whole_steps=whole_steps,
-    )
+    return build_counter_scorer_v2(counters, hidden_width, encoder, noise, whole_steps)

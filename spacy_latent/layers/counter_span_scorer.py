@@ -37,8 +37,9 @@ class CounterSpanScorer(CountingScorer):
         encoder: EncoderBuilder | None = None,
         noise: float = 0.0,
         whole_steps: bool = False,
+        step_cost: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder, noise, whole_steps)
+        super().__init__(width, counters, encoder, noise, whole_steps, step_cost)
         # Of a span: eight features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -66,6 +67,34 @@ class CounterSpanScorer(CountingScorer):
         return (scores[:, :-1, 1:] + self.output.bias).triu()
 
 
+def build_counter_span_scorer_v2(
+    counters: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    noise: float = 0.0,
+    whole_steps: bool = False,
+    step_cost: float = 0.0,
+) -> ScorerBuilder:
+    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
+    scorer, and only the scorer, the context of each token; without one, what a token adds depends
+    on that token alone. noise: standard deviation of what is added to each step in training, so
+    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
+    or 1 in prediction. step_cost: added to the objective of each text in training for each counter,
+    times the mean of how far its tokens move it, so that those that need not move it leave it
+    alone."""
+    check_counters("CounterSpanScorer", counters, noise, step_cost)
+    check_hidden_width("CounterSpanScorer", hidden_width)
+    return partial(
+        CounterSpanScorer,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+        whole_steps=whole_steps,
+        step_cost=step_cost,
+    )
+
+
 def build_counter_span_scorer_v1(
     counters: int = 4,
     hidden_width: int = 64,
@@ -78,13 +107,4 @@ def build_counter_span_scorer_v1(
     on that token alone. noise: standard deviation of what is added to each step in training, so
     that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
     or 1 in prediction."""
-    check_counters("CounterSpanScorer", counters, noise)
-    check_hidden_width("CounterSpanScorer", hidden_width)
-    return partial(
-        CounterSpanScorer,
-        counters=counters,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        noise=noise,
-        whole_steps=whole_steps,
-    )
+    return build_counter_span_scorer_v2(counters, hidden_width, encoder, noise, whole_steps)

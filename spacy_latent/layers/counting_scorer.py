@@ -19,6 +19,10 @@ class CountingScorer(EncodedScorer):
         out from it, which also hold for longer texts than those of the training.
     whole_steps: in prediction each step is rounded to −1, 0 or 1, so that what little is left of
         others does not add up. Only for steps that noise has brought there.
+    step_cost: what a step of 1 in all tokens costs a text, for each counter, in the units of its
+        loss. Without it a token whose steps make no difference is driven to −1 or 1 by chance, as
+        all tokens but those that open a list are while texts have one list, and stays there: the
+        counter can then no more become one of brackets.
     """
 
     counts = True
@@ -30,11 +34,13 @@ class CountingScorer(EncodedScorer):
         encoder: EncoderBuilder | None,
         noise: float,
         whole_steps: bool,
+        step_cost: float,
     ) -> None:
         super().__init__(width, encoder)
         self.step = nn.Linear(self.width, counters)
         self.noise = noise
         self.whole_steps = whole_steps
+        self.step_cost = step_cost
 
     def steps(self, vectors: Tensor) -> Tensor:
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
@@ -47,6 +53,16 @@ class CountingScorer(EncodedScorer):
         added = torch.tanh(self.step(vectors)) ** 3
         return added.round() if self.whole_steps and not self.training else added
 
+    def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
+        if not self.step_cost:
+            return None
+        # Not rounded, and without noise: padding alone is left out.
+        size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
+        token = torch.arange(vectors.shape[1], device=vectors.device)
+        inside = (token < lengths[:, None].to(token.device))[..., None]
+        mean = (size * inside).sum((1, 2)) / lengths.clamp_min(1).to(size)
+        return self.step_cost * mean
+
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
         return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
@@ -58,8 +74,10 @@ class CountingScorer(EncodedScorer):
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
 
 
-def check_counters(name: str, counters: int, noise: float) -> None:
+def check_counters(name: str, counters: int, noise: float, step_cost: float = 0.0) -> None:
     if counters < 1:
         raise LatentError(f"{name}: counters is {counters}; it must be at least 1.")
     if not 0 <= noise < float("inf"):
         raise LatentError(f"{name}: noise is {noise}; expected a standard deviation, at least 0.")
+    if not 0 <= step_cost < float("inf"):
+        raise LatentError(f"{name}: step_cost is {step_cost}; expected a number, at least 0.")

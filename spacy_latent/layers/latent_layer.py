@@ -75,6 +75,8 @@ class LatentLayer(nn.Module):
     """The weighted average over the K structures of a Draw of what the composer makes of each.
 
     temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
+    scorer_width: how many of the last features of each vector are for the scorer alone, and the
+        others for the composer alone; None where both read all of them.
     update: which update of training this is, from 0, and None at prediction; a plain attribute. The
         structure and the estimator may have stages, of which it tells the present one.
     """
@@ -88,6 +90,7 @@ class LatentLayer(nn.Module):
         estimator: Estimator,
         composer: Composer,
         temperature: float = 1.0,
+        scorer_width: int | None = None,
     ) -> None:
         super().__init__()
         check_parts(structure, estimator, scorer, composer)
@@ -98,6 +101,7 @@ class LatentLayer(nn.Module):
         self.estimator = estimator
         self.composer = composer
         self.temperature = temperature
+        self.scorer_width = scorer_width
         self.update = None
         # Those with weights are stored and trained with the others.
         early = [stage for _, stage in estimator.stages if isinstance(stage, nn.Module)]
@@ -134,7 +138,12 @@ class LatentLayer(nn.Module):
             return self._read_given(vectors, lengths, given)
         structure, scores = self.score(vectors, lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
-            return self.draw(structure, scores, lengths), scores
+            draw = self.draw(structure, scores, lengths)
+        cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
+        if cost is not None:
+            cost = cost.to(draw.weights)
+            draw.penalty = cost if draw.penalty is None else draw.penalty + cost
+        return draw, scores
 
     def _read_given(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None]
@@ -156,17 +165,27 @@ class LatentLayer(nn.Module):
         """The structure, with what the scorer binds to it, and the scores after division by
         temperature."""
         # Inference stays in float32 under autocast: in half precision exp overflows.
-        scores = self.scorer(vectors, lengths)
+        scores = self.scorer(self._scored(vectors), lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            structure = self.present_structure
-            bound = self.scorer.bind(structure, vectors, lengths, self.temperature)
-            return bound, scores / self.temperature
+            return self.bound(vectors, lengths), scores / self.temperature
+
+    def bound(self, vectors: Tensor, lengths: Tensor) -> Structure:
+        """The structure, with what the scorer binds to it."""
+        structure = self.present_structure
+        return self.scorer.bind(structure, self._scored(vectors), lengths, self.temperature)
 
     def kept(self, vectors: Tensor) -> Tensor | None:
         """What :class:`LatentOutput` has of these vectors as ``scored``."""
-        return vectors.detach() if self.scorer.counts and not self.training else None
+        keeps = self.scorer.counts and not self.training
+        return self._scored(vectors).detach() if keeps else None
+
+    def _scored(self, vectors: Tensor) -> Tensor:
+        return vectors if self.scorer_width is None else vectors[..., -self.scorer_width :]
+
+    def _composed(self, vectors: Tensor) -> Tensor:
+        return vectors if self.scorer_width is None else vectors[..., : -self.scorer_width]
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
@@ -174,6 +193,7 @@ class LatentLayer(nn.Module):
         All structures of all items go through the composer together, without padding: an item's
         support may be far smaller than the largest in the batch.
         """
+        vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
             return self.composer.compose_several(vectors, draw.z[0], lengths)
         k, item = draw.present.nonzero(as_tuple=True)
@@ -185,6 +205,7 @@ class LatentLayer(nn.Module):
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding: for losses of each
         structure."""
+        vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
             return self.composer.compose_several(vectors, draw.z[0], lengths)[None]
         if draw.padding is None:

@@ -20,6 +20,7 @@ from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 
 from spacy_latent.errors import LatentError
+from spacy_latent.models.separate_tok2vec import refuse_separate
 
 NAME = "crf_tagger"
 
@@ -57,6 +58,7 @@ def build_crf_tagger_v1(
         )
     if window_size < 0:
         raise LatentError(f"CrfTagger: window_size is {window_size}; expected 0 or more.")
+    refuse_separate("CrfTagger", tok2vec)
     layers: list[Model] = [tok2vec]
     if hidden_width is not None:
         hidden: Model = Maxout(hidden_width, nP=maxout_pieces, normalize=True, dropout=0.0)

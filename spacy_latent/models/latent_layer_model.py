@@ -17,6 +17,8 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput, check_parts
+from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, shim_model
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
@@ -249,15 +251,24 @@ def side_by_side(
 
 
 def build_latent_layer(
-    input_width: int,
+    input_width: Width,
     structure: Structure,
     estimator: Estimator,
     scorer: ScorerBuilder,
     composer: ComposerBuilder,
 ) -> LatentLayer:
+    """input_width: of the vectors, or of two what the composer reads and what the scorer does."""
+    one = isinstance(input_width, int)
+    composed, scored = [input_width, input_width] if isinstance(input_width, int) else input_width
     # An estimator with a state of its own starts again with the weights.
-    own = estimator.each(lambda stage: stage.for_width(input_width))
-    return LatentLayer(scorer(input_width), structure, own, composer(input_width))
+    own = estimator.each(lambda stage: stage.for_width(total(input_width)))
+    return LatentLayer(
+        scorer(scored),
+        structure,
+        own,
+        composer(composed),
+        scorer_width=None if one else scored,
+    )
 
 
 def check_entropy_weight(structure: Structure, weight: float) -> None:
@@ -285,7 +296,7 @@ def check_needs_no_loss(estimator: Estimator) -> None:
 
 
 def build_module(
-    input_width: int,
+    input_width: Width,
     *,
     width: int | None,
     residual: bool,
@@ -296,7 +307,7 @@ def build_module(
     entropy_weight: float,
 ) -> SpanModule:
     latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return span_module(latent, input_width, width, residual, entropy_weight)
+    return span_module(latent, total(input_width), width, residual, entropy_weight)
 
 
 def span_module(
@@ -321,7 +332,7 @@ def span_module(
 
 def build_latent_layer_model(
     *,
-    input_width: int | None,
+    input_width: Width | None,
     width: int | None,
     residual: bool,
     structure: Structure,
@@ -366,7 +377,7 @@ def build_latent_layer_model(
 def layer_model(
     build: Callable[[int], SpanModule],
     *,
-    input_width: int | None,
+    input_width: Width | None,
     width: int | None,
     scorer_learn_rate: float,
     temperature: Temperature,

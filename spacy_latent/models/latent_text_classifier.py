@@ -21,6 +21,8 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import given_structures
+from spacy_latent.models.separate_tok2vec import width_of
+from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
@@ -68,7 +70,8 @@ def build_latent_text_classifier_v2(
     """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
     train it by the loss of each structure.
 
-    tok2vec: the embedder, of any width.
+    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+        the scorer's own.
     exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
     structure: None for SpanningTree.
     scorer: None for BiaffineScorer.
@@ -139,7 +142,8 @@ def build_latent_text_classifier_v1(
     """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
     train it by the loss of each structure.
 
-    tok2vec: the embedder, of any width.
+    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+        the scorer's own.
     exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
     structure: None for SpanningTree.
     scorer: None for BiaffineScorer.
@@ -191,7 +195,7 @@ def build_text_classifier(
     pooling: which of the poolings of text_layer_model are used.
     layer: the other arguments of ``build_text_layer_model``.
     """
-    known = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    known = width_of(tok2vec, [])
     used = used_poolings(name, pooling)
     latent = build_text_layer_model(input_width=known, pooling=used, **layer)
     return classifier(name, tok2vec, latent, init, exclusive_classes, span_getter, nO)
@@ -242,13 +246,7 @@ def set_refs(model: Model) -> Model:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, texts, _ = model.layers
-    tok2vec.initialize(X=X)
-    width = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
-    docs = [doc for doc in X or [] if len(doc)]
-    if width is None and docs:
-        width = tok2vec.predict(docs[:1])[0].shape[1]
-    sample: Any = None if width is None else ([model.ops.alloc2f(0, width)], [[]])
-    texts.initialize(X=sample)
+    initialize_over(tok2vec, texts, X)
     return init_output(model, Y)
 
 

@@ -20,6 +20,9 @@ from spacy_latent.models.latent_layer_model import (
     build_latent_layer_model,
     given_structures,
 )
+from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.separate_tok2vec import width_of
+from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
@@ -46,7 +49,8 @@ def build_latent_tok2vec_v1(
 ) -> Model[list[Doc], list[Floats2d]]:
     """Model from docs to one vector per token, with the latent structure between them.
 
-    tok2vec: the embedder, of any width.
+    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+        the scorer's own.
     width: of the result. None: the embedder's, with the embedder's vectors added to the result
         (``residual``). A number: a linear projection of the composer's output.
     structure: None for SpanningTree.
@@ -86,11 +90,11 @@ def build_latent_tok2vec_v1(
     return over_embedder(tok2vec, latent, span_getter)
 
 
-def check_widths(tok2vec: Model, width: int | None) -> int | None:
+def check_widths(tok2vec: Model, width: int | None) -> Width | None:
     """The embedder's width, None if it is not known yet."""
     if width is not None and width < 1:
         raise LatentError(f"width is {width}; expected a number >= 1, or null.")
-    return tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
+    return width_of(tok2vec, [])
 
 
 def over_embedder(
@@ -121,13 +125,7 @@ def set_refs(model: Model) -> Model:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, latent = model.layers
-    tok2vec.initialize(X=X)
-    width = tok2vec.get_dim("nO") if tok2vec.has_dim("nO") else None
-    docs = [doc for doc in X or [] if len(doc)]
-    if width is None and docs:
-        width = tok2vec.predict(docs[:1])[0].shape[1]
-    sample: Any = None if width is None else ([model.ops.alloc2f(0, width)], [[]])
-    latent.initialize(X=sample)
+    initialize_over(tok2vec, latent, X)
     if latent.has_dim("nO"):
         model.set_dim("nO", latent.get_dim("nO"))
     return model

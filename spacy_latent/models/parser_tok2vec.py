@@ -10,6 +10,7 @@ from thinc.types import Floats2d
 from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tree_lstm_v1
 from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
 from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
+from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import SpanGetter
 from spacy_latent.models.temperature import Temperature
 
@@ -33,6 +34,7 @@ def build_parser_tok2vec_v1(
     tok2vec, width, span_getter, residual, scorer_learn_rate, dropout, mixed_precision: as in
         ``spacy-latent.LatentTok2Vec.v1``.
     """
+    refuse_separate("ParserTok2Vec", tok2vec)
     latent = layer_model(
         partial(
             build_module,

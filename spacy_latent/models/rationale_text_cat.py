@@ -32,6 +32,7 @@ from spacy_latent.models.latent_text_classifier import (
     used_poolings,
 )
 from spacy_latent.models.released_candidates import present_candidates
+from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import TextModule, text_layer_model
@@ -135,6 +136,7 @@ def build_rationale_text_cat_v1(
         mixed_precision=mixed_precision,
         others=[candidates] if isinstance(candidates, Staged) else [],
     )
+    refuse_separate("RationaleTextCat", tok2vec)
     embedders = build_embedders(tok2vec, embed, candidates or AllWords())
     spans = span_getter or DocSpans(max_length=512)
     model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
@@ -232,7 +234,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     for part in embedders.layers:
         part.initialize(X=X)
     docs = [doc for doc in X or [] if len(doc)]
-    widths = [_width(part, docs) for part in embedders.layers]
+    widths = [width_of(part, docs) for part in embedders.layers]
     if all(width is not None for width in widths):
         if docs:
             check_context_free(embedders.get_ref("embed"), docs)
@@ -240,12 +242,6 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
         shim.build(widths)
         texts.set_dim("nO", shim.module.output_width, force=True)
     return init_output(model, Y)
-
-
-def _width(part: Model, docs: list[Doc]) -> int | None:
-    if part.has_dim("nO"):
-        return part.get_dim("nO")
-    return part.predict(docs[:1])[0].shape[1] if docs else None
 
 
 def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:

@@ -141,7 +141,7 @@ def supervise(
     """What to compose, the sum of the losses, and the number of tokens that have gold."""
     present = latent.present_structure
     known = supervision.encode(present, members, lengths, draw, scores)
-    structure = latent.scorer.bind(present, vectors, lengths, latent.temperature)
+    structure = latent.bound(vectors, lengths)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
         settings = supervision.loss, supervision.margin

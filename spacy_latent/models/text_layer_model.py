@@ -30,6 +30,7 @@ from spacy_latent.models.latent_layer_model import (
     side_by_side,
     total_penalty,
 )
+from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.shim_model import refuse_not_finite, shim_model
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
@@ -242,7 +243,7 @@ def _padded(rows: Tensor, ranges: list[Range]) -> tuple[Tensor, Tensor]:
 
 
 def build_text_module(
-    input_width: int,
+    input_width: Width,
     *,
     pooling: tuple[str, ...],
     texts: int,
@@ -258,7 +259,7 @@ def build_text_module(
 
 def build_text_layer_model(
     *,
-    input_width: int | None,
+    input_width: Width | None,
     pooling: tuple[str, ...],
     texts: int,
     structure: Structure,
@@ -309,7 +310,7 @@ def build_text_layer_model(
 def text_layer_model(
     build: Callable[[Any], TextModule],
     *,
-    input_width: int | None,
+    input_width: Width | None,
     scorer_learn_rate: float,
     temperature: Temperature,
     dropout: float | None,

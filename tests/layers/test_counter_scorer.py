@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import pytest
+import spacy
 import torch
+from spacy.training import Example
 from spacy.util import registry
+from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.errors import LatentError
+from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.bilstm import build_bilstm_v1
-from spacy_latent.layers.counter_scorer import CounterScorer, build_counter_scorer_v1
+from spacy_latent.layers.counter_scorer import (
+    CounterScorer,
+    build_counter_scorer_v1,
+    build_counter_scorer_v2,
+)
+from spacy_latent.layers.counter_span_scorer import build_counter_span_scorer_v2
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.latent_text_classifier import latent_layer
+from spacy_latent.structures.projective_tree import ProjectiveTree
 
 LENGTHS = torch.tensor([5, 3, 1])
 
@@ -225,3 +238,61 @@ def test_more_than_the_limit_is_all_the_same():
     far = scores[1:8, 60]
     torch.testing.assert_close(far, far[:1].expand(7))
     assert not torch.isclose(scores[10, 60], far[0])
+
+
+@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+def test_what_steps_cost(build) -> None:
+    torch.manual_seed(0)
+    scorer = build(counters=3, hidden_width=4, noise=0.5, whole_steps=True, step_cost=0.3)(6)
+    vectors, lengths = torch.randn(3, 5, 6), torch.tensor([5, 2, 0])
+    vectors[1, 2:] = torch.nan
+    cost = scorer.cost(vectors, lengths)
+    wanted = [
+        0.3 * (torch.tanh(scorer.step(vectors[b, :n])) ** 3).abs() for b, n in ((0, 5), (1, 2))
+    ]
+    torch.testing.assert_close(cost, torch.stack([*(w.sum(1).mean() for w in wanted), cost[2] * 0]))
+    (slope,) = torch.autograd.grad(cost.sum(), scorer.step.weight)
+    assert slope.isfinite().all() and (slope != 0).all()
+    assert build(counters=3)(6).cost(vectors, lengths) is None
+    for wrong in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(LatentError, match="step_cost is"):
+            build(step_cost=wrong)
+
+
+def test_a_layer_adds_the_cost_to_what_it_draws_in_training() -> None:
+    torch.manual_seed(0)
+    scorer = build_counter_scorer_v2(counters=2, hidden_width=4, step_cost=0.5)(6)
+    composer = build_graph_convolution_v1()(6)
+    layer = LatentLayer(scorer, ProjectiveTree(), Marginals(), composer)
+    vectors = torch.randn(3, 5, 6)
+    draw, _ = layer.train().read(vectors, LENGTHS)
+    torch.testing.assert_close(draw.penalty, scorer.cost(vectors, LENGTHS))
+    draw, _ = layer.eval().read(vectors, LENGTHS)
+    assert draw.penalty is None
+
+
+def size_of_digits(step_cost: float) -> float:
+    """How far digits move a counter after training where only what is before them matters."""
+    fix_random_seed(0)
+    nlp = spacy.blank("xx")
+    embed = {"@architectures": "spacy-latent.MultiHashEmbed.v1", "width": 16, "attrs": ["ORTH"]}
+    scorer = {"@misc": "spacy-latent.CounterScorer.v2", "step_cost": step_cost}
+    model = {"tok2vec": {**embed, "rows": [100]}, "scorer": scorer}
+    nlp.add_pipe("latent_textcat", config={"model": model})
+    texts = [f"{first} {a} {b}" for first in "xy" for a in "123" for b in "123"]
+    sample = [
+        Example.from_dict(nlp.make_doc(t), {"cats": {"x": t[0] == "x", "y": t[0] == "y"}})
+        for t in texts
+    ]
+    nlp.initialize(lambda: sample)
+    optimizer = Adam(0.01, L2=0.0)
+    for _ in range(40):
+        nlp.update(sample, sgd=optimizer)
+    classifier = nlp.get_pipe("latent_textcat").model
+    step = latent_layer(classifier).scorer.step
+    rows = classifier.get_ref("tok2vec").predict([nlp.make_doc("1 2 3")])[0]
+    return (torch.tanh(step(torch.tensor(rows))) ** 3).abs().mean().item()
+
+
+def test_steps_that_make_no_difference_are_taken_back() -> None:
+    assert size_of_digits(1.0) < 0.02 < size_of_digits(0.0)
