@@ -22,7 +22,7 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.separate_tok2vec import width_of
-from spacy_latent.models.shim_model import set_input_width
+from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
@@ -246,12 +246,7 @@ def set_refs(model: Model) -> Model:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, texts, _ = model.layers
-    tok2vec.initialize(X=X)
-    width = width_of(tok2vec, X or [])
-    if width is None:
-        texts.initialize()
-    else:
-        set_input_width(texts, width)
+    initialize_over(tok2vec, texts, X)
     return init_output(model, Y)
 
 

@@ -22,7 +22,7 @@ from spacy_latent.models.latent_layer_model import (
 )
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import width_of
-from spacy_latent.models.shim_model import set_input_width
+from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
@@ -125,12 +125,7 @@ def set_refs(model: Model) -> Model:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, latent = model.layers
-    tok2vec.initialize(X=X)
-    width = width_of(tok2vec, X or [])
-    if width is None:
-        latent.initialize()
-    else:
-        set_input_width(latent, width)
+    initialize_over(tok2vec, latent, X)
     if latent.has_dim("nO"):
         model.set_dim("nO", latent.get_dim("nO"))
     return model

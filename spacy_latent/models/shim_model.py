@@ -7,7 +7,7 @@ from thinc.api import Model
 
 from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_shim import LatentShim, Width
-from spacy_latent.models.separate_tok2vec import total
+from spacy_latent.models.separate_tok2vec import total, width_of
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
 
@@ -63,6 +63,16 @@ def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
     if width is not None:
         set_input_width(model, width)
     return model
+
+
+def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
+    """Initialize an embedder, and for its width the model of the latent layer above it."""
+    tok2vec.initialize(X=X)
+    width = width_of(tok2vec, X or [])
+    if width is None:
+        latent.initialize()
+    else:
+        set_input_width(latent, width)
 
 
 def refuse_not_finite() -> NoReturn:
