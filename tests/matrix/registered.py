@@ -9,9 +9,10 @@ from typing import Any
 
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
-from spacy_latent.estimators.given_trees import TREES, GivenTrees
+from spacy_latent.estimators.given_trees import GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.stochastic_mask import StochasticMask
+from spacy_latent.kinds import find_kind
 from spacy_latent.models.candidates import Candidates
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -75,7 +76,7 @@ def fits(estimator: Estimator, structure: Structure) -> bool:
         return False
     if isinstance(estimator, StochasticMask) and not isinstance(structure, Bits):
         return False
-    if isinstance(estimator, GivenTrees) and structure.kind not in TREES:
+    if isinstance(estimator, GivenTrees) and not find_kind(structure.kind).trees:
         return False
     return linear and not structure.lacks(estimator.needed())
 
