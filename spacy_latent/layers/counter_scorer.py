@@ -108,9 +108,9 @@ def build_counter_scorer_v2(
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
     on that token alone. noise: standard deviation of what is added to each step in training, so
     that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
-    or 1 in prediction. step_cost: added to the objective of each text in training for each counter,
-    times the mean of how far its tokens move it, so that those that need not move it leave it
-    alone."""
+    or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
+    batch move it is added to the objective in training, which is a sum over texts; so those that
+    need not move it leave it alone."""
     check_counters("CounterScorer", counters, noise, step_cost)
     check_hidden_width("CounterScorer", hidden_width)
     return partial(

@@ -19,10 +19,10 @@ class CountingScorer(EncodedScorer):
         out from it, which also hold for longer texts than those of the training.
     whole_steps: in prediction each step is rounded to −1, 0 or 1, so that what little is left of
         others does not add up. Only for steps that noise has brought there.
-    step_cost: what a step of 1 in all tokens costs a text, for each counter, in the units of its
-        loss. Without it a token whose steps make no difference is driven to −1 or 1 by chance, as
-        all tokens but those that open a list are while texts have one list, and stays there: the
-        counter can then no more become one of brackets.
+    step_cost: what steps of 1 of all tokens add to the objective of a batch, for each counter; that
+        objective is a sum over texts. Without it a token whose steps make no difference is driven
+        to −1 or 1 by chance, as all tokens but those that open a list are while texts have one
+        list, and stays there: the counter can then no more become one of brackets.
     """
 
     counts = True
@@ -60,8 +60,8 @@ class CountingScorer(EncodedScorer):
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         token = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (token < lengths[:, None].to(token.device))[..., None]
-        mean = (size * inside).sum((1, 2)) / lengths.clamp_min(1).to(size)
-        return self.step_cost * mean
+        share = 1 / lengths.sum().clamp_min(1).to(size)
+        return self.step_cost * share * (size * inside).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
