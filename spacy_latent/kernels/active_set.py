@@ -8,8 +8,8 @@ solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.vector import LANES, fused_loop
 
 # Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
@@ -19,13 +19,13 @@ _collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def row_room(room):
     """Numbers in a row of the inverse for ``room`` atoms: whole vectors."""
     return (room + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_rows(factors, inverse, count, result):
     """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
     for j in range(count):
@@ -42,7 +42,7 @@ def sum_rows(factors, inverse, count, result):
         _collect_one((result, inverse[i]), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _add_outer(factors, row, count, inverse):
     """inverse[i, j] += factors[i] · row[j], for i and j below ``count``."""
     whole = count // 4 * 4
@@ -57,7 +57,7 @@ def _add_outer(factors, row, count, inverse):
         _collect_one((inverse[i], row), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def shared_parts(atoms, count, indicator, column):
     """``column[i]``: parts that atom i shares with the one that ``indicator`` marks. Rows of atoms
     are padded with −1."""
@@ -70,7 +70,7 @@ def shared_parts(atoms, count, indicator, column):
         column[i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def add_at_parts(atom, change, result):
     """Add to ``result`` at the parts of an atom."""
     size = len(atom)
@@ -86,14 +86,14 @@ def add_at_parts(atom, change, result):
         result[part] += change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def scatter(atoms, count, values, result):
     """Add to ``result``, at the parts of each atom, its value."""
     for i in range(count):
         add_at_parts(atoms[i], values[i], result)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def enter(
     atoms,
     width,
@@ -173,7 +173,7 @@ def enter(
             new = blocking
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
     """Take atom ``gone`` out of the support; the last atom takes its place. factors, row:
     workspaces."""
@@ -197,7 +197,7 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
             atoms[gone, j] = atoms[last, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
     """One step of refinement of the weights: removes what rounding left over many small steps.
     ``gradient`` ends as s − μ for the new weights. residual, change: as rows of the inverse."""
@@ -228,7 +228,7 @@ def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, re
         add_at_parts(atoms[i, :width], -weights[i], gradient)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def gradient_of_weights(count, inverse, upstream, result, row_sums):
     """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a). row_sums:
     workspace."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -26,7 +26,7 @@ ALONE = -2
 BIDS = 2
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _smallest(values, count):
     """The minimum of the first ``count`` values; four at a time, since one would wait for the
     other."""
@@ -42,7 +42,7 @@ def _smallest(values, count):
     return min(min(a, b), min(c, d))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     """Put a free row in its cheapest column and make that as expensive as the second cheapest
     choice: "augmenting row reduction". RETURNS: the row that held the column, or −1."""
@@ -75,7 +75,7 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     return loser
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _augment(
     costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
 ):
@@ -136,7 +136,7 @@ def _augment(
         sink = following
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def assign(
     costs,
     rows,
@@ -206,7 +206,7 @@ def assign(
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def read_costs(scores, rows, columns, result):
     """Write −scores to ``result`` as float64, transposed where there are more rows than columns.
     RETURNS: FEASIBLE or NOT_FINITE."""
@@ -223,7 +223,7 @@ def read_costs(scores, rows, columns, result):
     return FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_assignments(start, stop, scores, lengths, unaligned, best, status):
     """The best one-to-one alignments of items ``start`` to ``stop``.
 

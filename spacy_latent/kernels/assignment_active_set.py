@@ -9,7 +9,6 @@ anything it goes on from the prices of that.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from spacy_latent.kernels.active_set import (
     enter,
@@ -19,10 +18,11 @@ from spacy_latent.kernels.active_set import (
     shared_parts,
 )
 from spacy_latent.kernels.assignment import assign, read_costs
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def solve_assignments(
     start,
     stop,
@@ -188,7 +188,7 @@ def solve_assignments(
             atoms[b, i, rows:] = -1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def solve_assignments_backward(
     start, stop, atoms, counts, inverses, offsets, of_means, of_weights, result
 ):

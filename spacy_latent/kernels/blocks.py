@@ -195,7 +195,8 @@ def _run(
 
 @cache
 def alone(maker: Maker) -> Body:
-    """The body for the CPU, and one thread."""
+    """The body for the CPU, and one thread. Without ``@kernel``: what a body closes over is in no
+    file, so its machine code cannot be kept. Only tests run it."""
     return maker(njit(nogil=True, fastmath=False), njit(nogil=True, fastmath=False)(_nothing))
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.constituency_blocks import BLOCKS
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.exponential import exponential
@@ -41,7 +41,6 @@ from spacy_latent.kernels.wide import (
     split,
 )
 
-FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
@@ -54,13 +53,13 @@ _push_tangent = fused_loop([("add", 0, ((0, 1), (1, 2)))])
 _pull_tangent = fused_loop([("dot", 0, ((0, 2), (1, 3))), ("add", 4, ((0, 0), (1, 1)))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _width(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside(s, n, center, floor, charts):
     """Fill the first three charts. floor: added to each weight and span. RETURNS: the sum over
     trees."""
@@ -83,7 +82,7 @@ def _inside(s, n, center, floor, charts):
     return inside[0, n - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _trusted_inside(s, n, center, low, charts):
     """Fill the first three charts. RETURNS: the sum over trees, 0 where it cannot be trusted, and
     +inf where something has overflowed, as in kernels.inside_outside. low: of the scores."""
@@ -98,7 +97,7 @@ def _trusted_inside(s, n, center, low, charts):
     return total if safe or (total > FLOOR and bound - total <= 1e-15 * total) else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _scaled_inside(s, n, charts):
     """Fill the first three charts with what float64 can hold. RETURNS: what was subtracted from the
     scores, −inf where none is above that, and the sum over trees, 0 where nothing served."""
@@ -125,7 +124,7 @@ def _scaled_inside(s, n, charts):
     return 0.0, 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside(n, charts):
     """Fill the last two charts. RETURNS: the sum over trees times that of the marginals of spans of
     more than a word."""
@@ -153,7 +152,7 @@ def _outside(n, charts):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _tangent(n, charts, dcharts):
     """Directional derivatives of all charts along that of the weights, dcharts[WEIGHT]."""
     weights, splits, inside = charts[WEIGHT], charts[SPLITS], charts[INSIDE]
@@ -193,7 +192,7 @@ def _tangent(n, charts, dcharts):
             down[k] = row[k] * weights[i, k] + outside[i, k] * dweights[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_sum(a, b, da, db):
     """log Σ exp(a + b), and the mean of da + db under its terms."""
     top = -np.inf
@@ -209,7 +208,7 @@ def _log_sum(a, b, da, db):
     return top + math.log(total), mean / total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_inside(s, ds, n, inside, dinside, turned, dturned):
     """Inside on logarithms, words at 0, with directional derivatives; turned: [last, first]."""
     for i in range(n - 1, -1, -1):
@@ -226,7 +225,7 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
             dinside[i, j] = dturned[j, i] = change + ds[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_inside(s, ds, n, charts, change, powers):
     """_inside, and its directional derivatives along ``ds`` where ``change`` is not empty, for sums
     of any size, see kernels.wide. charts, change, powers: (2, n, n), of the sums over splits and of
@@ -262,7 +261,7 @@ def _wide_inside(s, ds, n, charts, change, powers):
                 )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
     """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
     like charts and change, with the exponents of these turned round."""
@@ -304,20 +303,20 @@ def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
                     d_out[i, k] = d_of_span * charts[1, i, k] + of_span * change[1, i, k]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _item_size(n):
     """Float64 numbers that an item of n words may keep alone: whether it does and the sum over
     trees in the header, then the charts."""
     return HEADER + 5 * n * _width(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
     """Float64 numbers per item that items of up to n words may keep: whole vectors."""
     return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_constituency_trees(
     start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -395,7 +394,7 @@ def sum_over_constituency_trees(
                 status[b] = UNSOLVED
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _adds_up(marginals, n):
     """Whether they are probabilities, of 2n − 1 spans altogether."""
     total, right = 0.0, True
@@ -406,7 +405,7 @@ def _adds_up(marginals, n):
     return right and abs(total - (2 * n - 1)) < 1e-6 * n
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_exponents(
     start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -444,7 +443,7 @@ def sum_by_exponents(
                 status[b] = TOO_LARGE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_constituency_trees(start, stop, scores, lengths, spans, status):
     """Best trees; spans ``(B, N, 2)`` int32: the spans of more than a word, −1 from the n-th on."""
     longest = 0
@@ -497,7 +496,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
                 depth += 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -508,7 +507,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
     """Exact samples, from the widest span down; samples ``(K, B, N, 2)`` as ``spans`` above."""
     longest = 0

@@ -8,8 +8,8 @@ done in pairs i, m = i + 1. A word is a span of weight 1.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
@@ -53,7 +53,7 @@ _tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
 _tangents_down = dots_of_rows([[(0, 3), (2, 1)]], -1, down=True, apart=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def read_spans(scores, n, s):
     """Copy the spans of one sentence to ``s``. RETURNS: status, sum of the words' scores."""
     wrong, total = 0, 0.0
@@ -68,20 +68,20 @@ def read_spans(scores, n, s):
     return (FEASIBLE if total > -np.inf else INFEASIBLE), total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def charts_size(n):
     """Float64 numbers that charts of LANES items of at most n words need."""
     rows, columns = lanes_shape(n)
     return CHARTS * rows * columns * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def lanes_size(n):
     """Float64 numbers that LANES items of at most n words may keep."""
     return HEADER + ALIGNMENT + charts_size(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _weights(w, n, sizes, centers, low):
     """Turn the scores in ``w`` to exp(score − center), with centers that are about what keeps the
     sum over trees near 1. centers, low: (1, 1, LANES), written; low: the smallest score."""
@@ -112,7 +112,7 @@ def _weights(w, n, sizes, centers, low):
             store(w, i, j, multiply(load(w, i, j), scale))
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _column(charts, i, j, floor, of_i, of_m):
     """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
     w, inside = charts[WEIGHT], charts[INSIDE]
@@ -123,7 +123,7 @@ def _column(charts, i, j, floor, of_i, of_m):
     store_both(inside, i, j, add_product(floor, of_i, add(load(w, i, j), floor)))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside(charts, n, smallest):
     """Fill the inside chart of n words, an even number. smallest: added to each weight, sum over
     splits and span."""
@@ -145,7 +145,7 @@ def _inside(charts, n, smallest):
             _column(charts, i, j + 1, floor, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column(charts, sums, i, k, of_i, of_m):
     """Finish the gradients of the spans from i and m = i + 1 to k."""
     w, outside, passed = charts[WEIGHT], charts[OUTSIDE], charts[PASSED]
@@ -159,7 +159,7 @@ def _of_column(charts, sums, i, k, of_i, of_m):
         store_both(passed, i + 1, k, multiply(of_m, load(w, i + 1, k)))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside(charts, n, sums):
     """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere. sums: (2, columns,
     LANES) workspace."""
@@ -180,7 +180,7 @@ def _outside(charts, n, sums):
                 _of_column(charts, sums, i, k - 1, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _tangent_of(charts, change, i, j, of_splits):
     """RETURNS: the derivative of a span, which it writes, from that of the sum over its splits."""
     value = multiply(load(charts[INSIDE], i, j), load(change[WEIGHT], i, j))
@@ -189,7 +189,7 @@ def _tangent_of(charts, change, i, j, of_splits):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_tangent(charts, change, n):
     """Derivatives of the inside chart along change[WEIGHT], that of the scores."""
     inside, d_inside = charts[INSIDE], change[INSIDE]
@@ -219,7 +219,7 @@ def _inside_tangent(charts, change, n):
             _tangent_of(charts, change, i, j + 1, more_i)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_tangent(charts, change, i, k, value):
     """Write the derivatives of a span's gradients. RETURNS: the second."""
     w = load(charts[WEIGHT], i, k)
@@ -232,7 +232,7 @@ def _of_tangent(charts, change, i, k, value):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column_tangent(charts, change, sums, i, k, of_i, of_m):
     """As :func:`_of_column`."""
     d_outside = change[OUTSIDE]
@@ -243,7 +243,7 @@ def _of_column_tangent(charts, change, sums, i, k, of_i, of_m):
         _of_tangent(charts, change, i + 1, k, of_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside_tangent(charts, change, n, sums):
     """Derivatives of what _outside writes, from those of the seeds."""
     inside, passed = charts[INSIDE], charts[PASSED]
@@ -266,7 +266,7 @@ def _outside_tangent(charts, change, n, sums):
                 _of_column_tangent(charts, change, sums, i, k - 1, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write(row, i, n, sizes, items, result, starts):
     for lane in range(LANES):
         first = (items[lane] * result.shape[1] + i) * result.shape[2]
@@ -274,7 +274,7 @@ def _write(row, i, n, sizes, items, result, starts):
     separate_row(row, i + 1, n, result.reshape(-1), starts)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_side_by_side(
     start, stop, groups, scores, lengths, along, what, log_partition, result, kept, status
 ):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from spacy_latent.kernels.compilation import kernel
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def uniform(state):
     """Uniform in [0, 1) by xorshift64*, so that an item's draws do not depend on threads."""
     x = state[0]
@@ -19,7 +20,7 @@ def uniform(state):
     return ((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def choose(log_weights, count, state):
     """An index with probability proportional to exp(log_weights)."""
     top = -np.inf

@@ -4,16 +4,16 @@ method, started from the support and the weights of the time before."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from spacy_latent.kernels.active_set import add_at_parts, enter, leave, row_room, sum_rows
+from spacy_latent.kernels.compilation import kernel
 
 # Larger differences than this, relative to the points, between atoms of a support that is solved
 # come from an inverse that has seen too many updates.
 DRIFTED = 1e-11
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _invert(atoms, count, indicator, inverse, row_sums):
     """Set the inverse of G + 11ᵀ, positive definite with whole numbers, and its product with 1."""
     for i in range(count):
@@ -49,7 +49,7 @@ def _invert(atoms, count, indicator, inverse, row_sums):
             row_sums[i] += inverse[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _solve(count, inverse, row_sums, upstream, result):
     """The change of weights, summing to zero, for a change of what they should weigh."""
     sum_rows(upstream, inverse, count, result)
@@ -61,7 +61,7 @@ def _solve(count, inverse, row_sums, upstream, result):
         result[i] -= total / sums * row_sums[i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _spread(atoms, count, gradient, residual):
     """Set ``residual`` to what each atom has of the gradient, above the mean over atoms.
     RETURNS: the largest, in absolute value."""
@@ -80,7 +80,7 @@ def _spread(atoms, count, gradient, residual):
     return largest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _settle(
     atoms,
     count,
@@ -130,7 +130,7 @@ def _settle(
             refreshed = True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
     """Take new points for the factors ``which``: the optimum over the old support.
 
@@ -159,7 +159,7 @@ def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums,
         )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def offer(
     which,
     candidates,
@@ -247,7 +247,7 @@ def offer(
     return changed
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def means(which, starts, atoms, counts, weights, result):
     """The weighted sums of atoms, per edge."""
     for f in which:
@@ -259,7 +259,7 @@ def means(which, starts, atoms, counts, weights, result):
                 result[starts[f] + part] += weights[f, i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, result):
     """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
     room = row_room(atoms.shape[1])

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.eisner import (
     best_projective_tree,
     float_workspace_size,
@@ -57,7 +57,6 @@ from spacy_latent.kernels.wide import (
     split,
 )
 
-FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Charts: between, to_right, to_left, right, left.
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
@@ -95,13 +94,13 @@ _spread_tangent = fused_loop(
 _add = fused_loop([("add", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _stride(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + 1 + LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _weights(scores, n, log_gamma, w, column):
     """Write γ·(column softmax of ``scores``). column: ``(2, n+1)`` workspace. RETURNS: log of what
     the weights were divided by and the log of the smallest weight; the first is −inf where a token
@@ -142,7 +141,7 @@ def _weights(scores, n, log_gamma, w, column):
     return shift, smallest
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _weights_beside(scores, n, heads, w):
     """Write exp(score − the score of the token's arc in a tree). RETURNS: as :func:`_weights`, −inf
     where float64 cannot hold the charts in any case."""
@@ -159,7 +158,7 @@ def _weights_beside(scores, n, heads, w):
     return shift if largest < 640.0 else -np.inf, smallest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _trusted_inside(w, n, first, smallest, charts):
     """Fill ``charts`` as _inside. RETURNS: the sum over trees, 0 where it cannot be trusted, and
     +inf where something has overflowed.
@@ -179,7 +178,7 @@ def _trusted_inside(w, n, first, smallest, charts):
     return partition if safe or known else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_by_columns(s, n, first, w, column, charts):
     """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum.
 
@@ -198,7 +197,7 @@ def _inside_by_columns(s, n, first, w, column, charts):
     return shift, partition if partition < np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
     what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
@@ -217,7 +216,7 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     return shift, partition if partition < np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first, floor, charts):
     """Fill ``charts`` (5, n+2, stride). floor: added to each weight, arc and span. RETURNS: the sum
     over trees."""
@@ -252,7 +251,7 @@ def _inside(w, n, first, floor, charts):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside(w, n, first, charts, partition, outer, result):
     """Write the marginals, from what _inside left. outer: like charts; written: gradients of log Z,
     in the place of that of TO_RIGHT without its own arc's share."""
@@ -292,7 +291,7 @@ def _outside(w, n, first, charts, partition, outer, result):
         _add((outer[LEFT, i + 1], reach), (1.0,), i + 1, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside_tangent(w, dw, n, first, charts, change):
     """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
     change[:] = 0.0
@@ -331,7 +330,7 @@ def _inside_tangent(w, dw, n, first, charts, change):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, outer, d_outer, out):
     """Write the directional derivative of the marginals; ``outer`` as _outside left it."""
     d_outer[:] = 0.0
@@ -383,7 +382,7 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
         _add((d_outer[LEFT, i + 1], d_reach), (1.0,), i + 1, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_sum(a, b, da, db):
     """log Σ exp(a + b) and the mean of da + db under its terms."""
     top = -np.inf
@@ -399,7 +398,7 @@ def _log_sum(a, b, da, db):
     return top + math.log(total), mean / total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_inside(s, ds, n, first, charts, change):
     """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
     charts[:, first : n + 2] = -np.inf
@@ -440,7 +439,7 @@ def _log_inside(s, ds, n, first, charts, change):
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_arcs(s, n, arcs):
     """Write exp(s − the column's best), mantissas and exponents. RETURNS: the sum of the best, or
     −inf where a token has no head."""
@@ -457,7 +456,7 @@ def _wide_arcs(s, n, arcs):
     return shift
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
     """Add to row i of a chart row k of another times the cell (i, at) of a third, from ``begin`` on
     to ``begin`` where ``at`` is i, else to the end."""
@@ -476,7 +475,7 @@ def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
         )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
     """The adjoint of :func:`_wide_push`. RETURNS: that of the cell (i, at), and its derivative."""
     size = 1 if at == i else charts.shape[2] - begin
@@ -495,7 +494,7 @@ def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, be
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _normalise(charts, change, powers, chart, i, k):
     factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
     charts[chart, i, k] *= factor
@@ -503,7 +502,7 @@ def _normalise(charts, change, powers, chart, i, k):
         change[chart, i, k] *= factor
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_inside(arcs, ds, n, first, charts, change, powers):
     """_inside, and _inside_tangent along ``ds`` where ``change`` is not empty, for any sums,
     see kernels.wide. charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n]."""
@@ -542,7 +541,7 @@ def _wide_inside(arcs, ds, n, first, charts, change, powers):
         _wide_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
     """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
     like charts and change, with the exponents of these turned round."""
@@ -589,7 +588,7 @@ def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, ou
             _wide_pull(charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _subtract_best(s, n, single_root):
     """Take the score of the best tree's arc from each column, so that the logarithms that matter
     are small. RETURNS: their sum, or −inf where there is no tree."""
@@ -608,7 +607,7 @@ def _subtract_best(s, n, single_root):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _adds_up(marginals, n, totals, tolerance):
     """Whether each token has one head, as where nothing under- or overflowed on the way out."""
     totals[:] = 0.0
@@ -622,20 +621,20 @@ def _adds_up(marginals, n, totals, tolerance):
     return right
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _item_size(n):
     """Float64 numbers that an item of n tokens may keep alone: whether it does, the sum over trees,
     the weights, the charts and their gradients."""
     return HEADER + 11 * (n + 2) * _stride(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
     """Float64 numbers per item that items of up to n tokens may keep: whole vectors."""
     return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_projective_trees(
     start,
     stop,
@@ -715,7 +714,7 @@ def sum_over_projective_trees(
                 status[b] = UNSOLVED
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_exponents(
     start,
     stop,
@@ -769,7 +768,7 @@ def sum_by_exponents(
                 status[b] = TOO_LARGE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -780,7 +779,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _pick(a, b, logs, state):
     """k with probability in proportion to a[k]·b[k], or where these are ``logs`` to
     exp(a[k] + b[k])."""
@@ -801,7 +800,7 @@ def _pick(a, b, logs, state):
     return chosen
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _draw(n, first, charts, logs, stack, state, heads):
     """One tree from the inside charts or their logarithms, from the widest span down. With
     ``first`` = 1 the row of the root in BETWEEN holds the spans before each token, its own arc
@@ -839,7 +838,7 @@ def _draw(n, first, charts, logs, stack, state, heads):
         depth += 2
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
@@ -877,7 +876,7 @@ def sample_projective_trees(
             _draw(n, first, charts, False, stack, state, samples[k, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_by_logarithms(
     start,
     stop,
@@ -912,7 +911,7 @@ def sample_by_logarithms(
             _draw(n, first, charts, True, stack, state, samples[k, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.exponential import exponential_of
 from spacy_latent.kernels.status import FEASIBLE
 from spacy_latent.kernels.vector import (
@@ -246,13 +247,13 @@ _dots = dots_of_rows([[(0, 1)]], 1)
 _tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def store_both(chart, i, j, value):
     store(chart, i, j, value)
     store(chart, j, i, value)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def dots_from_before(sums, row, x, y, above, first, i, last):
     """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
     ``row`` + 1 of ``sums``. above: where row i of x starts."""
@@ -265,7 +266,7 @@ def dots_from_before(sums, row, x, y, above, first, i, last):
         store(sums, row + 1, k + 1, more_b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
     """As :func:`dots_from_before`."""
     for k in range(i, last, 2):
@@ -277,14 +278,14 @@ def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
         store(sums, row + 1, k + 1, more_b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def lanes_shape(n):
     """Rows and columns of a chart of n + 1 nodes and up to one more. Rows an odd number of cache
     lines apart do not displace each other."""
     return n + 2, (n + 2) | 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def aligned(room):
     """The first place from which whole cache lines go on."""
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
@@ -327,7 +328,7 @@ def _interleave_blocks(
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def interleave_row(source, starts, limits, size, row):
     """Set row[j, lane] to source[starts[lane] + j] where j < limits[lane], else −inf, for j < size.
 
@@ -342,7 +343,7 @@ def interleave_row(source, starts, limits, size, row):
             row[j, lane] = source[starts[lane] + j] if j < limits[lane] else -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def interleave(items, size, chart):
     """Write ``items`` (LANES, rows, columns) float64 to the first ``size`` rows and columns."""
     starts, limits = np.empty(LANES, np.int64), np.full(LANES, size)
@@ -383,7 +384,7 @@ def _separate_blocks(
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def separate_row(row, begin, size, result, starts):
     """Set result[starts[lane] + j] to row[j, lane], for begin ≤ j < size and the lanes whose start
     is not below 0.
@@ -399,7 +400,7 @@ def separate_row(row, begin, size, result, starts):
                 result[starts[lane] + j] = row[j, lane]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def log_of_products(tops, totals, n, lane):
     """Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
     result, product = 0.0, 1.0
@@ -412,7 +413,7 @@ def log_of_products(tops, totals, n, lane):
     return result + np.log(product)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def longest_beside(items, lengths):
     """The longest length of LANES items, −1 where there is none, if these are better done side by
     side; else 0."""
@@ -426,7 +427,7 @@ def longest_beside(items, lengths):
     return longest if pays and len(items) == LANES else 0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def begin_group(items, lengths, what, sizes, partitions, log_partition, result, status):
     """Write the lengths of a group's items to ``sizes``, and the results of those without tokens.
     RETURNS: as :func:`longest_beside`."""
@@ -442,7 +443,7 @@ def begin_group(items, lengths, what, sizes, partitions, log_partition, result, 
     return longest_beside(items, lengths)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def open_charts(group, longest, count, what, kept, spare, partitions):
     """Where the charts of a group of sentences are, ``(count, *lanes_shape(longest), LANES)``.
 
@@ -465,7 +466,7 @@ def open_charts(group, longest, count, what, kept, spare, partitions):
     return charts, own[:HEADER], known
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def drop_lost(lost, row, partitions):
     """Give up what was found for the lanes where ``lost``, a sum of zero times each number, is not
     zero. A sum over spans may be so small that its relative change is above all numbers. row:
@@ -476,7 +477,7 @@ def drop_lost(lost, row, partitions):
             partitions[lane] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def keep(header, partitions):
     """Note that the charts are filled, for the derivatives."""
     header[0] = KEPT

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 WARPING, MATCHING = 0, 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def in_window(i, j, rows, columns, window):
     """Whether cell (i, j) lies within ``window`` steps of the diagonal; always where it is < 0."""
     if window < 0:
@@ -27,7 +27,7 @@ def in_window(i, j, rows, columns, window):
     return abs(i * (columns - 1) - j * (rows - 1)) <= window * longest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read(scores, rows, columns, window, s):
     wrong = 0
     for i in range(rows):
@@ -41,7 +41,7 @@ def _read(scores, rows, columns, window, s):
     return FEASIBLE if wrong == 0 else NOT_FINITE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _join(a, da, b, db):
     """log(e^a + e^b) and its derivative from those of a and b."""
     if b == -np.inf:
@@ -54,7 +54,7 @@ def _join(a, da, b, db):
     return a + math.log1p(ratio), (da + ratio * db) / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _forward(s, ds, rows, columns, moves, sums, dsums):
     """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
     either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone."""
@@ -103,7 +103,7 @@ def _forward(s, ds, rows, columns, moves, sums, dsums):
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _shares(a, da, b, db, c, dc):
     """Shares of e^a, e^b and e^c in their sum, where one at least is above −inf, and the derivative
     of the sum's logarithm."""
@@ -113,7 +113,7 @@ def _shares(a, da, b, db, c, dc):
     return a / total, b / total, c / total, (a * da + b * db + c * dc) / total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result):
     """Marginals (what = 1) or their derivatives. flow, dflow: workspaces like sums, of the
     probability of each point and state.
@@ -196,7 +196,7 @@ def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, resul
             result[i - 1, j - 1] = d_a + d_b if what == 2 else own * (a + b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _room(start, stop, lengths):
     rows, columns = 0, 0
     for b in range(start, stop):
@@ -205,7 +205,7 @@ def _room(start, stop, lengths):
     return rows, columns
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_alignments(
     start, stop, scores, lengths, moves, window, along, what, log_partition, result, kept, status
 ):
@@ -235,7 +235,7 @@ def sum_over_alignments(
             _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_alignments(start, stop, scores, lengths, moves, window, best, status):
     """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
     most_rows, most_columns = _room(start, stop, lengths)
@@ -293,7 +293,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
                 j -= 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -304,7 +304,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _pick(weights, count, state):
     """An index with probability in proportion to exp(weights)."""
     top = -np.inf
@@ -324,7 +324,7 @@ def _pick(weights, count, state):
     return chosen
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
     """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
     most_rows, most_columns = _room(start, stop, lengths)

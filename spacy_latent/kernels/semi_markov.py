@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.linear_chain import (
@@ -36,7 +36,7 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE,
 from spacy_latent.kernels.vector import LANES, scan
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _split(item, longest):
     """Segments ``(N, L, K)``, transitions, and the scores of the first and the last label."""
     rows, labels = item.shape
@@ -45,7 +45,7 @@ def _split(item, longest):
     return segments, item[count : count + labels], item[rows - 2], item[rows - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _status(item, n, longest):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
     segments = _split(item, longest)[0]
@@ -56,13 +56,13 @@ def _status(item, n, longest):
     return NOT_FINITE if wrong else FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _table(labels):
     """A workspace for transitions, with room for a vector after the last row."""
     return np.zeros(labels * labels + LANES)[: labels * labels].reshape((labels, labels))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _best(item, n, longest, table, begin, end):
     """Scores of the best sequences that begin[i, k] goes on from, and that end in end[j, k]."""
     segments, transitions, first, _ = _split(item, longest)
@@ -81,7 +81,7 @@ def _best(item, n, longest, table, begin, end):
             best_step(own, table, begin[j])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_segments(start, stop, scores, lengths, longest, codes, status):
     """``Family.best``: codes ``(B, N·L)``, the label of each segment, −1 where there is none."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
@@ -119,7 +119,7 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
             j = i
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _log_forward(item, n, longest, level, begin, end, top):
     """Logarithms of sums forward. level ``(N + 1,)``: what is taken out at each cut. RETURNS: the
     log-partition but for level[n], −inf where there is no sequence."""
@@ -153,7 +153,7 @@ def _log_forward(item, n, longest, level, begin, end, top):
     return log_sum(top[:labels])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
     """As _log_forward, of what follows."""
     segments, transitions, first, final = _split(item, longest)
@@ -183,7 +183,7 @@ def _log_backward(item, n, longest, level, begin, end, top):
             log_backward_step(own, transitions, end[i])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_marginals(item, n, longest, level, total, begin, end, begin_after, end_after, result):
     """begin, end: forward; begin_after, end_after: backward."""
     segments, transitions, first, final = _split(item, longest)
@@ -207,7 +207,7 @@ def _write_marginals(item, n, longest, level, total, begin, end, begin_after, en
         of_final[k] = exponential(end[n, k] + final[k] - total)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_product(
     item, n, longest, level, total, begin, end, begin_after, end_after, along, result, mean, rest
 ):
@@ -286,7 +286,7 @@ def _write_product(
             of_final[k] = share * (mean[1, n, k] + rest[1, n, k] - whole)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _levels(n, end, level):
     """The best score up to each cut, from what _best left; 0 at a cut that nothing reaches."""
     level[0] = 0.0
@@ -295,7 +295,7 @@ def _levels(n, end, level):
         level[j] = best if best > -np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _covers(marginals, n, longest):
     """Whether segments cover each position once."""
     segments, _, _, _ = _split(marginals, longest)
@@ -307,7 +307,7 @@ def _covers(marginals, n, longest):
     return abs(total - n) < 1e-6 * n
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _room(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -315,7 +315,7 @@ def _room(start, stop, lengths):
     return longest + 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_segments(
     start, stop, scores, lengths, longest, along, what, log_partition, result, kept, status
 ):
@@ -360,7 +360,7 @@ def sum_over_segments(
             )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
     """``Family.sample``: codes as best_segments writes them, ``(S, B, N·L)``."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
@@ -405,7 +405,7 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
                 label = choose(column, labels, state)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
     """As kernels.linear_chain.k_best_chains, codes as best_segments writes them."""
     room, labels, count = _room(start, stop, lengths), scores.shape[2], len(codes)

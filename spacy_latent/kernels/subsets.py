@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_add(a, b):
     """log(e^a + e^b), and the share of e^b in it."""
     if b == -np.inf:
@@ -26,7 +26,7 @@ def _log_add(a, b):
     return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read(scores, n, row):
     """Copy the scores less the largest, so that what all have in common costs no digits. RETURNS:
     FEASIBLE or NOT_FINITE, and the largest, 0 where it is no number."""
@@ -43,7 +43,7 @@ def _read(scores, n, row):
     return FEASIBLE, top
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _forward(row, drow, n, k, sums, dsums):
     """sums[i, j]: log of the sum over subsets of j of the first i items; dsums: its derivative."""
     sums[0, :] = -np.inf
@@ -60,7 +60,7 @@ def _forward(row, drow, n, k, sums, dsums):
             dsums[i + 1, j] = change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _whole(sums, dsums, n, k, exactly, top):
     """log Z less k·top, and its derivative. top: what was taken off each score."""
     if exactly:
@@ -72,7 +72,7 @@ def _whole(sums, dsums, n, k, exactly, top):
     return total, change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
     """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
     of each size divides among subsets with the item and without: it adds up to 1 at scores of any
@@ -117,7 +117,7 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
         result[i] = min(marginal, 1.0) if what == 1 else marginal
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_subsets(
     start, stop, scores, lengths, largest, exactly, along, what, log_partition, result, kept, status
 ):
@@ -148,7 +148,7 @@ def sum_over_subsets(
             _backward(row, drow, n, k, exactly, top, sums, dsums, what, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
     """0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
     row = np.empty(scores.shape[1])
@@ -172,7 +172,7 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
                 best[b, order[i]] = 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _uniform(state):
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -183,7 +183,7 @@ def _uniform(state):
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
     """Exact samples: from the last item to the first, each in or out given how many are left."""
     room = scores.shape[1]

@@ -6,14 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from spacy_latent.kernels.compilation import kernel
 
 HARD, SOFT = 0, 1
 # Levels above and below a token of a cycle: more than any text has.
 ENDLESS = 1 << 30
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_heads(z, n, heads):
     """Heads of the tokens 1 .. n, −1 where a token has none. RETURNS: whether z is 0/1 with at most
     one head for each token."""
@@ -29,7 +30,7 @@ def _read_heads(z, n, heads):
     return HARD
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _climb(heads, n, waiting, order, height, depth):
     """order: the tokens, each after its modifiers, and last those of cycles. height: levels below a
     token; depth: tokens above it. RETURNS: the levels of what is on no cycle and below none; 1 at
@@ -72,14 +73,14 @@ def _climb(heads, n, waiting, order, height, depth):
     return levels
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _rounds_of(rounds, height, depth):
     """The first and the last round after which the state of a token is asked for."""
     last = min(rounds, height + 1)
     return min(max(rounds - depth, 1), last), last
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _same(sources, one, other, end):
     """Whether what follows at two places, to the end from the second, is the same."""
     for index in range(end - other):
@@ -88,7 +89,7 @@ def _same(sources, one, other, end):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_forests(
     z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
 ):
@@ -112,7 +113,7 @@ def _read_forests(
     return HARD
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _modifiers_of(heads, n, start, modifiers):
     """The modifiers of token t, in order, are those from start[t] to start[t + 1]."""
     start[: n + 2] = 0
@@ -132,7 +133,7 @@ def _modifiers_of(heads, n, start, modifiers):
     start[1] = 0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _find_states(
     lengths,
     item,
@@ -322,7 +323,7 @@ def share_subtrees(
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def share_equals(z, item, items):
     """Which of many arrays are the same as an earlier one of the same item.
 

@@ -13,12 +13,11 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.linear_chain import (
-    FAST,
     TRUSTED,
     backward_step,
     best_step,
@@ -40,7 +39,7 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, scan
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _split(item):
     """Emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
@@ -48,7 +47,7 @@ def _split(item):
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _status(item, n):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
     _, wrong = scan(item[:n].reshape(-1))
@@ -56,13 +55,13 @@ def _status(item, n):
     return NOT_FINITE if wrong or of_bound else FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _table(tags):
     """A workspace for transitions, with room for a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -70,7 +69,7 @@ def _longest(start, stop, lengths):
     return longest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_sequences(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     count = scores.shape[2]
@@ -105,7 +104,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, weights, factors, left, share, gamma):
     """Sums forward and backward.
 
@@ -163,7 +162,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     return True, log_partition
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_forward(item, n, left, top):
     """Logarithms of the forward sums to ``left``, rows centred. RETURNS: the log-partition, −inf
     where there is no sequence."""
@@ -185,7 +184,7 @@ def _log_forward(item, n, left, top):
     return total + log_sum(top)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_sweep(item, n, left, share, gamma):
     """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
     transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
@@ -219,7 +218,7 @@ def _log_sweep(item, n, left, share, gamma):
     return log_partition
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _pairs(plain, weights, left, share, pairs):
     """Marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
@@ -233,7 +232,7 @@ def _pairs(plain, weights, left, share, pairs):
                 target[t] = exponential(base + row[t] + share[t])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
     emissions[:n] = gamma[:n]
@@ -248,7 +247,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
                 target[t] += source[t]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
     """As kernels.linear_chain.product_with_hessian. mean: workspace (n, K), the expected change of
     the score up to a position, given the tag there."""
@@ -306,7 +305,7 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
     first[:] = emissions[0]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_sequences(
     start, stop, scores, lengths, along, what, log_partition, result, kept, status
 ):
@@ -341,7 +340,7 @@ def sum_over_sequences(
             _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
     tags = scores.shape[2]
@@ -373,7 +372,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
                 samples[k, b, i - 1] = tag
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
     """As kernels.linear_chain.k_best_chains."""
     count, k = scores.shape[2], len(tags)
@@ -411,7 +410,7 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
             trace_k_best(places, origin, n, k, tags[:, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
     """How probable each step along given sequences is.
 

@@ -6,7 +6,6 @@ An atom is n arcs, in the order of the modifiers.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from spacy_latent.kernels import arborescence, eisner
 from spacy_latent.kernels.active_set import (
@@ -17,6 +16,7 @@ from spacy_latent.kernels.active_set import (
     row_room,
 )
 from spacy_latent.kernels.arborescence import best_arborescence
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.eisner import best_projective_tree
 from spacy_latent.kernels.eisner_lanes import (
     best_trees_beside,
@@ -37,7 +37,7 @@ projective_floats = eisner.float_workspace_size
 BESIDE = 3
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _take_off_common(square, n):
     """Take the best of its heads off the scores of each modifier. Each tree has one of them, so the
     solution stays, and what all have in common costs no digits."""
@@ -50,7 +50,7 @@ def _take_off_common(square, n):
                 square[h, m] -= top
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _pack(padded, n, flat):
     """Copy the numbers of a sentence, one row after the other. numba's own assignment takes long to
     compile."""
@@ -60,7 +60,7 @@ def _pack(padded, n, flat):
             flat[h * size + m] = padded[h, m]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _unpack(flat, n, padded):
     size = n + 1
     for h in range(size):
@@ -68,7 +68,7 @@ def _unpack(flat, n, padded):
             padded[h, m] = flat[h * size + m]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _enter_tree(
     n, heads, last, tolerance, atoms, count, weights, inverse, row_sums, gradient, gap, workspace
 ):
@@ -110,7 +110,7 @@ def _enter_tree(
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def solve_trees(
     start,
     stop,
@@ -263,7 +263,7 @@ def solve_trees(
                 status[b] = NOT_FINITE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def solve_trees_backward(
     start, stop, lengths, atoms, counts, inverses, offsets, of_means, of_weights, result
 ):
