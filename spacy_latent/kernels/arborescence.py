@@ -229,15 +229,15 @@ def best_arborescences(
         n = lengths[b]
         for node in range(heads.shape[1]):
             heads[b, node] = -1
-        own, read = scores[b], FEASIBLE
+        square, read = scores[b], FEASIBLE
         # One call in a loop, as above: first what is there, then what is allowed of it.
         for attempt in range(0 if plain else 1, 2):
             if attempt == 1:
-                own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
-                read = _copy_arcs(scores[b], n, direction, max_arc_length, own)
+                square = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
+                read = _copy_arcs(scores[b], n, direction, max_arc_length, square)
             status[b] = NOT_FINITE
             if read == FEASIBLE:
-                status[b] = best_arborescence(own, n, single_root, heads[b], integers, floats)
+                status[b] = best_arborescence(square, n, single_root, heads[b], integers, floats)
             if status[b] != NOT_FINITE:
                 break
 

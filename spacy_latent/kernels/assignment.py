@@ -46,9 +46,9 @@ def _smallest(values, count):
 def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     """Put a free row in its cheapest column and make that as expensive as the second cheapest
     choice: "augmenting row reduction". RETURNS: the row that held the column, or −1."""
-    own = costs[row]
+    row_costs = costs[row]
     for j in range(columns):
-        reduced[j] = own[j] - prices[j]
+        reduced[j] = row_costs[j] - prices[j]
     first = _smallest(reduced, columns)
     best = 0
     while reduced[best] != first:
@@ -93,12 +93,12 @@ def _augment(
     alone, last = np.inf, start
     sink = -1
     while True:
-        own = costs[row]
+        row_costs = costs[row]
         if unaligned and -base < alone:
             alone = -base
             last = row
         for j in range(columns):
-            through = own[j] - prices[j] - base + visited[j]
+            through = row_costs[j] - prices[j] - base + visited[j]
             better = through < distance[j]
             distance[j] = through if better else distance[j]
             previous[j] = row if better else previous[j]
@@ -168,12 +168,12 @@ def assign(
     if warm:
         for i in range(rows):
             best, cheapest = -1, np.inf
-            own = costs[i]
+            row_costs = costs[i]
             for j in range(columns):
-                cost = own[j] - prices[j]
+                cost = row_costs[j] - prices[j]
                 cheapest = cost if cost < cheapest else cheapest
             best = matched[i]
-            if cheapest < np.inf and own[best] - prices[best] == cheapest:
+            if cheapest < np.inf and row_costs[best] - prices[best] == cheapest:
                 partner[best] = i
             else:
                 matched[i] = FREE

@@ -6,10 +6,10 @@ code. It also writes what is in a file before the file is there, so that a proce
 or two that compile at once, can leave one function's code under the name of another's.
 
 Here machine code lies in a folder of its own for each state of the sources: its name holds a digest
-of all files beside the function's own and of all files of this floor, and of the versions of numba
-and Python. A file holds one function for one set of argument types on one processor. It is written
-under another name and then renamed, and begins with a hash of what follows: so a file is right, or
-as if it were not there.
+of all files beside the function's own, of all files of this floor, of the versions of numba and
+Python, and of numba's settings. A file holds one function for one set of argument types on one
+processor. It is written under another name and then renamed, and begins with a hash of what
+follows: so a file is right, or as if it were not there.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def _digest(folder: Path) -> str | None:
     if not any(source.parent == folder for source in sources):
         return None
     versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
-    hashed = hashlib.sha256(repr(versions).encode())
+    settings = int(config.OPT), config.BOUNDSCHECK
+    hashed = hashlib.sha256(repr((versions, settings)).encode())
     for source in dict.fromkeys(sources):
         code = source.read_bytes()
         hashed.update(f"\n{source.name} {len(code)}\n".encode())

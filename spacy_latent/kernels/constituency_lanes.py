@@ -40,6 +40,7 @@ from spacy_latent.kernels.lanes import (
     subtract,
     where_positive,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
@@ -276,7 +277,7 @@ def _write(row, i, n, sizes, items, result, starts):
 
 @kernel
 def sum_side_by_side(
-    start, stop, groups, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """``Family.beside`` of kernels.operators."""
     beside = 0
@@ -284,17 +285,19 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(charts_size(beside) if what == 2 else 0)
+    room = aligned_empty(charts_size(beside) if operation == HESSIAN_PRODUCT else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
-            items, lengths, what, sizes, partitions, log_partition, result, status
+            items, lengths, operation, sizes, partitions, log_partition, result, status
         )
         if longest == 0:
             continue
-        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
+        charts, header, known = open_charts(
+            group, longest, CHARTS, operation, kept, spare, partitions
+        )
         n = longest + longest % 2
         rows = flat[: LANES * n * n].reshape((LANES, n, n))
         row, sums = np.zeros((1, n, LANES)), np.empty((2, n, LANES))
@@ -336,31 +339,31 @@ def sum_side_by_side(
                     partitions[lane] = total
                     center = centers[0, 0, lane]
                     log_partition[b] = np.log(total) + (size - 1) * center + words[lane]
-            if what > 0:
+            if operation != LOG_PARTITION:
                 charts[OUTSIDE] = 0.0
                 for lane in range(LANES):
                     if partitions[lane] > 0.0:
                         charts[OUTSIDE, 0, sizes[lane] - 1, lane] = 1.0 / partitions[lane]
                 _outside(charts, n, sums)
-                found = every(0.0)
+                expected = every(0.0)
                 for i in range(n):
                     for j in range(i + 1, n):
                         value = multiply(load(charts[INSIDE], i, j), load(charts[OUTSIDE], i, j))
-                        found = add(found, value)
+                        expected = add(expected, value)
                         store(row, 0, j, value)
-                    if what == 1:
+                    if operation == MARGINALS:
                         _write(row[0], i, longest, sizes, items, result, starts)
                 # Less where something under- or overflowed on the way out.
-                store(row, 0, 0, found)
+                store(row, 0, 0, expected)
                 for lane in range(LANES):
                     size = sizes[lane]
                     if not abs(row[0, 0, lane] - (size - 1)) < 1e-11 * size:
                         partitions[lane] = 0.0
-                    elif what == 1:
+                    elif operation == MARGINALS:
                         for i in range(size):
                             result[items[lane], i, i] = 1.0
                 keep(header, partitions)
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 own_rows = rows[lane]

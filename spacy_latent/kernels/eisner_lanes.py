@@ -180,13 +180,13 @@ def set_scores(charts, matrices, sizes, longest, rows):
     for h in range(nodes):
         for lane in range(LANES):
             inside = h <= sizes[lane]
-            own = sizes[lane] + 1 if inside else 0
-            starts[lane], limits[lane] = lane * matrices.shape[1] + h * own, own
+            width = sizes[lane] + 1 if inside else 0
+            starts[lane], limits[lane] = lane * matrices.shape[1] + h * width, width
         interleave_row(source, starts, limits, nodes, chart[h])
 
 
 @kernel
-def best_trees_beside(sizes, longest, single_root, charts, heads, stack, found):
+def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved):
     """The best trees of LANES sentences, those that kernels.eisner finds.
 
     sizes: tokens of each; −1 for no sentence. longest: the largest, not 0.
@@ -199,4 +199,4 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, found):
     _fill(charts, longest + (longest + 1 - first) % 2, first)
     for lane in range(LANES):
         n = sizes[lane]
-        found[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)
+        solved[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
-from spacy_latent.kernels.subtrees import ENDLESS, HARD, _climb, _modifiers_of, _read_heads
+from spacy_latent.kernels.heads import ENDLESS, HARD, modifiers_of, order_upwards, read_heads
 
 
 @kernel
@@ -36,12 +36,12 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
     count = 0
     for s in range(len(lengths)):
         n = lengths[s]
-        if _read_heads(z[s], n, heads) != HARD:
+        if read_heads(z[s], n, heads) != HARD:
             return -1
-        _climb(heads, n, waiting, order, height, depth)
+        order_upwards(heads, n, waiting, order, height, depth)
         if n and height[order[n - 1]] == ENDLESS:
             return -1
-        _modifiers_of(heads, n, start, modifiers)
+        modifiers_of(heads, n, start, modifiers)
         for token in range(1, width + 1):
             state[token] = item[s] * width + token - 1
         for token in order[:n]:

@@ -16,6 +16,7 @@ import math
 import numpy as np
 
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.eisner import (
     best_projective_tree,
     float_workspace_size,
@@ -36,6 +37,8 @@ from spacy_latent.kernels.lanes import (
     group_size,
     longest_beside,
 )
+from spacy_latent.kernels.logarithms import log_sum_of_pairs
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import (
     FEASIBLE,
@@ -383,22 +386,6 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
 
 
 @kernel
-def _log_sum(a, b, da, db):
-    """log Σ exp(a + b) and the mean of da + db under its terms."""
-    top = -np.inf
-    for k in range(len(a)):
-        top = max(top, a[k] + b[k])
-    if top == -np.inf:
-        return -np.inf, 0.0
-    total, mean = 0.0, 0.0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top)
-        total += term
-        mean += term * (da[k] + db[k])
-    return top + math.log(total), mean / total
-
-
-@kernel
 def _log_inside(s, ds, n, first, charts, change):
     """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
     charts[:, first : n + 2] = -np.inf
@@ -409,7 +396,7 @@ def _log_inside(s, ds, n, first, charts, change):
         right[i, i] = 0.0
         left[i, i] = 0.0
         for j in range(i + 1, n + 1):
-            reach, d_reach = _log_sum(
+            reach, d_reach = log_sum_of_pairs(
                 right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
             )
             charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
@@ -417,13 +404,13 @@ def _log_inside(s, ds, n, first, charts, change):
             if i > 0:
                 to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
             low, high = i + 1, j + 1
-            right[i, j], d_right[i, j] = _log_sum(
+            right[i, j], d_right[i, j] = log_sum_of_pairs(
                 to_right[i, low:high],
                 right[low:high, j],
                 d_to_right[i, low:high],
                 d_right[low:high, j],
             )
-            left[i, j], d_left[i, j] = _log_sum(
+            left[i, j], d_left[i, j] = log_sum_of_pairs(
                 left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
             )
     if first == 0:
@@ -431,7 +418,7 @@ def _log_inside(s, ds, n, first, charts, change):
     for r in range(1, n + 1):
         charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
         change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
-    return _log_sum(
+    return log_sum_of_pairs(
         charts[BETWEEN, 0, 1 : n + 1],
         right[1 : n + 1, n],
         change[BETWEEN, 0, 1 : n + 1],
@@ -645,7 +632,7 @@ def sum_over_projective_trees(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -661,26 +648,26 @@ def sum_over_projective_trees(
     column = np.empty((2, room))
     heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
     own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(10 * room * wide if what > 1 else 0)
+    tangents = aligned_empty(10 * room * wide if operation == HESSIAN_PRODUCT else 0)
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        own = kept[b] if kept.shape[1] > 0 else own_room
+        record = kept[b] if kept.shape[1] > 0 else own_room
         area = (n + 2) * _stride(n)
         shape = (n + 2, _stride(n))
-        w = own[HEADER : HEADER + area].reshape(shape)
-        charts = own[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
-        outer = own[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
-        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
-        partition = own[1]
+        w = record[HEADER : HEADER + area].reshape(shape)
+        charts = record[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
+        outer = record[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
+        known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
+        partition = record[1]
         if not known:
-            own[0] = 0.0
+            record[0] = 0.0
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
             if status[b] != FEASIBLE:
                 continue
@@ -691,14 +678,14 @@ def sum_over_projective_trees(
             known = partition > 0.0
             if known:
                 log_partition[b] = shift + math.log(partition)
-            if known and what:
+            if known and operation != LOG_PARTITION:
                 _outside(w, n, first, charts, partition, outer, result[b])
                 known = _adds_up(result[b], n, column[0], 1e-11)
             if known:
-                own[0], own[1] = 1.0, partition
+                record[0], record[1] = 1.0, partition
         if not known:
             status[b] = UNSOLVED
-        elif what > 1:
+        elif operation == HESSIAN_PRODUCT:
             for h in range(n + 1):
                 for m in range(1, n + 1):
                     dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
@@ -725,7 +712,7 @@ def sum_by_exponents(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -735,7 +722,7 @@ def sum_by_exponents(
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         s = np.empty((n + 2, n + 2))
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
@@ -744,39 +731,28 @@ def sum_by_exponents(
         size = n + 1
         arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
         shift = _wide_arcs(s, n, arcs)
-        if what > 1:
+        if operation == HESSIAN_PRODUCT:
             for h in range(size):
                 for m in range(1, size):
                     if s[h, m] > -np.inf:
                         ds[h, m] = along[b, h, m]
         wide, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
-        change = np.empty((5 if what > 1 else 0, n + 2, size))
+        change = np.empty((5 if operation == HESSIAN_PRODUCT else 0, n + 2, size))
         _wide_inside(arcs, ds, n, first, wide, change, powers)
         if not wide[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = shift + math.log(wide[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
-        if what:
+        if operation != LOG_PARTITION:
             spare = np.zeros((size, size))
-            marginals = result[b] if what == 1 else spare
-            products = spare if what == 1 else result[b]
+            marginals = result[b] if operation == MARGINALS else spare
+            products = spare if operation == MARGINALS else result[b]
             _wide_outside(
                 *(arcs, ds, n, first, wide, change, powers),
                 *(np.empty_like(wide), np.empty_like(change), marginals, products),
             )
-            if what == 1 and not _adds_up(marginals, n, np.empty(size), 1e-6):
+            if operation == MARGINALS and not _adds_up(marginals, n, np.empty(size), 1e-6):
                 status[b] = TOO_LARGE
-
-
-@kernel
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @kernel
@@ -789,7 +765,7 @@ def _pick(a, b, logs, state):
     total = 0.0
     for k in range(len(a)):
         total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-    left, chosen = _uniform(state) * total, 0
+    left, chosen = uniform_of_splitmix(state) * total, 0
     for k in range(len(a)):
         term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
         if term > 0.0:
@@ -850,7 +826,7 @@ def sample_projective_trees(
     room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
     column = np.empty((2, room))
-    own = aligned_empty(6 * room * wide)
+    record = aligned_empty(6 * room * wide)
     stack = np.empty(6 * room, np.int64)
     state = np.empty(1, np.uint64)
     first = 1 if single_root else 0
@@ -863,8 +839,8 @@ def sample_projective_trees(
         if status[b] != FEASIBLE:
             continue
         area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
-        w = own[:area].reshape(shape)
-        charts = own[area : 6 * area].reshape((5, *shape))
+        w = record[:area].reshape(shape)
+        charts = record[area : 6 * area].reshape((5, *shape))
         shift, partition = _inside_by_columns(s, n, first, w, column, charts)
         if shift == -np.inf or not partition > 0.0:
             status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
@@ -923,10 +899,10 @@ def best_projective_trees(
     integers = np.empty(integer_workspace_size(room), np.int32)
     floats = aligned_empty(float_workspace_size(room))
     charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
-    own = np.empty((LANES, room + 1), np.int32)
+    trees = np.empty((LANES, room + 1), np.int32)
     items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     rows = np.empty((2, LANES), np.int64)
-    found = np.zeros(LANES, np.bool_)
+    solved = np.zeros(LANES, np.bool_)
     for first in range(start, stop, LANES):
         for lane in range(LANES):
             b = first + lane
@@ -940,18 +916,20 @@ def best_projective_trees(
         longest = longest_beside(items, lengths) if room <= LONGEST else 0
         if longest > 0:
             set_scores(charts, flat, sizes, longest, rows)
-            best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
+            best_trees_beside(sizes, longest, single_root, charts, trees, integers, solved)
         for lane in range(LANES):
             b, n = first + lane, sizes[lane]
             if b >= stop:
                 continue
             if longest == 0 and n >= 0:
                 s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
-                found[lane] = best_projective_tree(s, n, single_root, own[lane], integers, floats)
-            if n >= 0 and not found[lane]:
+                solved[lane] = best_projective_tree(
+                    s, n, single_root, trees[lane], integers, floats
+                )
+            if n >= 0 and not solved[lane]:
                 status[b], n = INFEASIBLE, -1
             for m in range(heads.shape[1]):
-                heads[b, m] = own[lane, m] if 0 < m <= n else -1
+                heads[b, m] = trees[lane, m] if 0 < m <= n else -1
 
 
 FAMILY = Family(

@@ -43,6 +43,7 @@ from spacy_latent.kernels.lanes import (
     subtract,
     where_positive,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
@@ -492,10 +493,10 @@ def _marginals(charts, size, columns, items, result, starts, write):
     total[:] = 0.0
     for h in range(size):
         for m in range(size):
-            place = TO_RIGHT if m > h else TO_LEFT
+            direction = TO_RIGHT if m > h else TO_LEFT
             value = every(0.0)
             if m != h:
-                value = multiply(load(charts[OF_ARC], h, m), load(charts[place], h, m))
+                value = multiply(load(charts[OF_ARC], h, m), load(charts[direction], h, m))
             store(row, 0, m, value)
             store(total, 0, m, add(load(total, 0, m), value))
         if write:
@@ -527,7 +528,7 @@ def sum_side_by_side(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -540,17 +541,19 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(tangents_size(beside) if what == 2 else 0)
+    room = aligned_empty(tangents_size(beside) if operation == HESSIAN_PRODUCT else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
-            items, lengths, what, sizes, partitions, log_partition, result, status
+            items, lengths, operation, sizes, partitions, log_partition, result, status
         )
         if longest == 0:
             continue
-        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
+        charts, header, known = open_charts(
+            group, longest, CHARTS, operation, kept, spare, partitions
+        )
         last = longest + (longest + 1 - first) % 2
         size = longest + 1
         rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
@@ -592,16 +595,16 @@ def sum_side_by_side(
                 n, b = sizes[lane], items[lane]
                 shift = log_of_products(columns[0], columns[1], n, lane)
                 log_partition[b] = shift - n * np.log(gamma[0, 0, lane]) + np.log(partition)
-            if what > 0:
+            if operation != LOG_PARTITION:
                 _seed(charts, first, sizes, partitions)
                 _outside(charts, last, first, sums)
-                _marginals(charts, size, columns, items, result, starts, what == 1)
+                _marginals(charts, size, columns, items, result, starts, operation == MARGINALS)
                 for lane in range(LANES):
                     for m in range(1, sizes[lane] + 1):
                         if not abs(columns[1, m, lane] - 1.0) < 1e-11:
                             partitions[lane] = 0.0
                 keep(header, partitions)
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]

@@ -19,6 +19,7 @@ from numba.extending import intrinsic, models, register_model
 
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.exponential import exponential_of
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.status import FEASIBLE
 from spacy_latent.kernels.vector import (
     FLAGS,
@@ -428,7 +429,7 @@ def longest_beside(items, lengths):
 
 
 @kernel
-def begin_group(items, lengths, what, sizes, partitions, log_partition, result, status):
+def begin_group(items, lengths, operation, sizes, partitions, log_partition, result, status):
     """Write the lengths of a group's items to ``sizes``, and the results of those without tokens.
     RETURNS: as :func:`longest_beside`."""
     for lane in range(LANES):
@@ -436,7 +437,7 @@ def begin_group(items, lengths, what, sizes, partitions, log_partition, result, 
         sizes[lane], partitions[lane] = 0, 0.0
         if b >= 0:
             sizes[lane] = lengths[b]
-        if b >= 0 and what > 0:
+        if b >= 0 and operation != LOG_PARTITION:
             result[b] = 0.0
         if b >= 0 and sizes[lane] == 0:
             log_partition[b], status[b] = 0.0, FEASIBLE
@@ -444,26 +445,26 @@ def begin_group(items, lengths, what, sizes, partitions, log_partition, result, 
 
 
 @kernel
-def open_charts(group, longest, count, what, kept, spare, partitions):
+def open_charts(group, longest, count, operation, kept, spare, partitions):
     """Where the charts of a group of sentences are, ``(count, *lanes_shape(longest), LANES)``.
 
     kept: what is kept of each item, of width 0 where nothing is; then ``spare`` has the charts.
     partitions: the sums over structures are written here where they were kept with the charts.
     RETURNS: the charts, the header before them for :func:`keep`, and whether they were kept.
     """
-    own = spare
+    record = spare
     if kept.shape[1] > 0:
-        own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
-    known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
-    begin = int(own[1]) if known else HEADER + aligned(own[HEADER:])
-    own[1] = begin
+        record = kept[LANES * group : LANES * (group + 1)].reshape(-1)
+    known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == KEPT
+    begin = int(record[1]) if known else HEADER + aligned(record[HEADER:])
+    record[1] = begin
     if known:
         for lane in range(LANES):
-            partitions[lane] = own[2 + lane]
+            partitions[lane] = record[2 + lane]
     rows, columns = lanes_shape(longest)
     area = count * rows * columns * LANES
-    charts = own[begin : begin + area].reshape((count, rows, columns, LANES))
-    return charts, own[:HEADER], known
+    charts = record[begin : begin + area].reshape((count, rows, columns, LANES))
+    return charts, record[:HEADER], known
 
 
 @kernel

@@ -30,6 +30,7 @@ from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.linear_chain_blocks import BLOCKS
+from spacy_latent.kernels.operations import LOG_PARTITION
 from spacy_latent.kernels.operators import Family, check, find_best, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -242,17 +243,17 @@ def _backward(weights, n, left, scales, right, share, write, result):
     right[:tags] = 1.0
     share[:] = 0.0
     for i in range(n - 1, -1, -1):
-        own = left[i]
+        left_row = left[i]
         total = 0.0
         for t in range(tags):
-            total += own[t] * right[t]
+            total += left_row[t] * right[t]
         if not total * scales[i] >= TRUSTED:
             return False
         if i == 0:
             if write:
                 factor, target = 1.0 / total, result[0, 0]
                 for t in range(tags):
-                    target[t] = own[t] * right[t] * factor
+                    target[t] = left_row[t] * right[t] * factor
             break
         factor = 1.0 / (total * scales[i])
         for t in range(tags):
@@ -352,10 +353,10 @@ def _log_marginals(scores, n, left, result):
     adds up to 1 stays so at scores of any size, where sums that lead to a tag and sums that follow
     it no longer fit together."""
     tags = scores.shape[1]
-    own, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
+    current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
     whole = log_sum(left[n - 1, :tags])
     for t in range(tags):
-        own[t] = exponential(left[n - 1, t] - whole)
+        current[t] = exponential(left[n - 1, t] - whole)
     for i in range(n - 1, 0, -1):
         for t in range(tags):
             top[t], total[t] = -np.inf, 0.0
@@ -372,21 +373,23 @@ def _log_marginals(scores, n, left, result):
                 total[t] += exponential(base + row[t] - top[t])
         for t in range(tags):
             # A tag that nothing leads to has no probability to divide.
-            total[t] = own[t] / total[t] if total[t] > 0.0 else 0.0
+            total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
             base, row, target = left[i - 1, p], scores[i, p], result[i, p]
-            own[p] = 0.0
+            current[p] = 0.0
             for t in range(tags):
                 share = exponential(base + row[t] - top[t]) * total[t]
                 target[t] = share
-                own[p] += share
+                current[p] += share
     for t in range(tags):
-        result[0, 0, t] = own[t]
+        result[0, 0, t] = current[t]
 
 
 @kernel
-def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, result, kept, status):
-    """``Family.total`` of kernels.operators, for ``what`` of 0 and 1."""
+def sum_over_chains(
+    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
+):
+    """``Family.total`` of kernels.operators, but for HESSIAN_PRODUCT."""
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -400,10 +403,10 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
         n = lengths[b]
         log_partition[b] = 0.0
         status[b] = FEASIBLE
-        own = result[b] if what else spare
-        if what:
-            own[:1] = 0.0
-            own[max(n, 1) :] = 0.0
+        marginals = result[b] if operation != LOG_PARTITION else spare
+        if operation != LOG_PARTITION:
+            marginals[:1] = 0.0
+            marginals[max(n, 1) :] = 0.0
         if n == 0:
             continue
         item = scores[b]
@@ -414,7 +417,7 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             status[b] = NOT_FINITE
             continue
         _forward(weights, n, left, scales)
-        if _backward(weights, n, left, scales, right, top, what > 0, own):
+        if _backward(weights, n, left, scales, right, top, operation != LOG_PARTITION, marginals):
             last = 0.0
             for i in range(n):
                 total += math.log(scales[i])
@@ -426,8 +429,8 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             status[b] = INFEASIBLE
             continue
         log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
-        if what:
-            _log_marginals(item, n, left, own)
+        if operation != LOG_PARTITION:
+            _log_marginals(item, n, left, marginals)
 
 
 @kernel(fastmath=ANY_ORDER)
@@ -438,19 +441,19 @@ def _expect_forward(marginals, along, n, tags, mean, weight):
         mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
         weight[t] = marginals[0, 0, t]
     for i in range(1, n):
-        before, own = mean[i - 1], mean[i]
+        before, current = mean[i - 1], mean[i]
         for t in range(tags):
-            own[t] = 0.0
+            current[t] = 0.0
             weight[t] = 0.0
         for p in range(tags):
             base, row, change = before[p], marginals[i, p], along[i, p]
             for t in range(tags):
                 share = np.float64(row[t])
                 value = share * (base + change[t])
-                own[t] += value if share > 0.0 else 0.0
+                current[t] += value if share > 0.0 else 0.0
                 weight[t] += share
         for t in range(tags):
-            own[t] = own[t] / weight[t] if weight[t] > 0.0 else 0.0
+            current[t] = current[t] / weight[t] if weight[t] > 0.0 else 0.0
     total, mass = 0.0, 0.0
     for t in range(tags):
         total += weight[t] * mean[n - 1, t]

@@ -31,6 +31,7 @@ from spacy_latent.kernels.linear_chain import (
     log_sum,
     previous_of,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 from spacy_latent.kernels.vector import LANES, scan
@@ -51,8 +52,8 @@ def _status(item, n, longest):
     segments = _split(item, longest)[0]
     _, wrong = scan(item[len(item) - item.shape[1] - 2 :].reshape(-1))
     for i in range(n):
-        _, found = scan(segments[i, : min(longest, n - i)].reshape(-1))
-        wrong |= found
+        _, not_finite = scan(segments[i, : min(longest, n - i)].reshape(-1))
+        wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE
 
 
@@ -70,15 +71,15 @@ def _best(item, n, longest, table, begin, end):
     table[:] = transitions
     begin[0, :labels] = first
     for j in range(1, n + 1):
-        own = end[j]
-        own[:] = -np.inf
+        totals = end[j]
+        totals[:] = -np.inf
         for length in range(1, min(longest, j) + 1):
             source, row = begin[j - length], segments[j - length, length - 1]
             for k in range(labels):
                 value = source[k] + row[k]
-                own[k] = value if value > own[k] else own[k]
+                totals[k] = value if value > totals[k] else totals[k]
         if j < n:
-            best_step(own, table, begin[j])
+            best_step(totals, table, begin[j])
 
 
 @kernel
@@ -128,10 +129,10 @@ def _log_forward(item, n, longest, level, begin, end, top):
     for k in range(labels):
         begin[0, k] = first[k]
     for j in range(1, n + 1):
-        own = end[j]
+        totals = end[j]
         for k in range(labels):
             top[k] = -np.inf
-            own[k] = 0.0
+            totals[k] = 0.0
         for length in range(1, min(longest, j) + 1):
             i = j - length
             source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
@@ -143,11 +144,11 @@ def _log_forward(item, n, longest, level, begin, end, top):
             source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
             for k in range(labels):
                 highest = top[k] if top[k] > -np.inf else 0.0
-                own[k] += exponential(source[k] + (row[k] + shift) - highest)
+                totals[k] += exponential(source[k] + (row[k] + shift) - highest)
         for k in range(labels):
-            own[k] = top[k] + math.log(own[k]) if top[k] > -np.inf else -np.inf
+            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
         if j < n:
-            log_forward_step(own, transitions, top, begin[j])
+            log_forward_step(totals, transitions, top, begin[j])
     for k in range(labels):
         top[k] = end[n, k] + final[k]
     return log_sum(top[:labels])
@@ -161,10 +162,10 @@ def _log_backward(item, n, longest, level, begin, end, top):
     for k in range(labels):
         end[n, k] = final[k]
     for i in range(n - 1, -1, -1):
-        own = begin[i]
+        totals = begin[i]
         for k in range(labels):
             top[k] = -np.inf
-            own[k] = 0.0
+            totals[k] = 0.0
         for length in range(1, min(longest, n - i) + 1):
             j = i + length
             target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
@@ -176,11 +177,11 @@ def _log_backward(item, n, longest, level, begin, end, top):
             target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
             for k in range(labels):
                 highest = top[k] if top[k] > -np.inf else 0.0
-                own[k] += exponential(target[k] + (row[k] + shift) - highest)
+                totals[k] += exponential(target[k] + (row[k] + shift) - highest)
         for k in range(labels):
-            own[k] = top[k] + math.log(own[k]) if top[k] > -np.inf else -np.inf
+            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
         if i > 0:
-            log_backward_step(own, transitions, end[i])
+            log_backward_step(totals, transitions, end[i])
 
 
 @kernel
@@ -317,19 +318,19 @@ def _room(start, stop, lengths):
 
 @kernel
 def sum_over_segments(
-    start, stop, scores, lengths, longest, along, what, log_partition, result, kept, status
+    start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
     """``Family.total`` of kernels.operators."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
     table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
-    after = np.empty((2, room if what else 0, labels))
-    spare = np.empty((4, room if what == 2 else 0, labels))
+    after = np.empty((2, room if operation != LOG_PARTITION else 0, labels))
+    spare = np.empty((4, room if operation == HESSIAN_PRODUCT else 0, labels))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
         status[b] = FEASIBLE
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         if n == 0:
             continue
@@ -344,10 +345,10 @@ def sum_over_segments(
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
-        if what == 0:
+        if operation == LOG_PARTITION:
             continue
         _log_backward(item, n, longest, level, after[0], after[1], top)
-        if what == 1:
+        if operation == MARGINALS:
             _write_marginals(
                 item, n, longest, level, total, begin, end, after[0], after[1], result[b]
             )

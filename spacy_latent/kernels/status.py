@@ -64,6 +64,6 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
             target[modifier] = -np.inf
         if suspect:
             # Perhaps only what is no arc.
-            _, found = scan(target)
-            wrong |= found
+            _, not_finite = scan(target)
+            wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE

@@ -8,6 +8,8 @@ import math
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -73,7 +75,7 @@ def _whole(sums, dsums, n, k, exactly, top):
 
 
 @kernel
-def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
+def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
     """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
     of each size divides among subsets with the item and without: it adds up to 1 at scores of any
     size."""
@@ -105,7 +107,7 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
             more, less = (large, small) if chosen >= without else (small, large)
             flow[j] = own * less
             flow[j - 1] += own * more
-            if what == 1:
+            if operation == MARGINALS:
                 marginal += own * more
                 continue
             difference = 0.0
@@ -114,12 +116,23 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
             marginal += change * more + difference
             dflow[j] = change * less - difference
             dflow[j - 1] += change * more + difference
-        result[i] = min(marginal, 1.0) if what == 1 else marginal
+        result[i] = min(marginal, 1.0) if operation == MARGINALS else marginal
 
 
 @kernel
 def sum_over_subsets(
-    start, stop, scores, lengths, largest, exactly, along, what, log_partition, result, kept, status
+    start,
+    stop,
+    scores,
+    lengths,
+    largest,
+    exactly,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; exactly: 1 or 0."""
     room = scores.shape[1]
@@ -130,12 +143,12 @@ def sum_over_subsets(
         n = lengths[b]
         k = min(largest, n)
         log_partition[b] = 0.0
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b], top = _read(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
         _forward(row, drow, n, k, sums, dsums)
@@ -144,8 +157,8 @@ def sum_over_subsets(
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total + k * top
-        if what > 0:
-            _backward(row, drow, n, k, exactly, top, sums, dsums, what, result[b])
+        if operation != LOG_PARTITION:
+            _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result[b])
 
 
 @kernel
@@ -173,17 +186,6 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
 
 
 @kernel
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@kernel
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
     """Exact samples: from the last item to the first, each in or out given how many are left."""
     room = scores.shape[1]
@@ -207,7 +209,7 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
         for draw in range(samples.shape[0]):
             left = k
             if not exactly:
-                point, left = _uniform(state), 0
+                point, left = uniform_of_splitmix(state), 0
                 passed = math.exp(sums[n, 0] - k * top - total)
                 while left < k and point >= passed:
                     left += 1
@@ -219,7 +221,7 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
                 if left == 0:
                     break
                 share = math.exp(sums[i, left - 1] + row[i] - sums[i + 1, left])
-                if _uniform(state) < share or sums[i, left] == -np.inf:
+                if uniform_of_splitmix(state) < share or sums[i, left] == -np.inf:
                     samples[draw, b, i] = 1
                     left -= 1
 

@@ -168,7 +168,7 @@ def solve_trees(
     original = np.empty((longest + 1) * (longest + 1))
     rows = np.empty((2, LANES), np.int64)
     items, sizes = np.full(places, -1), np.full(places, -1)
-    calls, found = np.zeros(places, dtype=np.int64), np.zeros(places, dtype=np.bool_)
+    calls, solved = np.zeros(places, dtype=np.int64), np.zeros(places, dtype=np.bool_)
     coming = start
     while True:
         open_items, widest = 0, 0
@@ -192,7 +192,7 @@ def solve_trees(
         together = beside and open_items >= BESIDE and widest > 0
         if together:
             set_scores(charts, matrices, sizes, widest, rows)
-            best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, found)
+            best_trees_beside(sizes, widest, single_root, charts, heads, integer_workspace, solved)
         for place in range(places):
             b, n = items[place], sizes[place]
             if b < 0:
@@ -201,18 +201,18 @@ def solve_trees(
             if not together:
                 square = gradient.reshape((n + 1, n + 1))
                 if projective:
-                    found[place] = best_projective_tree(
+                    solved[place] = best_projective_tree(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
                 else:
                     search = best_arborescence(
                         square, n, single_root, heads[place], integer_workspace, float_workspace
                     )
-                    found[place] = search == FEASIBLE
+                    solved[place] = search == FEASIBLE
             own_atoms, own_weights = atoms[b], weights[b]
             inverse, row_sums = supports[place], all_row_sums[place]
             count, after = counts[b], 0
-            if found[place]:
+            if solved[place]:
                 after = _enter_tree(
                     n,
                     heads[place],
