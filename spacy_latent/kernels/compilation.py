@@ -33,6 +33,7 @@ import numba
 from numba import njit
 from numba.core import caching
 from numba.core.serialize import dumps
+from numba.extending import overload as overload_function
 from numba.misc.appdirs import AppDirs
 
 from spacy_latent.errors import LatentWarning
@@ -87,6 +88,26 @@ def kernel(
     return dispatcher
 
 
+def implements(operation: Function, first: type, **options: Any) -> Callable[[Function], Function]:
+    """Let a function be what kernels run where they call ``operation`` with this kind of first
+    argument: an instance of a NamedTuple class of a module. So a loop stands once, and what differs
+    is chosen when it is compiled. A function as an argument would do the same, but machine code for
+    it could not be kept.
+
+    options: of ``numba.njit``, as forceinline. Floats are treated as written.
+    """
+
+    def register(function: Function) -> Function:
+        def choose(argument: Any, *others: Any) -> Function | None:
+            return function if getattr(argument, "instance_class", None) is first else None
+
+        flags = {"fastmath": False, **options}
+        overload_function(operation, jit_options=flags, strict=False)(choose)
+        return function
+
+    return register
+
+
 def _keep(dispatcher: Any, function: Function) -> None:
     if digest(_folder(function)) is not None:
         dispatcher._cache = _CodeCache(function)
@@ -113,7 +134,13 @@ def digest(folder: Path) -> str | None:
 
 
 def _digest(folder: Path) -> str | None:
-    sources = [source for part in (FLOOR, folder) for source in sorted(part.glob("*.py"))]
+    # An editor's lock may be a link to nothing.
+    sources = [
+        source
+        for part in (FLOOR, folder)
+        for source in sorted(part.glob("*.py"))
+        if source.is_file()
+    ]
     if not any(source.parent == folder for source in sources):
         return None
     versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
@@ -242,13 +269,13 @@ class _Files:
         if place is None:
             _warn_once(f"no place to keep machine code of {self.folder} can be written")
             return
-        # Modules that are imported after a change do not belong to the digest that was taken.
-        if _digest(self.folder) != digest(self.folder):
-            return
         content = dumps((key, data))
         file = self._file(place, key)
         unfinished = file.with_suffix(f".{uuid4().hex[:16]}")
         try:
+            # Modules that are imported after a change do not belong to the digest that was taken.
+            if _digest(self.folder) != digest(self.folder):
+                return
             place.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(hashlib.sha256(content).digest() + content)
             os.replace(unfinished, file)

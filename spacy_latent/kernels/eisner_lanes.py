@@ -191,7 +191,7 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved)
 
     sizes: tokens of each; −1 for no sentence. longest: the largest, not 0.
     charts: of :func:`charts_of_trees` for as many tokens or more; the scores are kept.
-    heads: ``(LANES, S)`` int32, S above each size, written; found: ``(LANES,)``, written: whether
+    heads: ``(LANES, S)`` int32, S above each size, written; solved: ``(LANES,)``, written: whether
         there is a tree.
     stack: 6·S int32, workspace.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spacy_latent.kernels.active_set import add_at_parts, enter, leave, row_room, sum_rows
+from spacy_latent.kernels.active_set import add_at_parts, leave, let_in, row_room, sum_rows
 from spacy_latent.kernels.compilation import kernel
 
 # Larger differences than this, relative to the points, between atoms of a support that is solved
@@ -144,12 +144,12 @@ def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums,
         longest = max(longest, starts[f + 1] - starts[f])
     indicator = np.zeros(longest, dtype=np.int32)
     for f in which:
-        own = slice(starts[f], starts[f + 1])
+        edges = slice(starts[f], starts[f + 1])
         counts[f] = _settle(
             atoms[f],
             counts[f],
-            points[own],
-            gradients[own],
+            points[edges],
+            gradients[edges],
             indicator,
             inverses[f],
             row_sums[f],
@@ -180,70 +180,36 @@ def offer(
     RETURNS: ``(len(which),)`` bool: False where the atom is no better than the support, by more
         than the factor's tolerance: that factor is solved.
     """
-    room = row_room(atoms.shape[1])
-    column, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
     changed = np.zeros(len(which), dtype=np.bool_)
     longest = 1
     for f in which:
         longest = max(longest, starts[f + 1] - starts[f])
     indicator = np.zeros(longest, dtype=np.int32)
-    for place in range(len(which)):
-        f = which[place]
-        gradient = gradients[starts[f] : starts[f + 1]]
-        count, size = counts[f], 0
-        gap = 0.0
-        for part in candidates[place]:
-            if part < 0:
-                break
-            gap += gradient[part]
-            size += 1
-        if count:
-            for part in atoms[f, 0]:
-                if part < 0:
-                    break
-                gap -= gradient[part]
-        gaps[f] = 0.0
-        if count and gap <= tolerances[f]:
-            continue
-        atoms[f, count] = candidates[place]
-        if count == 0:
-            for part in candidates[place, :size]:
-                gradient[part] -= 1.0
-            weights[f, 0] = 1.0
-            inverses[f, 0, 0] = row_sums[f, 0] = 1.0 / (size + 1.0)
-            counts[f] = 1
-            gaps[f] = np.inf
-            changed[place] = True
-            continue
-        for part in candidates[place, :size]:
-            indicator[part] = 1
-        for i in range(count):
-            column[i] = 0.0
-            for part in atoms[f, i]:
-                if part < 0:
-                    break
-                column[i] += indicator[part]
-        for part in candidates[place, :size]:
-            indicator[part] = 0
-        after = enter(
+    for index in range(len(which)):
+        f = which[index]
+        atoms[f, counts[f]] = candidates[index]
+        gap[0] = np.inf
+        # An atom that depends on the support has no gap beyond rounding.
+        after = let_in(
             atoms[f],
             atoms.shape[2],
-            count,
-            size,
-            gap,
-            column,
+            counts[f],
+            False,
+            tolerances[f],
+            False,
+            indicator,
             inverses[f],
             row_sums[f],
             weights[f],
-            gradient,
-            direction,
-            solved,
+            gradients[starts[f] : starts[f + 1]],
+            gap,
+            workspace,
         )
-        # An atom that depends on the support has no gap beyond rounding.
-        if after:
+        changed[index] = after > 0
+        gaps[f] = gap[0] if after > 0 else 0.0
+        if after > 0:
             counts[f] = after
-            gaps[f] = gap
-            changed[place] = True
     return changed
 
 

@@ -262,3 +262,43 @@ def test_superseded_code_is_removed(small: Small) -> None:
 def test_without_compilation_functions_are_themselves(small: Small) -> None:
     program = "from small.caller import total\nprint(total(3, 0.0), type(total).__name__)"
     assert small.run(program, NUMBA_DISABLE_JIT="1") == ("3.0 function", "")
+
+
+CHOOSING = """
+from typing import NamedTuple
+from spacy_latent.kernels.compilation import implements, kernel
+
+class Sum(NamedTuple):
+    step: float
+
+class Largest(NamedTuple):
+    least: float
+
+def add(number, total, value):
+    pass
+
+@implements(add, Sum)
+def add_to_sum(number, total, value):
+    return total + number.step * value
+
+@implements(add, Largest, forceinline=True)
+def larger(number, total, value):
+    return max(total, value, number.least)
+
+@kernel
+def total(number, count):
+    result = 0.0
+    for k in range(count):
+        result = add(number, result, k)
+    return result
+"""
+
+
+def test_a_loop_serves_several_numbers_and_is_kept_for_each(small: Small) -> None:
+    (small.folder / "caller.py").write_text(CHOOSING)
+    program = (
+        "from small.caller import Largest, Sum, total\n"
+        "print(total(Sum(2.0), 4), total(Largest(1.0), 4), sum(total.stats.cache_hits.values()))"
+    )
+    assert small.run(program) == ("12.0 3.0 0", "")
+    assert small.run(program) == ("12.0 3.0 2", "")
