@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from spacy_latent.kernels.arborescence import (
     best_arborescence,
@@ -33,6 +32,7 @@ from spacy_latent.kernels.arborescence import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
@@ -74,14 +74,14 @@ TILE = 4
 _wide_tile, _tile = product_tile(TILE), product_tile(1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
     of heads. What stands in the rest is finite, and never meets what means something."""
     return n + 2 * HEADS - 1, (n + LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _eliminate(w, n, first, shares, pivots, row):
     """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
@@ -119,7 +119,7 @@ def _eliminate(w, n, first, shares, pivots, row):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_row(source, k, row):
     """Copy what stands left of k; 0 in the rest."""
     for m in range(k):
@@ -128,7 +128,7 @@ def _read_row(source, k, row):
         row[m] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
     """∂ log Z / ∂ weight ``g``, [head, modifier], from what _eliminate left; g comes as zeros.
 
@@ -159,7 +159,7 @@ def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
             g[h, k] = max(value, 0.0) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
     """Directional derivatives ``dg`` of the adjoint along the weights' change ``dw``.
 
@@ -224,7 +224,7 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _invert(w, n, inverse, columns):
     """Write the inverse of the Laplacian of the weights ``w`` of n tokens and the root.
 
@@ -291,7 +291,7 @@ def _invert(w, n, inverse, columns):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _turn(inverse, n, turned, diagonal):
     """Write the transpose and the diagonal."""
     for m in range(n):
@@ -299,7 +299,7 @@ def _turn(inverse, n, turned, diagonal):
     turn(inverse, n, turned)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _marginals_of_inverse(w, n, turned, diagonal, out):
     """turned, diagonal: of the inverse. RETURNS: whether all 1 − B[m, h] / B[m, m] are at least
     SMALLEST_ESCAPE."""
@@ -317,7 +317,7 @@ def _marginals_of_inverse(w, n, turned, diagonal, out):
     return lost == n
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _product_of_inverse(w, inverse, n, along, squares, rows, out):
     """The Hessian times ``along``. With E = w·along, M(h, m) = w[h, m]·(B[m, m] − B[m, h]) changes
     along it by E's share, less that of B C B, where C is the Laplacian of E.
@@ -358,7 +358,7 @@ def _product_of_inverse(w, inverse, n, along, squares, rows, out):
                 target[m] = of_head[m] * value if of_head[m] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
     """The scores of one sentence to ``matrix``, and their weights as :func:`_weights` has them.
     RETURNS: the status, and Σ top of the tokens."""
@@ -373,7 +373,7 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
     return FEASIBLE, offset
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _multiply(a, b, n, result):
     """result = a·b of the first n rows and columns."""
     width = b.shape[1]
@@ -386,7 +386,7 @@ def _multiply(a, b, n, result):
                 _tile(a, b, i, j, n, result)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_add(a, b):
     if a < b:
         a, b = b, a
@@ -395,7 +395,7 @@ def _log_add(a, b):
     return a + math.log1p(math.exp(b - a))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _mix(a, da, b, db):
     """Derivative of log(e^a + e^b) where a and b have derivatives da and db."""
     top = max(a, b)
@@ -405,7 +405,7 @@ def _mix(a, da, b, db):
     return (ea * da + eb * db) / (ea + eb)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def log_domain(w, n, first, dw, g, dg):
     """The twin of the three passes above on logarithms, with their derivatives.
 
@@ -478,7 +478,7 @@ def log_domain(w, n, first, dw, g, dg):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _root_child(scores, n, heads, integers, floats):
     """The root's child in the best tree with one, or 0 where there is none."""
     if best_arborescence(scores, n, True, heads, integers, floats) != FEASIBLE:
@@ -489,7 +489,7 @@ def _root_child(scores, n, heads, integers, floats):
     return 0
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath={"contract", "nsz"})
 def _weights(scores, n, w, top):
     """exp(score − top of its modifier) of ``scores`` ``(n+1, width)`` to ``w``, both [head,
     modifier]. RETURNS: whether each token may have a head."""
@@ -516,7 +516,7 @@ def _weights(scores, n, w, top):
     return feasible
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _copy(source, target, rows, columns):
     """numba's own assignment takes seconds to compile."""
     for i in range(rows):
@@ -525,7 +525,7 @@ def _copy(source, target, rows, columns):
             row[j] = of_row[j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):
@@ -534,7 +534,7 @@ def _swap(a, i, j, n):
         a[k, i], a[k, j] = a[k, j], a[k, i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _squares(kept, n):
     """The squares of an item in what its marginals keep: the weights, eliminated and not, the
     shares, the adjoint and its reach; and the pivots."""
@@ -545,7 +545,7 @@ def _squares(kept, n):
     return squares[0], squares[1], squares[2], squares[3], squares[4], pivots
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
     """Float64 numbers that an item of n tokens may keep: whether it does and the root's child in
     the header, then the squares and the pivots. A multiple of LANES."""
@@ -553,7 +553,7 @@ def kept_size(n):
     return HEADER + 5 * rows * width + width
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_inverse(
     start,
     stop,
@@ -618,7 +618,7 @@ def sum_by_inverse(
             _product_of_inverse(weights, inverse, n, change[b], squares, rows, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_trees(
     start,
     stop,
@@ -709,7 +709,7 @@ def sum_over_trees(
             _swap(out, 1, child, n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_marginals(weights, g, n, out):
     for h in range(n + 1):
         of_head, adjoint, target = weights[h], g[h], out[h]
@@ -717,7 +717,7 @@ def _write_marginals(weights, g, n, out):
             target[m] = of_head[m] * adjoint[m]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _change_of_weights(weights, along, n, dw):
     """Nothing changes at an arc of weight 0, whatever stands there."""
     for h in range(n + 1):
@@ -731,7 +731,7 @@ def _change_of_weights(weights, along, n, dw):
         dw[h] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_products(weights, g, dg, along, n, out):
     for h in range(n + 1):
         of_head, adjoint, tangent = weights[h], g[h], dg[h]
@@ -741,7 +741,7 @@ def _write_products(weights, g, dg, along, n, out):
             target[m] = value if of_head[m] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_logarithms(
     start,
     stop,
@@ -806,7 +806,7 @@ def sum_by_logarithms(
                         result[b, order[h], order[m]] = value
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _marginals_alone(scores, size, single_root, empty, value, result, nothing, status):
     """The marginals of one item, whatever its sums."""
     item = np.zeros(1, np.int64)
@@ -817,7 +817,7 @@ def _marginals_alone(scores, size, single_root, empty, value, result, nothing, s
         sum_by_logarithms(0, 1, item, scores, size, *options, empty, 1, *outputs)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
     if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
@@ -844,7 +844,7 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
