@@ -97,6 +97,8 @@ class _Support:
     def along_atoms(self, values: np.ndarray) -> np.ndarray:
         """The sum of ``values`` over the parts of each atom."""
         atoms = self.atoms[: self.count]
+        if not len(values):
+            return np.zeros(self.count)
         return np.where(atoms >= 0, values[atoms], 0.0).sum(1)
 
     def mean(self) -> np.ndarray:

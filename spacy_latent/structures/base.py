@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,7 +85,7 @@ class SparseSolution:
             return self
         expand = self._expand
         mean, weights = self.mean.to(dtype), self.weights.to(dtype)
-        return SparseSolution(mean, weights, self.gap, lambda: expand().to(dtype))
+        return replace(self, mean=mean, weights=weights, _expand=lambda: expand().to(dtype))
 
 
 class Structure(Staged, ABC):
@@ -138,7 +138,9 @@ class Structure(Staged, ABC):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
 
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "stages"}
+        # Without what the class declares and a constructor narrows, such as ``tractable``.
+        mine = vars(self).items()
+        return {name: value for name, value in mine if not hasattr(Structure, name)}
 
     def covers(self, other: Structure) -> bool | None:
         """Whether this set holds every structure of ``other``; None where that is not known. Only
@@ -317,6 +319,31 @@ class Structure(Staged, ABC):
         solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
         return solution.cast(scores.dtype)
 
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        """Which of ``z`` ``(B, *parts)`` are structures of this set, ``(B,)`` bool: 0/1, and 0
+        where there is no part, padding included.
+
+        The default asks the MAP oracle: a structure is the best one where its own parts score 1 and
+        all others −1. A set whose scores are of decisions, or that has no exact ``map``, overrides
+        it; so may one with a cheaper test.
+        """
+        if not (self.linear and self.has_map):
+            raise NotTractable(self.name, "contains", "a method contains() of the set's own")
+        given, sizes = z.detach(), lengths.to(torch.int64)
+        found = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+        rows = ((given == 0) | (given == 1)).flatten(1).all(1).nonzero().flatten()
+        while len(rows):
+            own, own_sizes = given[rows].float(), sizes[rows.to(sizes.device)]
+            try:
+                best = self.map(2 * own - 1, own_sizes)
+            except InfeasibleError as error:
+                # Of these items the set is empty.
+                rows = _without(rows, error.items)
+                continue
+            found[rows] = (best == own).flatten(1).all(1)
+            break
+        return found
+
     def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
         """What an annotation stores of one 0/1 structure ``(*parts)``: here, the chosen parts."""
         return np.argwhere(z[tuple(slice(0, int(n)) for n in np.atleast_1d(length))] > 0.5)
@@ -361,9 +388,21 @@ class Structure(Staged, ABC):
             )
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
+        if type(self).part_mask is Structure.part_mask:
+            self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
         return scores, lengths.to(torch.int64)
+
+    def check_room(self, lengths: Tensor, *room: int) -> None:
+        """Refuse lengths that are below 0, or above the room there is along their axis; one length
+        of an item stands for all axes."""
+        most = torch.tensor(room if lengths.dim() > 1 else min(room), device=lengths.device)
+        if bool(((lengths < 0) | (lengths > most)).any()):
+            raise InvalidScores(
+                f"{self.name}: lengths lie between {lengths.amin(0).tolist()} and "
+                f"{lengths.amax(0).tolist()}, but the scores have room for 0 to {most.tolist()}."
+            )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """z·s of each item, where 0·(−inf) counts as 0; ``z`` as in :meth:`log_prob`."""
@@ -373,6 +412,20 @@ class Structure(Staged, ABC):
 
     def raise_infeasible(self, items: list[int]) -> None:
         raise InfeasibleError(self.name, items)
+
+
+def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """For tests of membership: the parts of ``z`` ``(B, *parts)``, bool, and which items ``(B,)``
+    are 0/1 and have none where there is no part."""
+    chosen = z.detach() == 1
+    inside = structure.part_mask(z, lengths.to(z.device))
+    return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
+
+
+def _without(rows: Tensor, places: list[int]) -> Tensor:
+    kept = torch.ones_like(rows, dtype=torch.bool)
+    kept[places] = False
+    return rows[kept]
 
 
 def _in_float64(scores: Tensor) -> Tensor:

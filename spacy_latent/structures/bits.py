@@ -52,6 +52,11 @@ class Bits(Structure):
             return super().covers(other)
         return self.budget is None or (other.budget is not None and self.budget >= other.budget)
 
+    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check_types(scores, lengths)
+        self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
+        return scores, lengths
+
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.part_axes == 1:
             return super().part_mask(scores, lengths)
@@ -93,6 +98,8 @@ class Bits(Structure):
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """With logistic noise: a bit is on where its noisy score is above 0 (Maddison et al. 2017;
         conditionally, Tucker et al. 2017, appendix B)."""
+        if self._subsets:
+            return super()._reparameterize(scores, lengths)
         allowed = ~scores.isneginf()
         safe = scores.masked_fill(~allowed, 0.0)
         noisy = safe + _logistic(safe)

@@ -105,13 +105,13 @@ class BudgetTree(DependencyTree):
             rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
             graphs[n] = FactorGraph(shape, [StructureFactor(tree, parts, n), *budgets])
-        return solve_graphs(
-            [graphs[n] for n in sizes],
-            prepared,
-            max_iter * ITERATIONS_PER_CALL,
-            tolerance,
-            self.name,
-        )
+        steps = max_iter * ITERATIONS_PER_CALL
+        chosen = [graphs[n] for n in sizes]
+        return solve_graphs(chosen, prepared, steps, tolerance, self.name).cast(scores.dtype)
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        modifiers = z[:, 1:].sum(2)
+        return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         tree = self.tree

@@ -174,7 +174,8 @@ class _Solver:
     def _ask(self, scores: np.ndarray, items: list[int], required: bool) -> dict[int, np.ndarray]:
         remaining = list(range(len(items)))
         while remaining:
-            batch = torch.from_numpy(scores[remaining]).view(-1, *self.masked.shape[1:])
+            batch = torch.from_numpy(scores[remaining])
+            batch = batch.view(len(remaining), *self.masked.shape[1:])
             lengths = self.lengths[[items[i] for i in remaining]]
             try:
                 best = self.structure._map(batch.to(self.masked.device), lengths)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
 ADVICE = (
     "sample and log_prob, which are exact, or ConstituencyTree, which is of trees and not of the "
@@ -60,6 +60,11 @@ class MergeSequence(Structure):
         if bool(stuck.any()):
             self.raise_infeasible(stuck.nonzero().flatten().tolist())
         return prepared, lengths
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        chosen, valid = chosen_parts(self, z, lengths)
+        steps = self.part_mask(z, lengths).any(2)
+        return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:
         """What ``copies`` batches of parsers decide by, one batch after another."""

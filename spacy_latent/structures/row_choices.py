@@ -52,7 +52,7 @@ class RowChoices(Structure):
         mean give to a common uniform number (systematic sampling, Madow 1949)."""
         mean = self._parts(dense, prepared)
         # Only what has a share, in the order of the rows.
-        flat = dense.view(len(prepared), -1)
+        flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
         solution = decompose(flat.gather(1, place))

@@ -89,6 +89,15 @@ class SemiMarkov(TagSequence):
 
         return semi_markov.k_best_segments
 
+    def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(chosen.shape[1], device=chosen.device)
+        extra = torch.arange(chosen.shape[2], device=chosen.device)[:, None]
+        # [first, length − 1, position]
+        first = position[:, None, None]
+        covered = (position >= first) & (position <= first + extra)
+        times = (chosen.sum(3)[..., None] * covered).sum((1, 2))
+        return (times == (position < lengths[:, None])).all(1)
+
     def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
         begins, ends = z.sum(-2), torch.zeros_like(z[..., 0, :])
         for extra in range(min(z.shape[-2], z.shape[-3])):

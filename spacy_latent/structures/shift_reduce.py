@@ -48,6 +48,9 @@ class ShiftReduce(ConstituencyTree):
         super().prepare(scores, lengths)
         return Structure.prepare(self, scores, lengths)
 
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        return ConstituencyTree().contains(z, lengths)
+
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> Policy:
         """What ``copies`` batches of parsers decide by, one batch after another."""
         return SpanScores(scores, copies)

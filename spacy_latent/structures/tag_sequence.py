@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 from spacy_latent.structures.linear_chain import LinearChain, check_lengths, check_tags
 
 FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
@@ -203,6 +203,14 @@ class TagSequence(Structure):
         family, kernel = operators.family_of(place), self._k_best_kernel()
         return k_best(self._join(prepared), lengths, k, family, kernel, options)
 
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        chosen, valid = chosen_parts(self, z, lengths)
+        whole = valid & self._covers_positions(chosen, lengths.to(z.device))
+        if self.bound is None:
+            return whole
+        safe = torch.where(whole.view(-1, *[1] * self.part_axes), chosen, False).to(z.dtype)
+        return whole & ~self._total(safe, torch.zeros_like(safe), lengths).isneginf()
+
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -266,6 +274,11 @@ class TagSequence(Structure):
         uses = torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
         joined = self._join(scores)
         return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
+
+    def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
+        """Which of ``(B, *parts)`` bool have each position of the item just once, ``(B,)``."""
+        position = torch.arange(chosen.shape[1], device=chosen.device)
+        return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 
     def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The tag that begins at each position, and that which ends there, ``(..., N, K)``."""
