@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # For each doc, for each of its spans, a structure as ``Structure.decode`` gives it, or None where
 # the scores tell it.
 Given = list[list["np.ndarray | None"]]
+Self = TypeVar("Self", bound="Estimator")
 
 
 @dataclass
@@ -112,9 +113,15 @@ class Estimator(Staged, ABC):
                 ),
             )
 
-    def for_width(self, width: int) -> Estimator:
+    def for_width(self: Self, width: int) -> Self:
         """A copy with fresh state, for input vectors of ``width`` features."""
-        return copy.deepcopy(self)
+        made = copy.deepcopy(self)
+        made.reset(width)
+        return made
+
+    def reset(self, width: int) -> None:
+        """Give weights and running numbers their first values, for input vectors of ``width``
+        features; nothing where there are none."""
 
     def given(
         self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]

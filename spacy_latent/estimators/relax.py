@@ -70,8 +70,8 @@ class Relax(Estimator, nn.Module):
         self.hidden_width = hidden_width
         self.surrogate = Surrogate(hidden_width)
 
-    def for_width(self, width: int) -> Relax:
-        return Relax(self.num_samples, self.hidden_width)
+    def reset(self, width: int) -> None:
+        self.surrogate = Surrogate(self.hidden_width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -85,7 +85,7 @@ class Relax(Estimator, nn.Module):
         with torch.enable_grad():
             leaf = repeated.detach().requires_grad_()
             drawn = structure.reparameterize(leaf, sizes)
-            z = drawn.z.detach()
+            z = drawn.z.detach().to(scores.dtype)
             log_prob = structure.log_prob(z, leaf, sizes)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (

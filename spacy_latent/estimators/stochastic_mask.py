@@ -68,6 +68,9 @@ class StochasticMask(Estimator, nn.Module):
         self.damping = damping
         self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
+    def reset(self, width: int) -> None:
+        self.multipliers.zero_()
+
     @property
     def hard_at_prediction(self) -> bool:
         return self.prediction == "map"

@@ -40,9 +40,9 @@ class SumAndSample(Estimator, nn.Module):
         self.k = k
         self.control_variate = control_variate
 
-    def for_width(self, width: int) -> SumAndSample:
-        variate = self.control_variate
-        return SumAndSample(self.k, None if variate is None else variate.for_width(width))
+    def reset(self, width: int) -> None:
+        if self.control_variate is not None:
+            self.control_variate.reset(width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -127,7 +127,9 @@ class Bits(Structure):
             flat = decompose(mean.flatten(1).to(scores.dtype))
         weights, shape = flat.weights, scores.shape
         mean = mean.to(scores.dtype)
-        return SparseSolution(mean, weights, flat.gap, lambda: flat.atoms.view(-1, *shape))
+        return SparseSolution(
+            mean, weights, flat.gap, lambda: flat.atoms.view(len(weights), *shape)
+        )
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """The parts that are on: ``(k,)`` items or ``(k, 2)`` arcs, int32."""

@@ -70,6 +70,9 @@ def smoothed_expectation(
     with torch.enable_grad():
         leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
         total = smoothed_value(structure, leaf, lengths, regularizer, gamma).sum()
+        if not total.requires_grad:
+            # No item, or none with a part.
+            return torch.zeros_like(scores)
         (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
     return result
 
