@@ -388,7 +388,8 @@ class Structure(Staged, ABC):
             )
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
-        if type(self).part_mask is Structure.part_mask:
+        whole = lengths.dim() == 1 or lengths.shape[1:] == (self.part_axes,)
+        if whole and type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()

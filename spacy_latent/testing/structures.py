@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from spacy_latent.testing.reports import Check, Report, first_failures, written
 SUMS = ("log_partition", "marginals", "entropy")
 # Share of the parts that masks forbid.
 FORBIDDEN = 0.3
+# How many masks of one item are tried for what they leave.
+MASKS = 30
 # Standard errors by which frequencies may differ from probabilities, and as many draws beside.
 STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
@@ -647,6 +650,7 @@ class _Contract:
         structure, count = self.structure, self.num_samples
         for given, scores in (
             ("scores of scale 1", self.scores(offset=21)),
+            ("scores of scale 30", self.scores(30.0, offset=22)),
             ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
         ):
             drawn = self.call("sample", scores, self.lengths, count, self.generator(3), given=given)
@@ -912,6 +916,15 @@ class _Contract:
             self.report.holds(
                 name, len(empty) == 0, f"an empty batch: given shape {tuple(empty.shape)}."
             )
+        if "sample" in self.structure.tractable:
+            with self.report.works("sample", "an empty batch"):
+                drawn = self.structure.sample(*none, 2)
+            expected = (2, 0, *self.listing.shape)
+            self.report.holds(
+                "sample",
+                tuple(drawn.shape) == expected,
+                f"an empty batch: given shape {tuple(drawn.shape)}, expected {expected}.",
+            )
 
     def check_layout(self) -> None:
         """Strides and the integer type of lengths do not matter; what is given stays as it is."""
@@ -925,6 +938,11 @@ class _Contract:
             with self.report.works(name, "scores with other strides"):
                 found = function(turned, self.lengths)
             self.report.same(name, "scores with other strides", found, expected, 1e-12, 1e-12)
+            with self.report.works(name, "one item, expanded"):
+                several = scores[:1].expand(3, *scores.shape[1:])
+                found = function(several, self.lengths[:1].expand(3, *self.lengths.shape[1:]))
+            repeated = expected[:1].expand_as(found)
+            self.report.same(name, "one item, expanded", found, repeated, 1e-12, 1e-12)
             with self.report.works(name, "lengths as int32"):
                 found = function(scores, self.lengths.to(torch.int32))
             self.report.identical(name, "lengths as int32", found, expected)
@@ -971,7 +989,9 @@ class _Contract:
             operations["sample"] = lambda s, n: self.structure.sample(s, n, 2)
         # Of an item that is not the first, which a mistake would name.
         b = max(range(1, len(listing)), key=lambda item: len(listing.members[item]))
-        place = (b, *self.parts()[b].nonzero()[0].tolist()) if self.parts()[b].any() else None
+        own = self.parts()[b].nonzero().tolist()
+        # The first part, one between and the last.
+        places = [(b, *own[i]) for i in {0, len(own) // 2, len(own) - 1} if own]
         nothing = torch.full(listing.shape, -torch.inf, dtype=torch.float64)
         totals = listing.log_potential(
             listing.members[b], nothing[listing.windows[b]], listing.sizes[b]
@@ -979,12 +999,11 @@ class _Contract:
         impossible = bool(totals.isneginf().all())
         blank = self.scores(offset=71, fill=0.0)
         for name, function in operations.items():
-            for wrong in (torch.nan, torch.inf):
-                if place is None:
-                    break
+            for place, wrong in itertools.product(places, (torch.nan, torch.inf)):
                 scores = blank.clone()
                 scores[place] = wrong
-                with report.refused(name, f"{wrong} in item {b}", InvalidScores, str(b)):
+                given = f"{wrong} in item {b}, part {place[1:]}"
+                with report.refused(name, given, InvalidScores, str(b)):
                     function(scores, self.lengths)
             if impossible:
                 scores = blank.clone()
@@ -1007,6 +1026,47 @@ class _Contract:
                 function(blank, self.lengths + max(blank.shape[1:]))
             with report.refused(name, "negative lengths", InvalidScores):
                 function(blank, self.lengths - 1 - int(self.lengths.max()))
+
+    def check_feasibility(self) -> None:
+        """Whether anything is left where many parts are forbidden, by many masks of one item."""
+        listing, operations = self.listing, self.deterministic()
+        b = max(range(len(listing)), key=lambda item: len(listing.members[item]))
+        scores, sizes = self.scores(offset=81), self.lengths[b : b + 1]
+        for trial in range(MASKS):
+            masked = scores.clone()
+            drawn = torch.rand(masked.shape, generator=self.generator(90 + trial))
+            # From masks that leave much to masks that leave little.
+            masked[(drawn < 0.2 + 0.7 * trial / MASKS) & self.parts()] = -torch.inf
+            z, totals = listing.feasible(masked, b)
+            given = f"mask {trial} of {listing.item(b)}"
+            for name, function in operations.items():
+                if not len(z):
+                    with self.report.refused(name, given, InfeasibleError, "0") as caught:
+                        function(masked[b : b + 1], sizes)
+                    self.report.holds(
+                        name,
+                        caught["error"].items == [0],
+                        f"{given}: the error names the items {caught['error'].items}.",
+                    )
+                    continue
+                with self.report.works(name, given):
+                    found = function(masked[b : b + 1], sizes)[0]
+                if name in SUMS:
+                    self.report.same(
+                        name,
+                        given,
+                        found[listing.windows[b]] if found.dim() else found,
+                        self.reference(name, masked, b),
+                        self.tolerance,
+                        self.tolerance,
+                    )
+                elif name == "map" and self.structure.linear:
+                    number = listing.find(b, found[None])
+                    self.report.holds(name, number >= 0, f"{given}: given no member.")
+                    of_all = listing.log_potential(
+                        listing.members[b], listing.own(masked, b), listing.sizes[b]
+                    )
+                    self.report.same(name, given, of_all[number][0], totals.max(), 1e-9, 1e-9)
 
     def check_refusals(self) -> None:
         """What is not tractable says so and names another way, or works."""

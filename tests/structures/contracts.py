@@ -28,8 +28,11 @@ from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
+from spacy_latent.testing import Check, structure_checks
 from tests import enumeration
 
+# For settings that only change which structures there are.
+SETS = ("map", "log_partition", "marginals", "entropy", "log_count", "contains", "feasibility")
 PAIRS = ((3, 3), (0, 2), (2, 3), (3, 1))
 
 
@@ -40,6 +43,13 @@ class Listed:
     structure: Structure
     members: Callable[[Any], list[np.ndarray]]
     options: dict[str, Any] = field(default_factory=dict)
+    # Names of the checks, where only some are worth their time; all if empty.
+    only: tuple[str, ...] = ()
+
+    def checks(self) -> Iterator[Check]:
+        for check in structure_checks(self.structure, self.members, **self.options):
+            if not self.only or check.name in self.only:
+                yield check
 
     def __str__(self) -> str:
         return repr(self.structure)
@@ -109,7 +119,10 @@ def merges(n: int) -> list[np.ndarray]:
 def log_p_of_merges(z: Tensor, scores: Tensor, n: int) -> Tensor:
     total = scores.new_zeros(len(z))
     for step in range(n - 1):
-        log_p = scores[step, : n - 1 - step].log_softmax(0)
+        own = scores[step, : n - 1 - step]
+        if own.isneginf().all():
+            return total - torch.inf
+        log_p = own.log_softmax(0)
         total = total + log_p[z[:, step, : n - 1 - step].argmax(1)]
     return total
 
@@ -254,10 +267,17 @@ def every_structure() -> Iterator[Listed]:
     for own in constraints:
         yield Listed(SpanningTree(*own), trees(False, *own))
         yield Listed(ProjectiveTree(*own), trees(True, *own))
+    every = product((False, True), ("any", "earlier", "later"), (None, 1, 2))
+    for other in every:
+        if other not in constraints:
+            yield Listed(SpanningTree(*other), trees(False, *other), only=SETS)
+            yield Listed(ProjectiveTree(*other), trees(True, *other), only=SETS)
     small = {"lengths": (3, 0, 2, 1)}
-    for direction, longest in (("any", None), ("earlier", 1)):
+    for direction, longest in product(("any", "earlier", "later"), (None, 1)):
         heads = IndependentHeads(direction, longest)  # type: ignore[arg-type]
-        yield Listed(heads, head_choices(direction, longest), dict(small))
+        whole = (direction, longest) in (("any", None), ("earlier", 1))
+        only = () if whole else SETS
+        yield Listed(heads, head_choices(direction, longest), dict(small), only)
     for projective in (False, True):
         for budget in (1, 2):
             structure = BudgetTree(budget, projective)
@@ -273,6 +293,7 @@ def every_structure() -> Iterator[Listed]:
     yield Listed(OneOfN(), subsets(1, 1))
     yield Listed(KOfN(1), subsets(1, 1))
     yield Listed(KOfN(2), subsets(2, 2))
+    yield Listed(KOfN(3), subsets(3, 3), only=SETS)
     yield Listed(KOfN(2, exactly=False), subsets(0, 2))
     yield Listed(KOfN(9, exactly=False), subsets(0, 9))
     yield Listed(Bits(), subsets(0, None))
@@ -281,14 +302,18 @@ def every_structure() -> Iterator[Listed]:
     yield Listed(Bits("arcs", 2), graphs(2), {"lengths": (2, 0, 1)})
     pairs = {"lengths": PAIRS}
     for moves in ("dtw", "needleman_wunsch"):
-        for window in (None, 1):
+        for window in (None, 1, 2):
             alignment = MonotoneAlignment(moves, window)  # type: ignore[arg-type]
-            yield Listed(alignment, monotone(moves, window), dict(pairs))
+            only = SETS if window == 2 else ()
+            wide = {"lengths": ((4, 3), (0, 2), (2, 5), (3, 1))} if window == 2 else dict(pairs)
+            yield Listed(alignment, monotone(moves, window), wide, only)
     for unaligned in (False, True):
         yield Listed(ManyToOneAlignment(unaligned), many_to_one(unaligned), dict(pairs))
         yield Listed(OneToOneAlignment(unaligned), one_to_one(unaligned), dict(pairs))
     num_tags = {"encode_options": {"num_tags": 2}}
     yield Listed(LinearChain(), chains(2), dict(num_tags))
+    for count in (1, 3):
+        yield Listed(LinearChain(), chains(count), only=(*SETS, "top_k"))
     yield Listed(TagSequence(), tag_rows(2), dict(num_tags))
     learned = _bound(2)
     yield Listed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spacy_latent.testing import Check, structure_checks
+from spacy_latent.testing import Check
 from tests.matrix import registered
 from tests.structures.contracts import every_structure
 
@@ -12,7 +12,7 @@ LISTED = list(every_structure())
 CHECKS = [
     pytest.param(check, id=f"{i}-{listed}-{check}")
     for i, listed in enumerate(LISTED)
-    for check in structure_checks(listed.structure, listed.members, **listed.options)
+    for check in listed.checks()
 ]
 
 
