@@ -62,7 +62,7 @@ class MixedDirichlet(ScoreFunction):
         best = structure.map(scores, lengths)[None]
         if not is_train or not scores.shape[1]:
             return Draw(best, scores.new_ones((1, batch)))
-        prepared, lengths = structure.prepare(scores, lengths)
+        prepared, lengths = structure.masked(scores, lengths)
         inside = structure.part_mask(prepared, lengths.to(scores.device))
         allowed = inside & ~prepared.isneginf()
         some = allowed.any(1)

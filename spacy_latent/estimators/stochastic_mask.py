@@ -125,7 +125,7 @@ class StochasticMask(Estimator, nn.Module):
         ones = scores.new_ones((1, scores.shape[0]))
         if not is_train and self.prediction == "map":
             return Draw(structure.map(scores, lengths)[None], ones)
-        prepared, _ = structure.prepare(scores, lengths)
+        prepared, _ = structure.masked(scores, lengths)
         allowed = ~prepared.isneginf()
         safe = prepared.masked_fill(~allowed, 0.0)
         own = self.draw(safe) if is_train else self.mean(safe)

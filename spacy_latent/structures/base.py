@@ -107,6 +107,9 @@ class Structure(Staged, ABC):
     linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
         decisions that lead to z.
     acyclic: whether no part leads round in a circle; False for graphs that need not be trees.
+    masks_itself: whether the methods that begin with an underscore mask what is no part, and check
+        the values, themselves. They then get scores as :meth:`check` leaves them, else as
+        :meth:`masked` does.
     annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
         one tag per position, or "parts".
     """
@@ -117,6 +120,7 @@ class Structure(Staged, ABC):
     tractable: ClassVar[frozenset[str]] = frozenset()
     linear: ClassVar[bool] = True
     has_map: ClassVar[bool] = True
+    masks_itself: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
 
@@ -153,7 +157,7 @@ class Structure(Staged, ABC):
     @abstractmethod
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """The best structure of each item, 0/1 in the dtype of ``scores``. Ties may be broken
-        freely but always the same way. ``scores`` come from :meth:`prepare`."""
+        freely but always the same way. For ``scores`` see ``masks_itself``."""
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
@@ -194,18 +198,18 @@ class Structure(Staged, ABC):
 
         RETURNS: ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``; no gradient.
         """
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             return self._map(prepared.detach(), lengths).to(scores.dtype)
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._log_partition(prepared, lengths).to(scores.dtype)
 
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._marginals(prepared, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -246,15 +250,8 @@ class Structure(Staged, ABC):
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log of the number of structures whose every part is above −inf, ``(B,)``."""
-        prepared, lengths = self.prepare(scores.detach(), lengths)
-        bad = torch.isnan(prepared) | torch.isposinf(prepared)
-        if bool(bad.any()):
-            # Perhaps only at padding, which some structures leave to their kernels.
-            bad = (bad & self.part_mask(prepared, lengths)).flatten(1).any(1)
-            if bool(bad.any()):
-                items = bad.nonzero().flatten().tolist()
-                raise InvalidScores(not_finite_message(self.name, items))
-        zeros = torch.where(torch.isneginf(prepared), prepared, torch.zeros_like(prepared))
+        masked, lengths = self.masked(scores.detach(), lengths)
+        zeros = torch.where(torch.isneginf(masked), masked, torch.zeros_like(masked))
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -280,7 +277,7 @@ class Structure(Staged, ABC):
         """
         if num_samples < 1:
             raise InvalidScores(f"{self.name}.sample: num_samples is {num_samples}, must be >= 1.")
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
         return drawn.to(scores.dtype)
@@ -288,7 +285,7 @@ class Structure(Staged, ABC):
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """One exact sample of each item as the ``map`` of noisy scores, and those drawn again from
         what they are known to be; the last two differentiable in ``scores``."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._reparameterize(prepared, lengths)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
@@ -300,7 +297,7 @@ class Structure(Staged, ABC):
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
         from spacy_latent.structures.k_best import lawler
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             best = lawler(self, prepared.detach(), lengths, k)
         return TopK(best.z.to(scores.dtype), best.scores.to(scores.dtype))
@@ -315,7 +312,7 @@ class Structure(Staged, ABC):
         """
         from spacy_latent.structures.active_set import solve_with_oracle
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
         return solution.cast(scores.dtype)
 
@@ -358,23 +355,9 @@ class Structure(Staged, ABC):
 
     # ---------------------------------------------------------------- shared steps
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Check and normalise the input of an operation.
-
-        Half precision becomes float32; whatever is not a part becomes −inf. A kernel that reads
-        lengths and constraints itself overrides this with :meth:`check_types` alone.
-        """
-        scores, lengths = self.check_types(scores, lengths)
-        mask = self.part_mask(scores, lengths)
-        prepared = torch.where(mask, scores, scores.new_full((), -torch.inf))
-        bad = torch.isnan(prepared) | torch.isposinf(prepared)
-        if bool(bad.any()):
-            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
-            raise InvalidScores(not_finite_message(self.name, items))
-        return prepared, lengths
-
-    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse a wrong dtype, shape or length; bring half precision to float32."""
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse a wrong dtype, shape or length; bring half precision to float32 and lengths to
+        int64. Values are not looked at. A subclass adds what it asks of shapes and lengths."""
         if not scores.is_floating_point():
             raise InvalidScores(
                 f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
@@ -388,16 +371,39 @@ class Structure(Staged, ABC):
             )
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
-        whole = lengths.dim() == 1 or lengths.shape[1:] == (self.part_axes,)
-        if whole and type(self).part_mask is Structure.part_mask:
+        if type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
         return scores, lengths.to(torch.int64)
 
+    def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`check`, and with −inf at what is no part. NaN and +inf elsewhere are refused
+        with the items."""
+        scores, lengths = self.check(scores, lengths)
+        mask = self.part_mask(scores, lengths.to(scores.device))
+        masked = torch.where(mask, scores, scores.new_full((), -torch.inf))
+        bad = torch.isnan(masked) | torch.isposinf(masked)
+        if bool(bad.any()):
+            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
+            raise InvalidScores(not_finite_message(self.name, items))
+        return masked, lengths
+
+    def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """What the methods that begin with an underscore get."""
+        return (self.check if self.masks_itself else self.masked)(scores, lengths)
+
     def check_room(self, lengths: Tensor, *room: int) -> None:
-        """Refuse lengths that are below 0, or above the room there is along their axis; one length
-        of an item stands for all axes."""
+        """Refuse lengths that are below 0, or above the room there is along their axis.
+
+        room: for lengths ``(B,)`` one number, or for ``(B, axes)`` one for each axis; one length of
+            an item then stands for all axes.
+        """
+        if lengths.shape[1:] not in ((), (len(room),)) or (len(room) == 1 and lengths.dim() > 1):
+            several = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
+            raise InvalidScores(
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){several}."
+            )
         most = torch.tensor(room if lengths.dim() > 1 else min(room), device=lengths.device)
         if bool(((lengths < 0) | (lengths > most)).any()):
             raise InvalidScores(
@@ -430,5 +436,5 @@ def _without(rows: Tensor, places: list[int]) -> Tensor:
 
 
 def _in_float64(scores: Tensor) -> Tensor:
-    """Others than floating-point ones are left to :meth:`Structure.check_types`, which refuses."""
+    """Others than floating-point ones are left to :meth:`Structure.check`, which refuses."""
     return scores.double() if scores.is_floating_point() else scores

@@ -52,8 +52,8 @@ class Bits(Structure):
             return super().covers(other)
         return self.budget is None or (other.budget is not None and self.budget >= other.budget)
 
-    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        scores, lengths = super().check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
         return scores, lengths
 
@@ -118,7 +118,7 @@ class Bits(Structure):
     ) -> SparseSolution:
         """Each score clipped to [0, 1], or with a budget the projection on the capped simplex;
         exact. The last two arguments have no effect."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         if self._subsets:
             flat = self._subsets.sparsemap(*_flat(prepared))
             mean = flat.mean.view_as(scores)

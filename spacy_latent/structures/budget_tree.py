@@ -94,7 +94,7 @@ class BudgetTree(DependencyTree):
         )
         from spacy_latent.structures.logic_factors import Budget
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         tree = self.tree
         graphs: dict[int, FactorGraph] = {}
         sizes = lengths.tolist()

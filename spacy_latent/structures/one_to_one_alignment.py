@@ -27,6 +27,8 @@ class OneToOneAlignment(Alignment):
     Sums over alignments are permanents, which are #P-hard to compute (Valiant 1979).
     """
 
+    masks_itself = True
+
     def __init__(self, unaligned: bool = False) -> None:
         self.unaligned = unaligned
 
@@ -51,7 +53,7 @@ class OneToOneAlignment(Alignment):
     ) -> SparseSolution:
         from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, self.unaligned
         return solve_one_to_one(self, prepared, lengths, *options).cast(scores.dtype)
 
@@ -84,7 +86,7 @@ class OneToOneAlignment(Alignment):
             )
         # Names the items that are not finite or have no alignment.
         self.map(scores, lengths)
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
         # Finite, so that no gradient is NaN, and so low that its exponential is zero.
         lowest = torch.finfo(prepared.dtype).min / 8

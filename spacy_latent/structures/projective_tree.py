@@ -26,6 +26,6 @@ class ProjectiveTree(DependencyTree):
     ) -> SparseSolution:
         from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, True
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)

@@ -24,6 +24,6 @@ class SpanningTree(DependencyTree):
     ) -> SparseSolution:
         from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, False
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)

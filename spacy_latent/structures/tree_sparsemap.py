@@ -73,7 +73,7 @@ class _TreeActiveSet(torch.autograd.Function):
                 arcs,
                 sizes,
                 projective,
-                *structure._family[1],
+                *structure._options(scores),
                 max_iter,
                 tolerance,
                 atoms,

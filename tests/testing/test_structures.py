@@ -74,8 +74,8 @@ class ByChance(Runs):
 
 
 class ReadsPadding(Runs):
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        return self.check_types(scores.nan_to_num(0.0), lengths)
+    def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.check(scores.nan_to_num(0.0), lengths)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(scores + scores.sum() * torch.arange(scores.shape[1]), lengths)
