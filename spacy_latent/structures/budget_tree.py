@@ -82,21 +82,18 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.factor_graph.GraphSolution`.
+        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         max_iter: a tenth of the bound on the iterations of ADMM.
         tolerance: bound on the residual.
         """
-        from spacy_latent.structures.factor_graph import (
-            FactorGraph,
-            StructureFactor,
-            solve_graphs,
-        )
+        from spacy_latent.structures.encoded_graph import StructureFactor
         from spacy_latent.structures.logic_factors import Budget
+        from spacy_latent.structures.lp_sparsemap import ItemGraph, solve_graphs
 
         prepared, lengths = self._read(scores, lengths)
         tree = self.tree
-        graphs: dict[int, FactorGraph] = {}
+        graphs: dict[int, ItemGraph] = {}
         sizes = lengths.tolist()
         for n in set(sizes):
             shape = (n + 1, n + 1)
@@ -104,7 +101,7 @@ class BudgetTree(DependencyTree):
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
             rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
-            graphs[n] = FactorGraph(shape, [StructureFactor(tree, parts, n), *budgets])
+            graphs[n] = ItemGraph(shape, [StructureFactor(tree, parts, n), *budgets])
         steps = max_iter * ITERATIONS_PER_CALL
         chosen = [graphs[n] for n in sizes]
         return solve_graphs(chosen, prepared, steps, tolerance, self.name).cast(scores.dtype)

@@ -1040,6 +1040,10 @@ class _Contract:
             z, totals = listing.feasible(masked, b)
             given = f"mask {trial} of {listing.item(b)}"
             for name, function in operations.items():
+                relaxes = name == "sparsemap" and not self.structure.has_map
+                if not len(z) and relaxes:
+                    # What has no member may still have a point of the relaxation.
+                    continue
                 if not len(z):
                     with self.report.refused(name, given, InfeasibleError, "0") as caught:
                         function(masked[b : b + 1], sizes)

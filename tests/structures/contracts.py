@@ -15,6 +15,8 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.constraints import LineBudget, TotalBudget
+from spacy_latent.structures.factor_graph import FactorGraph
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
@@ -68,6 +70,14 @@ def trees(projective: bool, *constraints: Any) -> Callable[[int], list[np.ndarra
 
 def budget_trees(projective: bool, budget: int) -> Callable[[int], list[np.ndarray]]:
     return lambda n: [z for z in trees(projective)(n) if (z[1:].sum(1) <= budget).all()]
+
+
+def near_budget_trees(n: int) -> list[np.ndarray]:
+    return [z for z in trees(True, False, "any", 2)(n) if (z[1:].sum(1) <= 1).all()]
+
+
+def few_cells(sizes: tuple[int, int]) -> list[np.ndarray]:
+    return [z for z in enumeration.monotone_matchings(*sizes) if z.sum() <= 1]
 
 
 def head_choices(direction: str, longest: int | None) -> Callable[[int], list[np.ndarray]]:
@@ -282,6 +292,14 @@ def every_structure() -> Iterator[Listed]:
         for budget in (1, 2):
             structure = BudgetTree(budget, projective)
             yield Listed(structure, budget_trees(projective, budget), dict(small))
+    # What two structures have in common, and a constraint.
+    tree = {"tree": ProjectiveTree(), "near": SpanningTree(max_arc_length=2)}
+    budget = {"modifiers": LineBudget(1, axis=0, but_first=True)}
+    yield Listed(FactorGraph(tree, budget), near_budget_trees, dict(small))
+    both = {"one": OneToOneAlignment(True), "order": MonotoneAlignment("needleman_wunsch")}
+    few = FactorGraph(both, {"few": TotalBudget(1)})
+    cells = {"lengths": ((2, 3), (0, 2), (2, 2), (3, 1))}
+    yield Listed(few, few_cells, cells)
     words = {"lengths": (5, 0, 4, 1)}
     yield Listed(ConstituencyTree(), lambda n: [*enumeration.constituency_trees(n)], dict(words))
     of_transitions = {"log_potential": log_p_of_transitions, "scales": (1e-3, 1.0, 10.0)}
