@@ -14,6 +14,7 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -169,8 +170,6 @@ def text_seed(words: Sequence[str], seed: int) -> int:
 def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
     """A tree of the structure's set, all equally likely where that can be drawn, as
     ``structure.decode`` gives it. Sets of arcs without sums: the best one under random scores."""
-    from spacy_latent.structures.constituency_tree import ConstituencyTree
-
     # Parsers build their trees by decisions; what they build are these.
     drawn = ConstituencyTree() if structure.kind == "spans" else structure
     size = length if structure.kind == "spans" else length + 1

@@ -14,11 +14,12 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.results import SparseSolution
 
 
 def solve_with_oracle(
-    structure: Structure, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
     """argmax over the convex hull of the structures of μ·s − ½‖μ‖², with its sparse weights.
 
@@ -35,7 +36,7 @@ def solve_with_oracle(
     return SparseSolution(mean, weights, gap, _expander(state, weights.shape[0], scores))
 
 
-def check_options(structure: Structure, max_iter: int, tolerance: float) -> None:
+def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
     if max_iter < 1 or not tolerance > 0:
         raise InvalidScores(
             f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
@@ -140,7 +141,7 @@ class _ActiveSet(torch.autograd.Function):
     def forward(
         ctx: Any,
         scores: Tensor,
-        structure: Structure,
+        structure: Oracle,
         lengths: Tensor,
         max_iter: int,
         tolerance: float,
@@ -207,7 +208,7 @@ class _ActiveSet(torch.autograd.Function):
         return gradient, None, None, None, None, None
 
 
-def _ask(structure: Structure, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
+def _ask(structure: Oracle, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
     """Part numbers of the best structure of each item."""
     best = structure._map(scores, lengths).flatten(1).cpu().numpy()
     return [np.flatnonzero(row).astype(np.int32) for row in best]

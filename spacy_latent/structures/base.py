@@ -9,8 +9,6 @@ from a MAP oracle alone then works.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,68 +22,14 @@ from spacy_latent.errors import (
     not_finite_message,
 )
 from spacy_latent.stages import Staged
+from spacy_latent.structures.active_set import solve_with_oracle
+from spacy_latent.structures.k_best import lawler
+from spacy_latent.structures.results import Reparameterized, SparseSolution, TopK
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
     "one (StraightThrough with backward='identity', Spigot, SparseMAP, PerturbAndMap)"
 )
-
-
-@dataclass
-class TopK:
-    """The k best structures of each item, best first.
-
-    z: ``(K, B, *parts)``, 0/1. Where an item has fewer than K structures, the rest is zero.
-    scores: ``(K, B)``, and ``-inf`` where there is no such structure.
-    """
-
-    z: Tensor
-    scores: Tensor
-
-
-@dataclass
-class Reparameterized:
-    """All ``(B, *parts)``; −inf where a part is forbidden or padding.
-
-    z: a sample, 0/1. noisy: perturbed scores of which z is the best structure. redrawn: a draw from
-    the law of ``noisy`` given z.
-    """
-
-    z: Tensor
-    noisy: Tensor
-    redrawn: Tensor
-
-
-@dataclass
-class SparseSolution:
-    """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
-
-    mean: ``(B, *parts)``, the point μ; differentiable.
-    weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
-        differentiable. K is the largest support in the batch.
-    gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
-    """
-
-    mean: Tensor
-    weights: Tensor
-    gap: Tensor
-    _expand: Callable[[], Tensor] = field(repr=False)
-
-    @property
-    def atoms(self) -> Tensor:
-        """The structures of the support, ``(K, B, *parts)``, 0/1, zero where the weight is padding.
-
-        Made on demand: it is K times the size of the scores.
-        """
-        return self._expand()
-
-    def cast(self, dtype: torch.dtype) -> SparseSolution:
-        """The same in another precision; the gap stays as it is."""
-        if self.mean.dtype == dtype:
-            return self
-        expand = self._expand
-        mean, weights = self.mean.to(dtype), self.weights.to(dtype)
-        return replace(self, mean=mean, weights=weights, _expand=lambda: expand().to(dtype))
 
 
 class Structure(Staged, ABC):
@@ -295,8 +239,6 @@ class Structure(Staged, ABC):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
-        from spacy_latent.structures.k_best import lawler
-
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             best = lawler(self, prepared.detach(), lengths, k)
@@ -310,8 +252,6 @@ class Structure(Staged, ABC):
         max_iter: bound on the number of calls of the MAP oracle per item.
         tolerance: bound on the duality gap.
         """
-        from spacy_latent.structures.active_set import solve_with_oracle
-
         prepared, lengths = self._read(scores, lengths)
         solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
         return solution.cast(scores.dtype)

@@ -13,6 +13,11 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
+from spacy_latent.structures.encoded_graph import StructureFactor
+from spacy_latent.structures.logic_factors import Budget
+from spacy_latent.structures.lp_sparsemap import ItemGraph, solve_graphs
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
 # Bound on the numbers in a table of the dynamic program for projective trees.
@@ -73,9 +78,6 @@ class BudgetTree(DependencyTree):
     @property
     def tree(self) -> DependencyTree:
         """The same trees without a budget."""
-        from spacy_latent.structures.projective_tree import ProjectiveTree
-        from spacy_latent.structures.spanning_tree import SpanningTree
-
         kind = ProjectiveTree if self.projective else SpanningTree
         return kind(self.single_root, self.direction, self.max_arc_length)
 
@@ -87,10 +89,6 @@ class BudgetTree(DependencyTree):
         max_iter: a tenth of the bound on the iterations of ADMM.
         tolerance: bound on the residual.
         """
-        from spacy_latent.structures.encoded_graph import StructureFactor
-        from spacy_latent.structures.logic_factors import Budget
-        from spacy_latent.structures.lp_sparsemap import ItemGraph, solve_graphs
-
         prepared, lengths = self._read(scores, lengths)
         tree = self.tree
         graphs: dict[int, ItemGraph] = {}

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.structures.base import Structure, TopK
+from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.results import TopK
 
 # Scores of at most this many parts are copied for one call of the oracle.
 CALL_PARTS = 1 << 23
@@ -30,7 +31,7 @@ class _Candidate:
     forbidden: tuple[int, ...] = field(compare=False)
 
 
-def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
     """The ``k`` best structures of each item, exact up to rounding in float64.
 
     What is left of a subset of structures without its best one splits into subsets that agree with
@@ -69,7 +70,7 @@ def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> Top
 
 
 def _split(
-    structure: Structure, best: _Candidate, scores: np.ndarray
+    structure: Oracle, best: _Candidate, scores: np.ndarray
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     forced, forbidden = set(best.forced), set(best.forbidden)
     subsets = []
@@ -109,7 +110,7 @@ class _Solver:
     """Batched calls of the oracle on scores where parts are forced and forbidden."""
 
     def __init__(
-        self, structure: Structure, masked: Tensor, flat: np.ndarray, lengths: Tensor
+        self, structure: Oracle, masked: Tensor, flat: np.ndarray, lengths: Tensor
     ) -> None:
         self.structure = structure
         self.masked = masked

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.alignment import Alignment
+from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 from spacy_latent.structures.base import SparseSolution, Structure
 
 ADVICE = (
@@ -51,8 +52,6 @@ class OneToOneAlignment(Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
-
         prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, self.unaligned
         return solve_one_to_one(self, prepared, lengths, *options).cast(scores.dtype)
