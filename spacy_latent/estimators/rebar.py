@@ -66,7 +66,12 @@ class Rebar(Estimator):
         return Draw(z, weights, torch.cat([log_probs, nothing]))
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         own, relaxed, redrawn = losses.split(self.num_samples)
         advantage = own.detach() - self.strength * redrawn.detach()

@@ -82,7 +82,12 @@ class ScoreFunction(Estimator, nn.Module):
         return Draw(z, weights, log_probs)
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         sampled, known = losses[: self.num_samples], losses.detach()
         own = known[: self.num_samples]

@@ -64,7 +64,12 @@ class SumAndSample(Estimator, nn.Module):
         return Draw(z, torch.cat([weights, last[None]]), log_probs, padding=~present)
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         fixed, known = weights.detach(), losses.detach()
         objective = (fixed * losses).sum(0)

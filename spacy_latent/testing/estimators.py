@@ -37,7 +37,7 @@ STANDARD_ERRORS = 5.0
 MOST_STRUCTURES = 200
 OPERATIONS = ("log_partition", "marginals", "entropy", "sample", "log_prob", "reparameterize")
 # May be asked for by anyone, whatever they ask for themselves.
-FREE = ("map", "top_k", "sparsemap", "log_potential", "contains", "part_mask")
+FREE = ("map", "top_k", "log_potential", "contains", "part_mask")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _Contract:
             losses.shape[1], WIDTH, generator=torch.Generator().manual_seed(self.seed)
         )
         with self.report.works("objective", case.structure.name):
-            result = estimator.objective(losses, draw.weights, log_probs, features)
+            result = estimator.objective(losses, draw.weights, log_probs, features, draw.extras)
         return result if draw.penalty is None else result + draw.penalty
 
     # ---------------------------------------------------------------- checks
@@ -255,6 +255,12 @@ class _Contract:
             )
             report.holds(
                 "padding", draw.present.any(0).all(), f"{where}: an item has nothing else."
+            )
+        if draw.extras is not None:
+            report.holds(
+                "extras",
+                draw.extras.dim() == 2 and draw.extras.shape[1] == batch,
+                f"{where}: given shape {tuple(draw.extras.shape)}, expected (E, {batch}).",
             )
         if draw.penalty is not None:
             report.holds(
@@ -441,7 +447,13 @@ class _Contract:
                     with self.report.works("backward", case.structure.name):
                         torch.autograd.grad(total, scores, allow_unused=True)
             needed = self.estimator.needed()
-            beyond = sorted(set(asked) - needed - {"log_prob"})
+            solves = "sparsemap" in asked
+            self.report.holds(
+                "solves",
+                not solves or self.estimator.solves,
+                f"{case.structure.name}: it asks for sparsemap, and says that it does not.",
+            )
+            beyond = sorted(set(asked) - needed - {"log_prob", "sparsemap"})
             if "log_prob" in asked and not needed & {"log_prob", "log_partition"}:
                 beyond.append("log_prob")
             self.report.holds(
@@ -651,6 +663,6 @@ def _watch(structure: Structure, asked: list[str]) -> Structure:
 
         return call
 
-    for name in (*OPERATIONS, "log_count", *FREE):
+    for name in (*OPERATIONS, "log_count", "sparsemap", *FREE):
         setattr(watched, name, noting(name))
     return watched

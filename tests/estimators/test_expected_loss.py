@@ -74,7 +74,8 @@ def objective_of(estimator: Estimator, structure: Structure, items: int, shift: 
     losses = loss_of(draw.z, table, shift)
     log_probs = torch.zeros_like(losses) if draw.log_probs is None else draw.log_probs
     features = torch.zeros(items, FEATURES, dtype=torch.float64)
-    return estimator.objective(losses, draw.weights, log_probs, features).sum(), copies
+    objective = estimator.objective(losses, draw.weights, log_probs, features, draw.extras)
+    return objective.sum(), copies
 
 
 def network() -> ControlVariate:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
@@ -177,9 +178,20 @@ class Doubled(Marginals):
 
 class Biased(ScoreFunction):
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         return super().objective(2 * losses, weights, log_probs, features)
+
+
+class Solver(SparseMAP):
+    @property
+    def solves(self) -> bool:
+        return False
 
 
 WRONG: list[tuple[str, str, Estimator, dict]] = [
@@ -196,6 +208,7 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("precision", "z: KOfN: given torch.float32 for scores of torch.float64", Single(), {}),
     ("what_is_given_stays", "scores: KOfN, after the call", InPlace(), {}),
     ("needed", r"it asks for \['marginals'\]", AsksMore("marginals"), {}),
+    ("needed", "solves: KOfN: it asks for sparsemap", Solver(), {}),
     ("copies", "the state of a copy of one in use", Counting(), {}),
     ("copies", "for_width: given .* expected another Itself", Itself(), {}),
     ("errors", "scores: KOfN, NaN in item 2: given no error", Swallows(), {}),
