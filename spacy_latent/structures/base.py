@@ -321,13 +321,16 @@ class Structure(Staged, ABC):
         """As :meth:`check`, and with −inf at what is no part. NaN and +inf elsewhere are refused
         with the items."""
         scores, lengths = self.check(scores, lengths)
-        mask = self.part_mask(scores, lengths.to(scores.device))
-        masked = torch.where(mask, scores, scores.new_full((), -torch.inf))
+        return self._mask(scores, self.part_mask(scores, lengths.to(scores.device))), lengths
+
+    def _mask(self, scores: Tensor, parts: Tensor) -> Tensor:
+        """The scores where ``parts`` is true, else −inf; NaN and +inf are refused."""
+        masked = torch.where(parts, scores, -torch.inf)
         bad = torch.isnan(masked) | torch.isposinf(masked)
         if bool(bad.any()):
             items = bad.flatten(1).any(1).nonzero().flatten().tolist()
             raise InvalidScores(not_finite_message(self.name, items))
-        return masked, lengths
+        return masked
 
     def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What the methods that begin with an underscore get."""
@@ -344,11 +347,20 @@ class Structure(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){several}."
             )
-        most = torch.tensor(room if lengths.dim() > 1 else min(room), device=lengths.device)
-        if bool(((lengths < 0) | (lengths > most)).any()):
+        if not lengths.numel():
+            return
+        if lengths.dim() == 1:
+            most: Any = min(room)
+            low, high = lengths.min().item(), lengths.max().item()
+            fits = 0 <= low and high <= most
+        else:
+            most = list(room)
+            low, high = lengths.amin(0).tolist(), lengths.amax(0).tolist()
+            fits = min(low) >= 0 and all(own <= limit for own, limit in zip(high, most))
+        if not fits:
             raise InvalidScores(
-                f"{self.name}: lengths lie between {lengths.amin(0).tolist()} and "
-                f"{lengths.amax(0).tolist()}, but the scores have room for 0 to {most.tolist()}."
+                f"{self.name}: lengths lie between {low} and {high}, but the scores have room for "
+                f"0 to {most}."
             )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -54,11 +54,12 @@ class IndependentHeads(RowChoices, DependencyTree):
         sizes = lengths.to(scores.device)
         node = torch.arange(scores.shape[1], device=scores.device)[None]
         modifier = (node > 0) & (node <= sizes[:, None])
-        none = (scores.isneginf().all(1) & modifier).any(1)
+        masked = self._mask(scores, self.part_mask(scores, sizes))
+        none = (masked.isneginf().all(1) & modifier).any(1)
         if bool(none.any()):
             self.raise_infeasible(none.nonzero().flatten().tolist())
         choices = torch.where(modifier, sizes[:, None] + 1, 0)
-        return scores.transpose(1, 2).flatten(0, 1), choices.flatten()
+        return masked.transpose(1, 2).flatten(0, 1), choices.flatten()
 
     def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
         """``(..., B·(N+1), N+1)`` as ``(..., B, N+1, N+1)``, [head, modifier]."""

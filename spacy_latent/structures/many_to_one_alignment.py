@@ -73,7 +73,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         ``(B·N, 1 + M)``, and how many choices there are; checked."""
         sizes = lengths.to(scores.device)
         inside = self.part_mask(scores, sizes)
-        masked = scores
+        masked = self._mask(scores, inside)
         if not self.unaligned:
             none = (masked.isneginf().all(2) & inside.any(2)).any(1)
             if bool(none.any()):

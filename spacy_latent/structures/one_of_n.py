@@ -15,6 +15,7 @@ class OneOfN(ItemSet):
     one.
     """
 
+    masks_itself = True
     tractable = ItemSet.tractable | {"reparameterize"}
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -132,12 +133,13 @@ class OneOfN(ItemSet):
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 
     def _allowed(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Which entries are items, and the masked scores; checked for items without a choice."""
+        """Which entries are items, and the scores with −inf elsewhere; checked."""
         inside = self.part_mask(scores, lengths.to(scores.device))
-        none = scores.isneginf().all(1) & (lengths.to(scores.device) > 0)
+        masked = self._mask(scores, inside)
+        none = masked.isneginf().all(1) & (lengths.to(scores.device) > 0)
         if bool(none.any()):
             self.raise_infeasible(none.nonzero().flatten().tolist())
-        return inside, scores
+        return inside, masked
 
 
 def _gumbel(like: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class RowChoices(Structure):
     """Sums, draws and best structures by :class:`OneOfN` of each row. A subclass says what the rows
     are, and what parts make of them."""
 
-    masks_itself = False
+    masks_itself = True
 
     @abstractmethod
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
