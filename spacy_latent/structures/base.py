@@ -349,18 +349,15 @@ class Structure(Staged, ABC):
             )
         if not lengths.numel():
             return
-        if lengths.dim() == 1:
-            most: Any = min(room)
-            low, high = lengths.min().item(), lengths.max().item()
-            fits = 0 <= low and high <= most
-        else:
-            most = list(room)
-            low, high = lengths.amin(0).tolist(), lengths.amax(0).tolist()
-            fits = min(low) >= 0 and all(own <= limit for own, limit in zip(high, most))
-        if not fits:
+        several = lengths.dim() > 1
+        low = lengths.amin(0).tolist() if several else [lengths.min().item()]
+        high = lengths.amax(0).tolist() if several else [lengths.max().item()]
+        most = list(room) if several else [min(room)]
+        if min(low) < 0 or any(longest > own for longest, own in zip(high, most)):
+            shown = (low, high, most) if several else (low[0], high[0], most[0])
             raise InvalidScores(
-                f"{self.name}: lengths lie between {low} and {high}, but the scores have room for "
-                f"0 to {most}."
+                f"{self.name}: lengths lie between {shown[0]} and {shown[1]}, but the scores have "
+                f"room for 0 to {shown[2]}."
             )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
