@@ -17,11 +17,12 @@ from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
 from spacy_latent.kernels.operators import check, like, read, read_float64
 from spacy_latent.kernels.pool import spread
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.results import SparseSolution
 
 
 def solve_with_oracle(
-    structure: Structure, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
     """argmax over the convex hull of the structures of μ·s − ½‖μ‖², with its sparse weights.
 
@@ -41,7 +42,7 @@ def solve_with_oracle(
 
 
 def solve_with_kernel(
-    structure: Structure,
+    structure: Oracle,
     scores: Tensor,
     lengths: Tensor,
     max_iter: int,
@@ -84,7 +85,7 @@ def solve_with_kernel(
     return _solution(scores, solve)
 
 
-def check_options(structure: Structure, max_iter: int, tolerance: float) -> None:
+def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
     if max_iter < 1 or not tolerance > 0:
         raise InvalidScores(
             f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
@@ -243,7 +244,7 @@ class _Support:
 
 
 def _solve_by_map(
-    structure: Structure, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> Supports:
     batch = scores.shape[0]
     # float64: the gap is the difference of sums of parts that may be as large as the scores.
@@ -278,7 +279,7 @@ def _solve_by_map(
     return _pack(state, flat.shape)
 
 
-def _ask(structure: Structure, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
+def _ask(structure: Oracle, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
     """Part numbers of the best structure of each item."""
     best = structure._map(scores, lengths).flatten(1).cpu().numpy()
     return [np.flatnonzero(row).astype(np.int32) for row in best]

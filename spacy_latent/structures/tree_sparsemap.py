@@ -30,7 +30,7 @@ def solve_dependency_trees(
         n = sizes.astype(np.float64)
         return COST_PER_CUBE * n**3 if projective else COST_PER_SQUARE * n**2
 
-    direction, max_arc_length, single_root = structure._family[1]
+    direction, max_arc_length, single_root = structure._options(scores)
     oracle = TreeOracle(projective, direction, max_arc_length, single_root)
     options = (max_iter, tolerance, oracle, scores.shape[1] - 1, costs)
     return solve_with_kernel(structure, scores, lengths, *options)
