@@ -34,22 +34,29 @@ from spacy_latent.kernels.arborescence import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.draws import choose
+from spacy_latent.kernels.escapes import (
+    COLUMN,
+    escape_probabilities,
+    product,
+    room_shape,
+    turn_to,
+    turned_product,
+)
+from spacy_latent.kernels.escapes import NOTHING as ZERO
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
-from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop, product_tile, turn
+from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
-# Of four that are multiplied.
-SMALLEST_FACTOR = 1e-37
-# Digits lost to the inverse's subtraction, once in the marginals and twice in their gradient.
-SMALLEST_ESCAPE = 1e-3
+LOSS_OF_SINGLE, LOSS_OF_DOUBLE = 1e5, 1e2
 HEADER = 8
 # What is kept of an item.
-NOTHING, ELIMINATION, INVERSE = 0.0, 1.0, 2.0
+NOTHING, ELIMINATION, ESCAPES, REFUSED = 0.0, 1.0, 2.0, 3.0
 FAST = {"reassoc", "contract", "nsz"}
+CONTRACT = {"contract", "nsz"}
 
 
 # Over the tokens m below k, for four heads at a time, see kernels.vector.
@@ -65,15 +72,6 @@ _gather_tangent = fused_loop(
         *(("dot", i, ((2, 3 + i), (1, 7 + i))) for i in range(4)),
     ]
 )
-# One row times a scalar, added to the other three of a group; and alone.
-_add_to_others = fused_loop([("add", a, ((a, HEADS - 1),)) for a in range(HEADS - 1)])
-_multiple = fused_loop([("set", 0, ((0, 0),))])
-_dot = fused_loop([("dot", 0, ((0, 1),))])
-# Vectors of a row that a product is worked out for at a time, or one where there are fewer.
-TILE = 4
-_wide_tile, _tile = product_tile(TILE), product_tile(1)
-
-
 @njit(cache=True, nogil=True, fastmath=False)
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
@@ -224,138 +222,104 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _invert(w, n, inverse, columns):
-    """Write the inverse of the Laplacian of the weights ``w`` of n tokens and the root.
+@njit(cache=True, nogil=True, fastmath=CONTRACT)
+def _write_probabilities(weights, of_root, escapes, inverse, n, rows, out):
+    """Marginals from escapes and the inverses of exits, see kernels.escapes. RETURNS: the largest
+    mean number of times that a walk leaves a token by another arc than its best, before it comes to
+    the root.
 
-    inverse: ``(n + 2·HEADS − 1, width)``, [modifier − 1, head − 1] once it is the inverse: row and
-    column i are those of token i + 1, the row after the last group of HEADS tokens is the root's.
-    columns: ``(2·HEADS + 1, width + LANES)`` workspace.
-    RETURNS: log Z, or NaN where a pivot is too small to trust.
-
-    Before token k is swept, its row holds the weights it has as a head and its column those of its
-    heads; then x[i, j] += x[i, k]·x[k, j] / d for all other rows and columns, of swept tokens too.
-    That is done for HEADS tokens at a time: first within their rows and columns alone.
+    rows: two of workspace.
     """
-    whole = (n + HEADS - 1) // HEADS * HEADS
-    width, rows = inverse.shape[1], whole + 1
+    total, share = rows[0], rows[1]
+    target = out[0, 1:]
+    for m in range(n):
+        share[m] = of_root[m] * inverse[m]
+        target[m] = share[m]
+        total[m] = share[m]
     for h in range(n):
-        source, target = w[h + 1], inverse[h]
+        of_head, target, escape = weights[h], out[h + 1, 1:], escapes[h]
         for m in range(n):
-            target[m] = source[m + 1]
-        target[h] = 0.0
+            share[m] = of_head[m] * inverse[m]
+            target[m] = share[m] * escape[m]
+            total[m] += share[m]
+    largest = 0.0
+    for m in range(n):
+        # The best head's weight is 1.
+        largest = max(largest, total[m] - inverse[m])
+    return largest
+
+
+@njit(cache=True, nogil=True, fastmath=CONTRACT)
+def _change_of_escapes(weights, of_root, escapes, inverse, n, single_root, along, squares, rows, out):
+    """The Hessian times ``along``: with e = w·(along − along of the best head) and δ = Q(h, m) −
+    Q(k, m), of escapes Q and inverses b of exits, the log of what Q(h, m) is multiplied with in
+    the marginal changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
+
+    What all heads of a token have in common changes nothing, and the changes of a token's heads
+    have no sum: so that of its best head, whose weight may be much larger than the others', is
+    neither read nor worked out.
+
+    squares: three of workspace. rows: six.
+    """
+    change, product_of_change, result = squares[0], squares[1], squares[2]
+    best, common, total, root, diagonal, rest = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
+    width = change.shape[1]
+    for m in range(width):
+        best[m], common[m], total[m], root[m], rest[m] = -1.0, 0.0, 0.0, 0.0, 0.0
+    for h in range(-1, n):
+        of_head = of_root if h < 0 else weights[h]
+        upstream = along[h + 1, 1:]
+        for m in range(n):
+            at_best = of_head[m] == 1.0
+            best[m] = h if at_best else best[m]
+            common[m] = upstream[m] if at_best else common[m]
+    for h in range(-1, n):
+        of_head = of_root if h < 0 else weights[h]
+        upstream, target = along[h + 1, 1:], change[n if h < 0 else h]
+        for m in range(n):
+            value = of_head[m] * inverse[m] * (upstream[m] - common[m])
+            target[m] = value if of_head[m] > 0.0 else 0.0
         for m in range(n, width):
             target[m] = 0.0
-    inverse[n:] = 0.0
-    root = inverse[whole]
-    for m in range(n):
-        root[m] = w[0, m + 1]
-    columns[:] = 0.0
-    current, before = columns[:HEADS], columns[HEADS : 2 * HEADS]
-    # 1 at the tokens that are not swept, and the root.
-    others = columns[2 * HEADS]
-    others[:rows] = 1.0
-    total = 0.0
-    for k in range(0, n, HEADS):
-        for i in range(rows):
-            row = inverse[i]
-            for a in range(HEADS):
-                current[a, i] = before[a, i] = row[k + a]
-                # Long before the row is read again: a vector that was written in part is slow.
-                row[k + a] = row[k + a] if k <= i < k + HEADS else 0.0
-        product = 1.0
-        for a in range(min(HEADS, n - k)):
-            b, c, d = (a + 1) % HEADS, (a + 2) % HEADS, (a + 3) % HEADS
-            own, column = inverse[k + a], current[a]
-            of_b, of_c, of_d = inverse[k + b], inverse[k + c], inverse[k + d]
-            scalars = (of_b[k + a], of_c[k + a], of_d[k + a])
-            of_b[k + a] = of_c[k + a] = of_d[k + a] = 0.0
-            own[k + a] = 1.0
-            others[k + a] = 0.0
-            _, pivot = _dot((column, others), (0.0,), 0, rows)
-            if not pivot > SMALLEST_FACTOR:
-                return np.nan
-            product *= pivot
-            _multiple((own,), (1.0 / pivot,), 0, n)
-            _add_to_others((of_b, of_c, of_d, own), scalars, 0, n)
-            _add_to_others(
-                (current[b], current[c], current[d], column),
-                (own[k + b], own[k + c], own[k + d]),
-                0,
-                rows,
-            )
-        total += math.log(product)
-        for i in range(0, rows, HEADS):
-            if i != k:
-                add_product(inverse, i, before, i, 1, before.shape[1], inverse, k, n)
-    return total
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _turn(inverse, n, turned, diagonal):
-    """Write the transpose and the diagonal."""
-    for m in range(n):
-        diagonal[m] = inverse[m, m]
-    turn(inverse, n, turned)
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _marginals_of_inverse(w, n, turned, diagonal, out):
-    """turned, diagonal: of the inverse. RETURNS: whether all 1 − B[m, h] / B[m, m] are at least
-    SMALLEST_ESCAPE."""
-    of_head, target = w[0, 1:], out[0, 1:]
-    for m in range(n):
-        target[m] = of_head[m] * diagonal[m]
-    lost = 0
-    for h in range(n):
-        of_head, target, column = w[h + 1, 1:], out[h + 1, 1:], turned[h]
-        for m in range(n):
-            rest = diagonal[m] - column[m]
-            target[m] = of_head[m] * rest
-            lost += 1 if rest < SMALLEST_ESCAPE * diagonal[m] else 0
-    # The diagonal itself.
-    return lost == n
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _product_of_inverse(w, inverse, n, along, squares, rows, out):
-    """The Hessian times ``along``. With E = w·along, M(h, m) = w[h, m]·(B[m, m] − B[m, h]) changes
-    along it by E's share, less that of B C B, where C is the Laplacian of E.
-
-    squares: four of workspace. rows: two.
-    """
-    turned, change, left, both = squares[0], squares[1], squares[2], squares[3]
-    diagonal, total = rows[0], rows[1]
-    change[:] = 0.0
-    for h in range(-1, n):
-        of_head, upstream = w[h + 1, 1:], along[h + 1, 1:]
-        target = total if h < 0 else change[h]
-        for m in range(n):
-            value = of_head[m] * upstream[m]
-            target[m] = value if of_head[m] > 0.0 else 0.0
-        if h >= 0:
+        if h >= 0 or not single_root:
             for m in range(n):
                 total[m] += target[m]
-                target[m] = -target[m]
     for m in range(n):
-        change[m, m] = total[m]
-    _multiply(change, inverse, n, left)
-    _multiply(inverse, left, n, both)
-    _turn(inverse, n, turned, diagonal)
-    # Then of the difference, with total as its diagonal.
-    _turn(both, n, change, total)
-    for h in range(-1, n):
-        of_head, upstream, target = w[h + 1, 1:], along[h + 1, 1:], out[h + 1, 1:]
-        if h < 0:
-            for m in range(n):
-                value = of_head[m] * (diagonal[m] * upstream[m] - total[m])
-                target[m] = value if of_head[m] > 0.0 else 0.0
-        else:
-            column, change_of_column = turned[h], change[h]
-            for m in range(n):
-                value = (diagonal[m] - column[m]) * upstream[m]
-                value -= total[m] - change_of_column[m]
-                target[m] = of_head[m] * value if of_head[m] > 0.0 else 0.0
+        change[m, m] = -total[m]
+        total[m] = 0.0
+    blocks = (n + LANES - 1) // LANES * LANES
+    turned_product(
+        COLUMN, change, 0, 0, escapes, 0, 0, product_of_change, 0, 0, blocks, n, blocks
+    )
+    for k in range(n):
+        source = product_of_change[k]
+        for m in range(n):
+            root[m] += source[m]
+    product(
+        ZERO, escapes, 0, 0, product_of_change, 0, 0, result, 0, 0, blocks, n, blocks
+    )
+    for m in range(n):
+        diagonal[m] = result[m, m]
+    for h in range(n):
+        of_head, escape, moved = weights[h], escapes[h], result[h]
+        upstream, target = along[h + 1, 1:], out[h + 1, 1:]
+        for m in range(n):
+            value = (upstream[m] - common[m]) * escape[m] - (moved[m] - diagonal[m])
+            value *= of_head[m] * inverse[m]
+            value = value if of_head[m] > 0.0 and best[m] != h else 0.0
+            target[m] = value
+            rest[m] += value
+    upstream, target = along[0, 1:], out[0, 1:]
+    # With a single root, what small weights of its arcs leave of it.
+    counted = 0.0 if single_root else 1.0
+    for m in range(n):
+        value = upstream[m] - common[m] - (root[m] - counted * diagonal[m])
+        value *= of_root[m] * inverse[m]
+        value = value if of_root[m] > 0.0 and best[m] != -1 else 0.0
+        target[m] = value
+        rest[m] += value
+    for m in range(n):
+        out[int(best[m]) + 1, m + 1] = -rest[m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -371,19 +335,6 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
     for m in range(1, n + 1):
         offset += top[m]
     return FEASIBLE, offset
-
-
-@njit(cache=True, nogil=True, fastmath=False)
-def _multiply(a, b, n, result):
-    """result = a·b of the first n rows and columns."""
-    width = b.shape[1]
-    for i in range(0, n, HEADS):
-        if width >= TILE * LANES:
-            for j in range(0, width, TILE * LANES):
-                _wide_tile(a, b, i, min(j, width - TILE * LANES), n, result)
-        else:
-            for j in range(0, width, LANES):
-                _tile(a, b, i, j, n, result)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -554,7 +505,43 @@ def kept_size(n):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def sum_by_inverse(
+def _kept_escapes(kept, n):
+    """Of an item in what its marginals keep: weights of arcs among the tokens and from the root,
+    escapes, and the inverses of exits."""
+    size = (n + LANES - 1) // LANES * LANES
+    area = size * size
+    squares = kept[HEADER : HEADER + 2 * area].reshape((2, size, size))
+    rows = kept[HEADER + 2 * area : HEADER + 2 * (area + size)].reshape((2, size))
+    return squares[0], rows[0], squares[1], rows[1]
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def _read_escapes(matrix, n, single_root, weights, of_root, escapes, inverse, room, stack, scratch):
+    """From the weights ``matrix`` of one sentence, see kernels.escapes. RETURNS: log Z, or NaN."""
+    size = len(of_root)
+    for m in range(size):
+        of_root[m] = matrix[0, m + 1]
+    for h in range(n):
+        source, target = matrix[h + 1], weights[h]
+        for m in range(size):
+            target[m] = source[m + 1]
+    for h in range(n, size):
+        weights[h] = 0.0
+    own = room[:size]
+    own[:, size:] = 0.0
+    turn_to(weights, size, own)
+    for m in range(n):
+        own[m, size] = of_root[m]
+    for m in range(n, size):
+        own[m, 0] = 1.0
+    value = escape_probabilities(n, single_root, room, stack, scratch, escapes, inverse)
+    for m in range(size):
+        inverse[m] = 1.0 / inverse[m]
+    return value
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def sum_by_escapes(
     start,
     stop,
     items,
@@ -570,52 +557,66 @@ def sum_by_inverse(
     kept,
     status,
 ):
-    """As :func:`sum_over_trees` with any number of roots, for what > 0, by the inverse of the
-    Laplacian; leaves UNSOLVED what that cannot be trusted with, and what was not found by it."""
+    """As :func:`sum_over_trees`, for what > 0, by the probabilities of kernels.escapes; leaves
+    UNSOLVED where weights are too small for that, and products of the Hessian where too much of
+    them cancels."""
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    rows_of_longest, widest = _shape(longest)
-    area = rows_of_longest * widest
-    rows = np.zeros((2, widest))
-    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
-    squares_room = np.empty((4 if what == 2 else 1) * area)
-    columns = np.empty((2 * HEADS + 1, widest + LANES))
+    blocks = (longest + LANES - 1) // LANES * LANES
+    rows = np.zeros((6, blocks + LANES))
+    spare = aligned_empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    rows_of_room, width = room_shape(longest)
+    room_of_longest = aligned_empty(rows_of_room * width)
+    squares_room = aligned_empty(3 * (blocks + LANES) * blocks if what == 2 else 0)
+    matrices = aligned_empty((longest + 1) * (blocks + LANES) * 2)
+    stack = np.empty((64, 4), np.int64)
+    scratch = aligned_empty((LANES + 2) * LANES).reshape((LANES + 2, LANES))
+    largest_loss = LOSS_OF_SINGLE if result.itemsize == 4 else LOSS_OF_DOUBLE
     for b in items[start:stop]:
         n = lengths[b]
-        shape = _shape(n)
         own = kept[b] if kept.shape[1] > 0 else spare
         known = own[0] if n > 0 and what == 2 and kept.shape[1] > 0 else NOTHING
-        if known == ELIMINATION:
+        if known == ELIMINATION or known == REFUSED:
             continue
         log_partition[b] = 0.0
         result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        weights, inverse, _, _, _, _ = _squares(own, n)
+        weights, of_root, escapes, inverse = _kept_escapes(own, n)
+        size = len(of_root)
         if known == NOTHING:
             own[0] = NOTHING
-            matrix = squares_room[: (n + 1) * shape[1]].reshape((n + 1, shape[1]))
+            both = matrices[: 2 * (n + 1) * (size + LANES)].reshape((2, n + 1, size + LANES))
             status[b], offset = _read_weights(
-                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
+                *(scores[b], n, direction, max_arc_length, both[0], both[1], rows[0])
             )
             if status[b] != FEASIBLE:
                 continue
-            value = _invert(weights, n, inverse, columns)
-            trusted = not math.isnan(value)
-            if trusted:
-                turned = squares_room[: shape[0] * shape[1]].reshape(shape)
-                _turn(inverse, n, turned, rows[0])
-                trusted = _marginals_of_inverse(weights, n, turned, rows[0], result[b])
-            if not trusted:
+            shape = room_shape(n)
+            room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
+            value = _read_escapes(
+                *(both[1], n, single_root, weights, of_root, escapes, inverse),
+                *(room, stack, scratch),
+            )
+            if math.isnan(value):
                 status[b] = UNSOLVED
                 continue
             log_partition[b] = value + offset
-            own[0] = INVERSE
+            loss = _write_probabilities(weights, of_root, escapes, inverse, n, rows, result[b])
+            own[0] = ESCAPES
+            if not loss <= largest_loss:
+                own[0] = REFUSED
         if what == 2:
-            squares = squares_room[: 4 * shape[0] * shape[1]].reshape((4, *shape))
-            _product_of_inverse(weights, inverse, n, change[b], squares, rows, result[b])
+            if own[0] == REFUSED:
+                status[b] = UNSOLVED
+                continue
+            squares = squares_room[: 3 * (size + LANES) * size].reshape((3, size + LANES, size))
+            _change_of_escapes(
+                *(weights, of_root, escapes, inverse, n, single_root, change[b], squares, rows),
+                result[b],
+            )
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -663,7 +664,7 @@ def sum_over_trees(
             continue
         weights, w, shares, g, reach, pivots = _squares(own, n)
         known = own[0] if what == 2 and kept.shape[1] > 0 else NOTHING
-        if known == NOTHING:
+        if known != ELIMINATION:
             own[0] = NOTHING
             matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
             status[b], offset = _read_weights(
@@ -916,8 +917,8 @@ FAMILY = Family(
     total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
     wide=sum_by_logarithms,
-    first=sum_by_inverse,
-    first_for=lambda what, options: what > 0 and not options[2],
+    first=sum_by_escapes,
+    first_for=lambda what, options: what > 0,
     same_dtype=True,
     device=BLOCKS,
 )
