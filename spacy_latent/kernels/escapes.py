@@ -25,7 +25,16 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, transposed
+from spacy_latent.kernels.exponential import exponential_of
+from spacy_latent.kernels.vector import (
+    FLAGS,
+    LANES,
+    VECTOR,
+    broadcast,
+    in_blocks,
+    transposed,
+    vector_of,
+)
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
@@ -343,9 +352,7 @@ def _solve_block(
             root = builder.fmul(to_root[k], counted)
             pivot = _total(builder, [to_last[k], root, *own[k + 1 :]])
             pivot = builder.select(_lane(k), ones, pivot)
-            # Not a number is not smaller.
-            above = builder.fcmp_ordered(">=", pivot, tiny)
-            tiny = builder.select(above, tiny, pivot)
+            tiny = builder.select(builder.fcmp_ordered("<", pivot, tiny), pivot, tiny)
             share = builder.fdiv(ones, pivot)
             shares.append((pivot, share))
             for r in range(k + 1, LANES):
@@ -366,10 +373,8 @@ def _solve_block(
             place = _address(builder, target, builder.add(lo, number(k)), lo)
             builder.store(found[k], _vector_at(builder, place), align=8)
         builder.store(last, _vector_at(builder, builder.gep(left.data, [lo])), align=8)
-        above = builder.fcmp_ordered(">=", last, tiny)
-        builder.store(
-            builder.select(above, tiny, last), _vector_at(builder, least.data), align=8
-        )
+        tiny = builder.select(builder.fcmp_ordered("<", last, tiny), last, tiny)
+        builder.store(tiny, _vector_at(builder, least.data), align=8)
         for k in range(LANES):
             vector = last if k == 0 else shares[k][0]
             first = builder.extract_element(vector, ir.IntType(32)(0))
@@ -504,17 +509,17 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
 
 
 @intrinsic
-def turn_to(typingctx: Any, matrix: Any, size: Any, result: Any) -> Any:
-    """Write the transpose of the first ``size`` rows and columns, whole blocks of LANES, to a matrix
-    of any width; both contiguous, of float64."""
-    signature = types.none(matrix, types.int64, result)
+def turn_to(typingctx: Any, matrix: Any, begin: Any, size: Any, result: Any) -> Any:
+    """Write the transpose of the rows from ``begin`` on and the columns from 0 on, ``size`` of both,
+    whole blocks of LANES, to a matrix of any width; both contiguous, of float64."""
+    signature = types.none(matrix, types.int64, types.int64, result)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, target = (
             context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 2)
+            for place in (0, 3)
         )
-        size = arguments[1]
+        begin, size = arguments[1:3]
         number = size.type
         step, zero = number(LANES), number(0)
 
@@ -523,9 +528,266 @@ def turn_to(typingctx: Any, matrix: Any, size: Any, result: Any) -> Any:
 
         with cgutils.for_range_slice(builder, zero, size, step, number) as (i, _):
             with cgutils.for_range_slice(builder, zero, size, step, number) as (j, _):
-                block = [builder.load(at(source, i, k, j), align=8) for k in range(LANES)]
+                row = builder.add(i, begin)
+                block = [builder.load(at(source, row, k, j), align=8) for k in range(LANES)]
                 for k, value in enumerate(transposed(builder, block)):
                     builder.store(value, at(target, j, k, i), align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def column_weights(
+    typingctx: Any,
+    scores: Any,
+    j: Any,
+    rows: Any,
+    columns: Any,
+    weights: Any,
+    tops: Any,
+    best: Any,
+) -> Any:
+    """Write weights[h, c] = exp(scores[h, j + c] − tops[c]) with tops[c] the largest of a column,
+    which best[c] is the first to have, 0 in place of −inf. All contiguous, of float64, ``columns``
+    whole vectors; without NaN and +inf."""
+    number = types.int64
+    signature = types.none(scores, number, number, number, weights, tops, best)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target, largest, where = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 4, 5, 6)
+        )
+        j, rows, columns = arguments[1:4]
+        number = j.type
+        low, zero = (ir.Constant(VECTOR, [value] * LANES) for value in (float("-inf"), 0.0))
+        top, place = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, VECTOR)
+        with cgutils.for_range_slice(
+            builder, number(0), columns, number(LANES), number
+        ) as (c, _):
+            begin = _address(builder, source, number(0), builder.add(j, c))
+            width = builder.extract_value(source.shape, 1)
+
+            def load(h: Any) -> Any:
+                at = builder.gep(begin, [builder.mul(h, width)])
+                return builder.load(_vector_at(builder, at), align=8)
+
+            builder.store(low, top)
+            builder.store(zero, place)
+            with cgutils.for_range(builder, rows) as loop:
+                values, known = load(loop.index), builder.load(top)
+                better = builder.fcmp_ordered(">", values, known)
+                builder.store(builder.select(better, values, known), top)
+                here = broadcast(builder, builder.sitofp(loop.index, ir.DoubleType()))
+                builder.store(builder.select(better, here, builder.load(place)), place)
+            found = builder.load(top)
+            found = builder.select(builder.fcmp_ordered(">", found, low), found, zero)
+            for array, value in ((largest, found), (where, builder.load(place))):
+                at = _vector_at(builder, builder.gep(array.data, [c]))
+                builder.store(value, at, align=8)
+            with cgutils.for_range(builder, rows) as loop:
+                values = exponential_of(builder, builder.fsub(load(loop.index), found))
+                at = _address(builder, target, loop.index, c)
+                builder.store(values, _vector_at(builder, at), align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def write_probabilities(
+    typingctx: Any, weights: Any, escapes: Any, inverse: Any, n: Any, total: Any, out: Any
+) -> Any:
+    """Write out[h, m + 1] = weights[h, m] · inverse[m] · escapes[h − 1, m], or without the last for
+    the root h = 0; and total[m] = Σ_h weights[h, m] · inverse[m]. For n of at least LANES; out:
+    float32 or float64."""
+    signature = types.none(weights, escapes, inverse, types.int64, total, out)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, chances, factors, sums, target = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 1, 2, 4, 5)
+        )
+        n, kind = arguments[3], signature.args[5]
+        number = n.type
+        total = cgutils.alloca_once(builder, VECTOR)
+        with in_blocks(builder, number(0), n) as j:
+            share_of = builder.load(_vector_at(builder, builder.gep(factors.data, [j])), align=8)
+
+            def share(h: Any) -> Any:
+                place = _vector_at(builder, _address(builder, given, h, j))
+                return builder.fmul(builder.load(place, align=8), share_of)
+
+            def put(h: Any, value: Any) -> None:
+                _put(builder, kind, target, h, builder.add(j, number(1)), value)
+
+            first = share(number(0))
+            builder.store(first, total)
+            put(number(0), first)
+            with cgutils.for_range(builder, n) as loop:
+                h = builder.add(loop.index, number(1))
+                value = share(h)
+                builder.store(builder.fadd(builder.load(total), value), total)
+                place = _vector_at(builder, _address(builder, chances, loop.index, j))
+                put(h, builder.fmul(value, builder.load(place, align=8)))
+            place = _vector_at(builder, builder.gep(sums.data, [j]))
+            builder.store(builder.load(total), place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _put(builder: Any, kind: Any, array: Any, i: Any, j: Any, value: Any) -> None:
+    """A vector to a matrix of float32 or float64."""
+    vector = vector_of(kind)
+    if vector != VECTOR:
+        value = builder.fptrunc(value, vector)
+    place = builder.bitcast(_address(builder, array, i, j), vector.as_pointer())
+    builder.store(value, place, align=4)
+
+
+def _get(builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
+    """A vector of a matrix of float32 or float64."""
+    vector = vector_of(kind)
+    place = builder.bitcast(_address(builder, array, i, j), vector.as_pointer())
+    value = builder.load(place, align=4)
+    return value if vector == VECTOR else builder.fpext(value, VECTOR)
+
+
+@intrinsic
+def read_change(
+    typingctx: Any,
+    weights: Any,
+    inverse: Any,
+    along: Any,
+    common: Any,
+    n: Any,
+    single_root: Any,
+    change: Any,
+    total: Any,
+) -> Any:
+    """Write e[h, m] = weights[h, m] · inverse[m] · (along[h, m + 1] − common[m]) to change[h − 1,
+    m], of the root h = 0 to change[n, m], and total[m] = Σ_h e[h, m], with a single root without
+    it. What stands along an arc of weight 0 is not read. For n of at least LANES; along: float32 or
+    float64."""
+    number = types.int64
+    signature = types.none(weights, inverse, along, common, number, number, change, total)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, factors, upstream, shared, target, sums = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 1, 2, 3, 6, 7)
+        )
+        n, single_root = arguments[4:6]
+        number, kind = n.type, signature.args[2]
+        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        total = cgutils.alloca_once(builder, VECTOR)
+        with in_blocks(builder, number(0), n) as j:
+            factor, shift = (
+                builder.load(_vector_at(builder, builder.gep(array.data, [j])), align=8)
+                for array in (factors, shared)
+            )
+
+            def work(h: Any, row: Any) -> Any:
+                weight = _get(builder, types.Array(types.float64, 2, "C"), given, h, j)
+                moved = _get(builder, kind, upstream, h, builder.add(j, number(1)))
+                value = builder.fmul(builder.fmul(weight, factor), builder.fsub(moved, shift))
+                value = builder.select(builder.fcmp_ordered(">", weight, zero), value, zero)
+                place = _vector_at(builder, _address(builder, target, row, j))
+                builder.store(value, place, align=8)
+                return value
+
+            first = work(number(0), n)
+            counted = builder.icmp_signed("==", single_root, number(0))
+            builder.store(builder.select(counted, first, zero), total)
+            with cgutils.for_range(builder, n) as loop:
+                value = work(builder.add(loop.index, number(1)), loop.index)
+                builder.store(builder.fadd(builder.load(total), value), total)
+            place = _vector_at(builder, builder.gep(sums.data, [j]))
+            builder.store(builder.load(total), place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def write_change(
+    typingctx: Any,
+    weights: Any,
+    escapes: Any,
+    inverse: Any,
+    along: Any,
+    common: Any,
+    best: Any,
+    left: Any,
+    both: Any,
+    diagonal: Any,
+    n: Any,
+    single_root: Any,
+    total: Any,
+    out: Any,
+) -> Any:
+    """Write out[h, m + 1] = weights[h, m] · inverse[m] · (escapes[h − 1, m] · (along[h, m + 1] −
+    common[m]) − both[h − 1, m] + diagonal[m]), or 0 where h is best[m] or the weight is 0; and
+    total[m], their sum over h.
+
+    For the root h = 0 its escape is 1, in place of ``both`` there is the sum of the rows of
+    ``left``, and with a single root 0 in place of the diagonal. For n of at least LANES; along,
+    out: float32 or float64.
+    """
+    number = types.int64
+    signature = types.none(
+        *(weights, escapes, inverse, along, common, best, left, both, diagonal),
+        *(number, number, total, out),
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, chances, factors, upstream, shared, skipped, before, after, corners = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[:9], arguments[:9])
+        )
+        sums, target = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[11:], arguments[11:])
+        )
+        n, single_root = arguments[9:11]
+        number, plain = n.type, types.Array(types.float64, 2, "C")
+        zero, ones = (ir.Constant(VECTOR, [value] * LANES) for value in (0.0, 1.0))
+        total = cgutils.alloca_once(builder, VECTOR)
+        with in_blocks(builder, number(0), n) as j:
+            factor, shift, where, corner = (
+                builder.load(_vector_at(builder, builder.gep(array.data, [j])), align=8)
+                for array in (factors, shared, skipped, corners)
+            )
+
+            def work(h: Any, chance: Any, moved: Any) -> None:
+                weight = _get(builder, plain, given, h, j)
+                change = _get(builder, signature.args[3], upstream, h, builder.add(j, number(1)))
+                own = builder.fmul(builder.fsub(change, shift), chance)
+                value = builder.fmul(builder.fmul(weight, factor), builder.fsub(own, moved))
+                read = builder.fcmp_ordered(">", weight, zero)
+                here = broadcast(builder, builder.sitofp(h, ir.DoubleType()))
+                read = builder.and_(read, builder.fcmp_ordered("!=", where, here))
+                value = builder.select(read, value, zero)
+                builder.store(builder.fadd(builder.load(total), value), total)
+                column = builder.add(j, number(1))
+                _put(builder, signature.args[12], target, h, column, value)
+
+            builder.store(zero, total)
+            with cgutils.for_range(builder, n) as loop:
+                value = _get(builder, plain, before, loop.index, j)
+                builder.store(builder.fadd(builder.load(total), value), total)
+            counted = builder.icmp_signed("==", single_root, number(0))
+            moved = builder.fsub(builder.load(total), builder.select(counted, corner, zero))
+            builder.store(zero, total)
+            work(number(0), ones, moved)
+            with cgutils.for_range(builder, n) as loop:
+                moved = builder.fsub(_get(builder, plain, after, loop.index, j), corner)
+                chance = _get(builder, plain, chances, loop.index, j)
+                work(builder.add(loop.index, number(1)), chance, moved)
+            place = _vector_at(builder, builder.gep(sums.data, [j]))
+            builder.store(builder.load(total), place, align=8)
         return context.get_dummy_value()
 
     return signature, generate

@@ -36,11 +36,15 @@ from spacy_latent.kernels.arborescence import (
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.escapes import (
     COLUMN,
+    column_weights,
     escape_probabilities,
     product,
+    read_change,
     room_shape,
     turn_to,
     turned_product,
+    write_change,
+    write_probabilities,
 )
 from spacy_latent.kernels.escapes import NOTHING as ZERO
 from spacy_latent.kernels.exponential import exponential
@@ -56,7 +60,6 @@ HEADER = 8
 # What is kept of an item.
 NOTHING, ELIMINATION, ESCAPES, REFUSED = 0.0, 1.0, 2.0, 3.0
 FAST = {"reassoc", "contract", "nsz"}
-CONTRACT = {"contract", "nsz"}
 
 
 # Over the tokens m below k, for four heads at a time, see kernels.vector.
@@ -222,35 +225,10 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=CONTRACT)
-def _write_probabilities(weights, of_root, escapes, inverse, n, rows, out):
-    """Marginals from escapes and the inverses of exits, see kernels.escapes. RETURNS: the largest
-    mean number of times that a walk leaves a token by another arc than its best, before it comes to
-    the root.
-
-    rows: two of workspace.
-    """
-    total, share = rows[0], rows[1]
-    target = out[0, 1:]
-    for m in range(n):
-        share[m] = of_root[m] * inverse[m]
-        target[m] = share[m]
-        total[m] = share[m]
-    for h in range(n):
-        of_head, target, escape = weights[h], out[h + 1, 1:], escapes[h]
-        for m in range(n):
-            share[m] = of_head[m] * inverse[m]
-            target[m] = share[m] * escape[m]
-            total[m] += share[m]
-    largest = 0.0
-    for m in range(n):
-        # The best head's weight is 1.
-        largest = max(largest, total[m] - inverse[m])
-    return largest
-
-
-@njit(cache=True, nogil=True, fastmath=CONTRACT)
-def _change_of_escapes(weights, of_root, escapes, inverse, n, single_root, along, squares, rows, out):
+@njit(cache=True, nogil=True, fastmath=False)
+def _change_of_escapes(
+    weights, best, escapes, inverse, n, single_root, along, squares, rows, out
+):
     """The Hessian times ``along``: with e = w·(along − along of the best head) and δ = Q(h, m) −
     Q(k, m), of escapes Q and inverses b of exits, the log of what Q(h, m) is multiplied with in
     the marginal changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
@@ -259,67 +237,29 @@ def _change_of_escapes(weights, of_root, escapes, inverse, n, single_root, along
     have no sum: so that of its best head, whose weight may be much larger than the others', is
     neither read nor worked out.
 
-    squares: three of workspace. rows: six.
+    squares: three of workspace. rows: three.
     """
-    change, product_of_change, result = squares[0], squares[1], squares[2]
-    best, common, total, root, diagonal, rest = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
-    width = change.shape[1]
-    for m in range(width):
-        best[m], common[m], total[m], root[m], rest[m] = -1.0, 0.0, 0.0, 0.0, 0.0
-    for h in range(-1, n):
-        of_head = of_root if h < 0 else weights[h]
-        upstream = along[h + 1, 1:]
-        for m in range(n):
-            at_best = of_head[m] == 1.0
-            best[m] = h if at_best else best[m]
-            common[m] = upstream[m] if at_best else common[m]
-    for h in range(-1, n):
-        of_head = of_root if h < 0 else weights[h]
-        upstream, target = along[h + 1, 1:], change[n if h < 0 else h]
-        for m in range(n):
-            value = of_head[m] * inverse[m] * (upstream[m] - common[m])
-            target[m] = value if of_head[m] > 0.0 else 0.0
-        for m in range(n, width):
-            target[m] = 0.0
-        if h >= 0 or not single_root:
-            for m in range(n):
-                total[m] += target[m]
+    change, left, both = squares[0], squares[1], squares[2]
+    common, total, diagonal = rows[0], rows[1], rows[2]
+    size, reach = change.shape[1], max(n, LANES)
+    for m in range(n):
+        common[m] = along[int(best[m]), m + 1]
+    for h in range(reach + 1):
+        for m in range(n, size):
+            change[h, m] = 0.0
+    read_change(weights, inverse, along, common, reach, single_root, change, total)
     for m in range(n):
         change[m, m] = -total[m]
-        total[m] = 0.0
-    blocks = (n + LANES - 1) // LANES * LANES
-    turned_product(
-        COLUMN, change, 0, 0, escapes, 0, 0, product_of_change, 0, 0, blocks, n, blocks
-    )
-    for k in range(n):
-        source = product_of_change[k]
-        for m in range(n):
-            root[m] += source[m]
-    product(
-        ZERO, escapes, 0, 0, product_of_change, 0, 0, result, 0, 0, blocks, n, blocks
+    turned_product(COLUMN, change, 0, 0, escapes, 0, 0, left, 0, 0, size, reach, size)
+    product(ZERO, escapes, 0, 0, left, 0, 0, both, 0, 0, size, n, size)
+    for m in range(n):
+        diagonal[m] = both[m, m]
+    write_change(
+        *(weights, escapes, inverse, along, common, best, left, both, diagonal),
+        *(reach, single_root, total, out),
     )
     for m in range(n):
-        diagonal[m] = result[m, m]
-    for h in range(n):
-        of_head, escape, moved = weights[h], escapes[h], result[h]
-        upstream, target = along[h + 1, 1:], out[h + 1, 1:]
-        for m in range(n):
-            value = (upstream[m] - common[m]) * escape[m] - (moved[m] - diagonal[m])
-            value *= of_head[m] * inverse[m]
-            value = value if of_head[m] > 0.0 and best[m] != h else 0.0
-            target[m] = value
-            rest[m] += value
-    upstream, target = along[0, 1:], out[0, 1:]
-    # With a single root, what small weights of its arcs leave of it.
-    counted = 0.0 if single_root else 1.0
-    for m in range(n):
-        value = upstream[m] - common[m] - (root[m] - counted * diagonal[m])
-        value *= of_root[m] * inverse[m]
-        value = value if of_root[m] > 0.0 and best[m] != -1 else 0.0
-        target[m] = value
-        rest[m] += value
-    for m in range(n):
-        out[int(best[m]) + 1, m + 1] = -rest[m]
+        out[int(best[m]), m + 1] = -total[m]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
@@ -506,32 +446,24 @@ def kept_size(n):
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _kept_escapes(kept, n):
-    """Of an item in what its marginals keep: weights of arcs among the tokens and from the root,
-    escapes, and the inverses of exits."""
+    """Of an item in what its marginals keep: escapes, and the inverses of exits."""
     size = (n + LANES - 1) // LANES * LANES
     area = size * size
-    squares = kept[HEADER : HEADER + 2 * area].reshape((2, size, size))
-    rows = kept[HEADER + 2 * area : HEADER + 2 * (area + size)].reshape((2, size))
-    return squares[0], rows[0], squares[1], rows[1]
+    escapes = kept[HEADER : HEADER + area].reshape((size, size))
+    return escapes, kept[HEADER + area : HEADER + area + size]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _read_escapes(matrix, n, single_root, weights, of_root, escapes, inverse, room, stack, scratch):
-    """From the weights ``matrix`` of one sentence, see kernels.escapes. RETURNS: log Z, or NaN."""
-    size = len(of_root)
-    for m in range(size):
-        of_root[m] = matrix[0, m + 1]
-    for h in range(n):
-        source, target = matrix[h + 1], weights[h]
-        for m in range(size):
-            target[m] = source[m + 1]
-    for h in range(n, size):
-        weights[h] = 0.0
+def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch):
+    """See kernels.escapes; the inverses of exits in their place. RETURNS: log Z, or NaN."""
+    size = len(inverse)
     own = room[:size]
-    own[:, size:] = 0.0
-    turn_to(weights, size, own)
+    turn_to(weights, 1, size, own)
+    for m in range(size):
+        for h in range(size, size + LANES):
+            own[m, h] = 0.0
     for m in range(n):
-        own[m, size] = of_root[m]
+        own[m, size] = weights[0, m]
     for m in range(n, size):
         own[m, 0] = 1.0
     value = escape_probabilities(n, single_root, room, stack, scratch, escapes, inverse)
@@ -564,14 +496,18 @@ def sum_by_escapes(
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
     blocks = (longest + LANES - 1) // LANES * LANES
-    rows = np.zeros((6, blocks + LANES))
+    rows = np.zeros((5, blocks + LANES))
+    tops, best = rows[3], rows[4]
     spare = aligned_empty(kept_size(longest) if kept.shape[1] == 0 else 0)
     rows_of_room, width = room_shape(longest)
     room_of_longest = aligned_empty(rows_of_room * width)
     squares_room = aligned_empty(3 * (blocks + LANES) * blocks if what == 2 else 0)
-    matrices = aligned_empty((longest + 1) * (blocks + LANES) * 2)
+    matrices = aligned_empty((longest + 1) * (blocks + LANES) + (blocks + 1) * blocks)
     stack = np.empty((64, 4), np.int64)
     scratch = aligned_empty((LANES + 2) * LANES).reshape((LANES + 2, LANES))
+    # Of sentences shorter than a vector, with room for one.
+    short = np.zeros((LANES + 1, LANES + 1), result.dtype)
+    short_along = np.zeros((LANES + 1, LANES + 1), change.dtype)
     largest_loss = LOSS_OF_SINGLE if result.itemsize == 4 else LOSS_OF_DOUBLE
     for b in items[start:stop]:
         n = lengths[b]
@@ -584,39 +520,59 @@ def sum_by_escapes(
         status[b] = FEASIBLE
         if n == 0:
             continue
-        weights, of_root, escapes, inverse = _kept_escapes(own, n)
-        size = len(of_root)
+        escapes, inverse = _kept_escapes(own, n)
+        size = len(inverse)
+        area = (n + 1) * (size + LANES)
+        matrix = matrices[:area].reshape((n + 1, size + LANES))
+        weights = matrices[area : area + (size + 1) * size].reshape((size + 1, size))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+        if status[b] != FEASIBLE:
+            continue
+        column_weights(matrix, 1, n + 1, size, weights, tops, best)
+        for h in range(n + 1, size + 1):
+            weights[h] = 0.0
         if known == NOTHING:
             own[0] = NOTHING
-            both = matrices[: 2 * (n + 1) * (size + LANES)].reshape((2, n + 1, size + LANES))
-            status[b], offset = _read_weights(
-                *(scores[b], n, direction, max_arc_length, both[0], both[1], rows[0])
-            )
+            offset = 0.0
+            for m in range(n):
+                offset += tops[m]
+                if not weights[int(best[m]), m] > 0.0:
+                    status[b] = INFEASIBLE
             if status[b] != FEASIBLE:
                 continue
             shape = room_shape(n)
             room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
-            value = _read_escapes(
-                *(both[1], n, single_root, weights, of_root, escapes, inverse),
-                *(room, stack, scratch),
+            value = _find_escapes(
+                weights, n, single_root, escapes, inverse, room, stack, scratch
             )
             if math.isnan(value):
                 status[b] = UNSOLVED
                 continue
             log_partition[b] = value + offset
-            loss = _write_probabilities(weights, of_root, escapes, inverse, n, rows, result[b])
-            own[0] = ESCAPES
-            if not loss <= largest_loss:
-                own[0] = REFUSED
+            target = result[b] if n >= LANES else short
+            write_probabilities(weights, escapes, inverse, max(n, LANES), rows[0], target)
+            if n < LANES and what == 1:
+                _copy(target, result[b], n + 1, n + 1)
+            largest = 0.0
+            for m in range(n):
+                # The best head's weight is 1.
+                largest = max(largest, rows[0, m] - inverse[m])
+            own[0] = ESCAPES if largest <= largest_loss else REFUSED
         if what == 2:
             if own[0] == REFUSED:
                 status[b] = UNSOLVED
                 continue
+            along, target = change[b], result[b]
+            if n < LANES:
+                along, target = short_along, short
+                _copy(change[b], along, n + 1, n + 1)
             squares = squares_room[: 3 * (size + LANES) * size].reshape((3, size + LANES, size))
             _change_of_escapes(
-                *(weights, of_root, escapes, inverse, n, single_root, change[b], squares, rows),
-                result[b],
+                *(weights, best, escapes, inverse, n, single_root, along, squares, rows),
+                target,
             )
+            if n < LANES:
+                _copy(target, result[b], n + 1, n + 1)
 
 
 @njit(cache=True, nogil=True, fastmath=False)
