@@ -124,7 +124,10 @@ def _tile(rows: int, vectors: int, turned: bool = False) -> Any:
             targets = [vectors_of(target, builder.add(ci, number(r)), cj) for r in range(rows)]
             sums = [[cgutils.alloca_once(builder, VECTOR) for _ in row] for row in targets]
             zero = ir.Constant(VECTOR, [0.0] * LANES)
-            with builder.if_else(builder.icmp_signed("==", start, number(GIVEN))) as (given, not_given):
+            with builder.if_else(builder.icmp_signed("==", start, number(GIVEN))) as (
+                given,
+                not_given,
+            ):
                 with given:
                     for own, row in zip(sums, targets):
                         for place, known in zip(own, row):
@@ -262,7 +265,9 @@ def _invert_block(
         i, j, end = arguments[1:4]
         number = i.type
         zero = ir.Constant(VECTOR, [0.0] * LANES)
-        starts = [_address(builder, source, builder.add(i, number(r)), number(0)) for r in range(LANES)]
+        starts = [
+            _address(builder, source, builder.add(i, number(r)), number(0)) for r in range(LANES)
+        ]
         outside = [cgutils.alloca_once_value(builder, zero) for _ in starts]
         step = number(LANES)
         begin = builder.add(j, step)
@@ -453,9 +458,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
     while level >= 0:
         lo, hi, phase, x = stack[level, 0], stack[level, 1], stack[level, 2], stack[level, 3]
         if hi - lo == 1:
-            _solve_block(
-                room, x, weight, escapes, LANES * lo, exits, smallest, pivots
-            )
+            _solve_block(room, x, weight, escapes, LANES * lo, exits, smallest, pivots)
             for m in range(min(LANES, n - LANES * lo)):
                 if not smallest[m] > SMALLEST_PIVOT:
                     return np.nan
@@ -510,8 +513,8 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
 
 @intrinsic
 def turn_to(typingctx: Any, matrix: Any, begin: Any, size: Any, result: Any) -> Any:
-    """Write the transpose of the rows from ``begin`` on and the columns from 0 on, ``size`` of both,
-    whole blocks of LANES, to a matrix of any width; both contiguous, of float64."""
+    """Write the transpose of ``size`` rows from ``begin`` on, and as many columns from 0 on, whole
+    blocks of LANES, to a matrix of any width; both contiguous, of float64."""
     signature = types.none(matrix, types.int64, types.int64, result)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -563,9 +566,7 @@ def column_weights(
         number = j.type
         low, zero = (ir.Constant(VECTOR, [value] * LANES) for value in (float("-inf"), 0.0))
         top, place = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, VECTOR)
-        with cgutils.for_range_slice(
-            builder, number(0), columns, number(LANES), number
-        ) as (c, _):
+        with cgutils.for_range_slice(builder, number(0), columns, number(LANES), number) as (c, _):
             begin = _address(builder, source, number(0), builder.add(j, c))
             width = builder.extract_value(source.shape, 1)
 

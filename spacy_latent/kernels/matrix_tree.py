@@ -10,14 +10,20 @@ d, and the last token's is the sum itself.
 Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
 could matter, the same elimination runs on logarithms. Everything is float64.
 
-With any number of roots the same steps, taken for all rows and columns, leave the inverse of the
-Laplacian, L = D − W, right to its last digits. The marginals w[h, m]·(B[m, m] − B[m, h]) then need
-a subtraction: 1 − B[m, h] / B[m, m] is the probability that a walk from h over heads comes to the
-root before m. Where that is not small (see SMALLEST_ESCAPE) they and the product of the Hessian
-with a vector, two products of matrices, come from the inverse; else from the adjoint of the
-elimination. That has one of its own, 1 − Σ_h f[h]·reach[h]. So log Z is right to its last digits,
-and marginals to a few 1e-15, whatever their size: of 6 tokens, at scores of scale 1 to 40, those
-above 1e-8 had ten digits or more, those below 1e-16 may have none. A true 5.7e-57 came as 1.2e-28.
+Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
+probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
+without subtraction, so that marginals, however small, have a relative error of some 1e-14 in
+float64, also with a single root: of 12 and 30 tokens at scores of scale 1 to 40, where the least
+was 2e-134, it was at most 2e-14. Below 1e-150 they may be lost.
+
+The product of the Hessian with a vector comes from two products of matrices with Q. There
+differences of Q are taken, and the error grows with the mean number of times that a walk leaves a
+token by another arc than its best one before it comes to the root: below 1e-16 times that number
+times the vector, where we looked. Where that is more than LARGEST_RETURNS of the precision asked
+for, the product comes from the elimination and its adjoint, whose own subtraction, 1 − Σ_h
+f[h]·reach[h], leaves an error of a few 1e-15, whatever the scores; and so do the marginals where
+weights are too small for kernels.escapes, of which those below 1e-15 then may have no digit that is
+right.
 """
 
 from __future__ import annotations
@@ -55,7 +61,8 @@ from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
-LOSS_OF_SINGLE, LOSS_OF_DOUBLE = 1e5, 1e2
+# Of a walk to a token, see above, in float32 and float64.
+LARGEST_RETURNS = 1e8, 1e4
 HEADER = 8
 # What is kept of an item.
 NOTHING, ELIMINATION, ESCAPES, REFUSED = 0.0, 1.0, 2.0, 3.0
@@ -75,6 +82,8 @@ _gather_tangent = fused_loop(
         *(("dot", i, ((2, 3 + i), (1, 7 + i))) for i in range(4)),
     ]
 )
+
+
 @njit(cache=True, nogil=True, fastmath=False)
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
@@ -226,9 +235,7 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _change_of_escapes(
-    weights, best, escapes, inverse, n, single_root, along, squares, rows, out
-):
+def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, squares, rows, out):
     """The Hessian times ``along``: with e = w·(along − along of the best head) and δ = Q(h, m) −
     Q(k, m), of escapes Q and inverses b of exits, the log of what Q(h, m) is multiplied with in
     the marginal changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
@@ -467,8 +474,9 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
     for m in range(n, size):
         own[m, 0] = 1.0
     value = escape_probabilities(n, single_root, room, stack, scratch, escapes, inverse)
-    for m in range(size):
-        inverse[m] = 1.0 / inverse[m]
+    if not math.isnan(value):
+        for m in range(size):
+            inverse[m] = 1.0 / inverse[m] if m < n else 0.0
     return value
 
 
@@ -508,7 +516,7 @@ def sum_by_escapes(
     # Of sentences shorter than a vector, with room for one.
     short = np.zeros((LANES + 1, LANES + 1), result.dtype)
     short_along = np.zeros((LANES + 1, LANES + 1), change.dtype)
-    largest_loss = LOSS_OF_SINGLE if result.itemsize == 4 else LOSS_OF_DOUBLE
+    largest_returns = LARGEST_RETURNS[0 if result.itemsize == 4 else 1]
     for b in items[start:stop]:
         n = lengths[b]
         own = kept[b] if kept.shape[1] > 0 else spare
@@ -542,9 +550,7 @@ def sum_by_escapes(
                 continue
             shape = room_shape(n)
             room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
-            value = _find_escapes(
-                weights, n, single_root, escapes, inverse, room, stack, scratch
-            )
+            value = _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch)
             if math.isnan(value):
                 status[b] = UNSOLVED
                 continue
@@ -553,11 +559,11 @@ def sum_by_escapes(
             write_probabilities(weights, escapes, inverse, max(n, LANES), rows[0], target)
             if n < LANES and what == 1:
                 _copy(target, result[b], n + 1, n + 1)
-            largest = 0.0
+            own[0] = ESCAPES
             for m in range(n):
                 # The best head's weight is 1.
-                largest = max(largest, rows[0, m] - inverse[m])
-            own[0] = ESCAPES if largest <= largest_loss else REFUSED
+                if not rows[0, m] - inverse[m] <= largest_returns:
+                    own[0] = REFUSED
         if what == 2:
             if own[0] == REFUSED:
                 status[b] = UNSOLVED
