@@ -53,7 +53,6 @@ from spacy_latent.kernels.escapes import (
     write_probabilities,
 )
 from spacy_latent.kernels.escapes import NOTHING as ZERO
-from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
@@ -63,9 +62,9 @@ from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 SMALLEST_PIVOT = 1e-150
 # Of a walk to a token, see above, in float32 and float64.
 LARGEST_RETURNS = 1e8, 1e4
-HEADER = 8
-# What is kept of an item.
-NOTHING, ELIMINATION, ESCAPES, REFUSED = 0.0, 1.0, 2.0, 3.0
+HEADER = LANES
+# What is kept of an item, and whether it serves for products with the Hessian.
+NOTHING, ESCAPES, REFUSED = 0.0, 1.0, 2.0
 FAST = {"reassoc", "contract", "nsz"}
 
 
@@ -270,17 +269,21 @@ def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, s
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
-    """The scores of one sentence to ``matrix``, and their weights as :func:`_weights` has them.
-    RETURNS: the status, and Σ top of the tokens."""
+def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, top, best):
+    """The scores of one sentence to ``matrix`` ``(n+1, ...)`` and exp(score − top of its modifier)
+    to ``weights``, both [head, modifier]; weights from modifier ``begin`` on, the rows after n 0.
+    best: written: a head with the top score. RETURNS: the status, and Σ top of the tokens."""
     status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
     if status != FEASIBLE:
         return status, 0.0
-    if not _weights(matrix, n, weights, top):
-        return INFEASIBLE, 0.0
+    column_weights(matrix, begin, n + 1, weights.shape[1], weights, top, best)
+    for h in range(n + 1, weights.shape[0]):
+        weights[h] = 0.0
     offset = 0.0
-    for m in range(1, n + 1):
+    for m in range(1 - begin, n + 1 - begin):
         offset += top[m]
+        if not weights[int(best[m]), m] > 0.0:
+            return INFEASIBLE, 0.0
     return FEASIBLE, offset
 
 
@@ -387,33 +390,6 @@ def _root_child(scores, n, heads, integers, floats):
     return 0
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def _weights(scores, n, w, top):
-    """exp(score − top of its modifier) of ``scores`` ``(n+1, width)`` to ``w``, both [head,
-    modifier]. RETURNS: whether each token may have a head."""
-    width = w.shape[1]
-    for m in range(width):
-        top[m] = -np.inf
-    for h in range(n + 1):
-        source = scores[h]
-        for m in range(width):
-            top[m] = source[m] if source[m] > top[m] else top[m]
-    feasible = True
-    for m in range(1, n + 1):
-        feasible &= top[m] > -np.inf
-    top[0] = 0.0
-    for m in range(n + 1, width):
-        top[m] = 0.0
-    if feasible:
-        for h in range(n + 1):
-            source, target = scores[h], w[h]
-            for m in range(width):
-                target[m] = exponential(source[m] - top[m])
-        for h in range(n + 1, w.shape[0]):
-            w[h] = 0.0
-    return feasible
-
-
 @njit(cache=True, nogil=True, fastmath=False)
 def _copy(source, target, rows, columns):
     """numba's own assignment takes seconds to compile."""
@@ -433,27 +409,24 @@ def _swap(a, i, j, n):
 
 
 @njit(cache=True, nogil=True, fastmath=False)
-def _squares(kept, n):
-    """The squares of an item in what its marginals keep: the weights, eliminated and not, the
-    shares, the adjoint and its reach; and the pivots."""
+def _squares(room, n):
+    """Of an item of n tokens: the weights, eliminated and not, the shares, the adjoint and its
+    reach."""
     shape = _shape(n)
-    area = shape[0] * shape[1]
-    squares = kept[HEADER : HEADER + 5 * area].reshape((5, *shape))
-    pivots = kept[HEADER + 5 * area : HEADER + 5 * area + n + 1]
-    return squares[0], squares[1], squares[2], squares[3], squares[4], pivots
+    squares = room[: 5 * shape[0] * shape[1]].reshape((5, *shape))
+    return squares[0], squares[1], squares[2], squares[3], squares[4]
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def kept_size(n):
-    """Float64 numbers that an item of n tokens may keep: whether it does and the root's child in
-    the header, then the squares and the pivots. A multiple of LANES."""
-    rows, width = _shape(n)
-    return HEADER + 5 * rows * width + width
+    """Float64 numbers that an item of n tokens may keep: what it does in the header, escapes, and
+    the inverses of exits."""
+    size = (n + LANES - 1) // LANES * LANES
+    return HEADER + size * size + size
 
 
 @njit(cache=True, nogil=True, fastmath=False)
 def _kept_escapes(kept, n):
-    """Of an item in what its marginals keep: escapes, and the inverses of exits."""
     size = (n + LANES - 1) // LANES * LANES
     area = size * size
     escapes = kept[HEADER : HEADER + area].reshape((size, size))
@@ -521,7 +494,7 @@ def sum_by_escapes(
         n = lengths[b]
         own = kept[b] if kept.shape[1] > 0 else spare
         known = own[0] if n > 0 and what == 2 and kept.shape[1] > 0 else NOTHING
-        if known == ELIMINATION or known == REFUSED:
+        if known == REFUSED:
             continue
         log_partition[b] = 0.0
         result[b] = 0.0
@@ -533,26 +506,18 @@ def sum_by_escapes(
         area = (n + 1) * (size + LANES)
         matrix = matrices[:area].reshape((n + 1, size + LANES))
         weights = matrices[area : area + (size + 1) * size].reshape((size + 1, size))
-        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+        status[b], offset = _read_weights(
+            *(scores[b], n, direction, max_arc_length, matrix, weights, 1, tops, best)
+        )
         if status[b] != FEASIBLE:
             continue
-        column_weights(matrix, 1, n + 1, size, weights, tops, best)
-        for h in range(n + 1, size + 1):
-            weights[h] = 0.0
         if known == NOTHING:
             own[0] = NOTHING
-            offset = 0.0
-            for m in range(n):
-                offset += tops[m]
-                if not weights[int(best[m]), m] > 0.0:
-                    status[b] = INFEASIBLE
-            if status[b] != FEASIBLE:
-                continue
             shape = room_shape(n)
             room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
             value = _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch)
             if math.isnan(value):
-                status[b] = UNSOLVED
+                status[b], own[0] = UNSOLVED, REFUSED
                 continue
             log_partition[b] = value + offset
             target = result[b] if n >= LANES else short
@@ -598,7 +563,8 @@ def sum_over_trees(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
+    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]. Keeps
+    nothing."""
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -608,7 +574,8 @@ def sum_over_trees(
     floats = np.empty(float_workspace_size(longest))
     heads = np.empty(longest + 1, dtype=np.int32)
     rows = np.zeros((5, widest))
-    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    squares_room = np.empty(5 * area)
+    pivots = np.empty(longest + 1)
     tangents = np.empty((3 if what == 2 else 0) * area)
     along_room = np.empty((longest + 1) ** 2 if what == 2 else 0)
     matrix_room = np.empty(area)
@@ -617,43 +584,37 @@ def sum_over_trees(
         n = lengths[b]
         size = n + 1
         shape = _shape(n)
-        own = kept[b] if kept.shape[1] > 0 else spare
         log_partition[b] = 0.0
         if what > 0:
             result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        weights, w, shares, g, reach, pivots = _squares(own, n)
-        known = own[0] if what == 2 and kept.shape[1] > 0 else NOTHING
-        if known != ELIMINATION:
-            own[0] = NOTHING
-            matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
-            status[b], offset = _read_weights(
-                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
-            )
-            # The token that is eliminated last must be one that can be the root's only child.
-            child = 1
-            if single_root and status[b] == FEASIBLE:
-                child = _root_child(matrix, n, heads, integers, floats)
-                if child == 0:
-                    status[b] = INFEASIBLE
-            if status[b] != FEASIBLE:
-                continue
-            if child != 1:
-                _swap(weights, 1, child, n)
-            _copy(weights, w, *shape)
-            value = _eliminate(w, n, first, shares, pivots, rows[0])
-            if math.isnan(value):
-                status[b] = UNSOLVED
-                continue
-            log_partition[b] = value + offset
-            if what == 0:
-                continue
-            g[:] = 0.0
-            _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
-            own[0], own[1] = ELIMINATION, child
-        child = int(own[1])
+        weights, w, shares, g, reach = _squares(squares_room, n)
+        matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
+        status[b], offset = _read_weights(
+            *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
+        )
+        # The token that is eliminated last must be one that can be the root's only child.
+        child = 1
+        if single_root and status[b] == FEASIBLE:
+            child = _root_child(matrix, n, heads, integers, floats)
+            if child == 0:
+                status[b] = INFEASIBLE
+        if status[b] != FEASIBLE:
+            continue
+        if child != 1:
+            _swap(weights, 1, child, n)
+        _copy(weights, w, *shape)
+        value = _eliminate(w, n, first, shares, pivots, rows[0])
+        if math.isnan(value):
+            status[b] = UNSOLVED
+            continue
+        log_partition[b] = value + offset
+        if what == 0:
+            continue
+        g[:] = 0.0
+        _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
         out = result[b]
         if what == 1:
             _write_marginals(weights, g, n, out)
