@@ -101,7 +101,7 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
         def choose(argument: Any, *others: Any) -> Function | None:
             return function if getattr(argument, "instance_class", None) is first else None
 
-        flags = {"fastmath": False, **options}
+        flags: Any = {"fastmath": False, **options}
         overload_function(operation, jit_options=flags, strict=False)(choose)
         return function
 

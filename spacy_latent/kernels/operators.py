@@ -11,7 +11,6 @@ compiled, or read from numba's cache, only once they are needed.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -125,8 +124,13 @@ def read_float64(values: Tensor) -> np.ndarray:
 
 def like(array: np.ndarray, values: Tensor) -> Tensor:
     """A tensor in the precision of ``values`` and where they are. NumPy converts, as above."""
-    dtype = torch.empty(0, dtype=values.dtype).numpy().dtype
+    dtype = _dtype_of_numpy(values.dtype)
     return torch.from_numpy(array.astype(dtype, copy=False)).to(values.device)
+
+
+@cache
+def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def check(name: str, status: np.ndarray) -> None:
@@ -243,10 +247,13 @@ def _total_on_cpu(
         stages = [family.total, family.wide]
         if family.first is not None and family.first_for(operation, options):
             stages.insert(0, family.first)
+        items = np.arange(len(array))
         for kernel in stages:
-            items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
+            if not status.any():
+                break
+            items = np.flatnonzero(status == UNSOLVED)
     return Found(like(result, scores), like(log_partition, scores), status)
 
 
@@ -316,36 +323,35 @@ def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequen
         return _marginals(scores, lengths, family_name, options, keep)[0]
     if not keep:
         return _read_marginals(scores, lengths, family_name, options, False)[0]
-    result = _Marginals.apply(scores, lengths, family_name, options)[0]
+    result = _Marginals.apply(scores, lengths, family_name, options)
     assert isinstance(result, Tensor)
     return result
 
 
 class _Marginals(torch.autograd.Function):
-    """The operator and its gradient, for tensors that nothing traces."""
+    """The operator and its gradient, for tensors that nothing traces. With a ``setup_context`` of
+    its own torch would look at the signature of ``forward`` at each call."""
 
     @staticmethod
     def forward(
-        scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        return _read_marginals(scores, lengths, family_name, options, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _keep_marginals(ctx, inputs, output)
+        ctx: Any, scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+    ) -> Tensor:
+        result, kept = _read_marginals(scores, lengths, family_name, options, True)
+        ctx.family = family_name, options
+        from_marginals = family_of(family_name).product is not None
+        ctx.save_for_backward(scores, lengths, result if from_marginals else kept)
+        # Else a gradient that is not there would be zeros.
+        ctx.set_materialize_grads(False)
+        return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return None, None, None, None
         scores, lengths, kept = ctx.saved_tensors
         product = _read_hessian_product(scores, gradient, kept, lengths, *ctx.family)
         return product, None, None, None
-
-
-# torch asks for it at each call.
-_Marginals.forward.__signature__ = inspect.signature(_Marginals.forward)  # type: ignore[attr-defined]
 
 
 @log_partition.register_fake

@@ -349,12 +349,12 @@ class Structure(Staged, ABC):
             )
         if not lengths.numel():
             return
-        several = lengths.dim() > 1
-        low = lengths.amin(0).tolist() if several else [lengths.min().item()]
-        high = lengths.amax(0).tolist() if several else [lengths.max().item()]
-        most = list(room) if several else [min(room)]
+        by_axis = lengths.dim() > 1
+        low = lengths.amin(0).tolist() if by_axis else [lengths.min().item()]
+        high = lengths.amax(0).tolist() if by_axis else [lengths.max().item()]
+        most = list(room) if by_axis else [min(room)]
         if min(low) < 0 or any(longest > own for longest, own in zip(high, most)):
-            shown = (low, high, most) if several else (low[0], high[0], most[0])
+            shown = (low, high, most) if by_axis else (low[0], high[0], most[0])
             raise InvalidScores(
                 f"{self.name}: lengths lie between {shown[0]} and {shown[1]}, but the scores have "
                 f"room for 0 to {shown[2]}."
