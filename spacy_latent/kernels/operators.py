@@ -247,13 +247,12 @@ def _total_on_cpu(
         stages = [family.total, family.wide]
         if family.first is not None and family.first_for(operation, options):
             stages.insert(0, family.first)
-        items = np.arange(len(array))
         for kernel in stages:
-            if len(items):
-                spread(kernel, costs[items], (items, *arguments))
             if not status.any():
                 break
             items = np.flatnonzero(status == UNSOLVED)
+            if len(items):
+                spread(kernel, costs[items], (items, *arguments))
     return Found(like(result, scores), like(log_partition, scores), status)
 
 
