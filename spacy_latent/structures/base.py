@@ -343,9 +343,9 @@ class Structure(Staged, ABC):
             an item then stands for all axes.
         """
         if lengths.shape[1:] not in ((), (len(room),)) or (len(room) == 1 and lengths.dim() > 1):
-            several = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
+            more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
             raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){several}."
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
         if not lengths.numel():
             return
