@@ -334,7 +334,9 @@ class Structure(Staged, ABC):
 
     def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What the methods that begin with an underscore get."""
-        return (self.check if self.masks_itself else self.masked)(scores, lengths)
+        if self.masks_itself:
+            return self.check(scores, lengths)
+        return self.masked(scores, lengths)
 
     def check_room(self, lengths: Tensor, *room: int) -> None:
         """Refuse lengths that are below 0, or above the room there is along their axis.
@@ -342,22 +344,24 @@ class Structure(Staged, ABC):
         room: for lengths ``(B,)`` one number, or for ``(B, axes)`` one for each axis; one length of
             an item then stands for all axes.
         """
-        if lengths.shape[1:] not in ((), (len(room),)) or (len(room) == 1 and lengths.dim() > 1):
-            several = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
+        if lengths.dim() != 1 and (len(room) == 1 or lengths.shape[1:] != (len(room),)):
+            more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
             raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){several}."
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
         if not lengths.numel():
             return
-        by_axis = lengths.dim() > 1
-        low = lengths.amin(0).tolist() if by_axis else [lengths.min().item()]
-        high = lengths.amax(0).tolist() if by_axis else [lengths.max().item()]
-        most = list(room) if by_axis else [min(room)]
-        if min(low) < 0 or any(longest > own for longest, own in zip(high, most)):
-            shown = (low, high, most) if by_axis else (low[0], high[0], most[0])
+        if lengths.dim() == 1:
+            self._check_range(lengths.min().item(), lengths.max().item(), min(room))
+            return
+        for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
+            self._check_range(low, high, own)
+
+    def _check_range(self, low: float, high: float, room: int) -> None:
+        if low < 0 or high > room:
             raise InvalidScores(
-                f"{self.name}: lengths lie between {shown[0]} and {shown[1]}, but the scores have "
-                f"room for 0 to {shown[2]}."
+                f"{self.name}: lengths lie between {low} and {high}, but the scores have room for "
+                f"0 to {room}."
             )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
