@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.inference import BATCH, ROWS, THREADS
+from benchmarks.inference import BATCH, ROWS, THREADS, Setting
 from benchmarks.sections import write_section
 from spacy_latent.kernels import pool
 
@@ -53,7 +53,7 @@ def timed(run: Callable[[], Any], spread: Spread) -> tuple[float, float]:
 
 def main() -> None:
     torch.set_num_threads(THREADS)
-    runs = {row: row.make(row.sizes[-1], None)[0] for row in ROWS}
+    runs = {row: row.make(Setting(row.sizes[-1]), None)[0] for row in ROWS}
     for run in runs.values():
         run()
     # Modules of kernels have been imported by now.

@@ -37,6 +37,8 @@ def page() -> str:
         ("Components", _group("spacy_factories"), _of_function),
         ("Architectures", _group("spacy_architectures"), _of_function),
         ("Structures", registered.structures(), _of_class),
+        ("Structures with constraints", registered.graphs(), _of_function),
+        ("Constraints", registered.constraints(), _of_class),
         ("Estimators", registered.estimators(), _of_class),
         ("Stages of training", registered.stages(), _of_function),
         ("Candidates of rationales", registered.candidates(), _of_function),

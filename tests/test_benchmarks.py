@@ -13,8 +13,25 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("row", inference.ROWS, ids=lambda row: row.work)
 def test_rows_run_and_agree_with_their_peer_where_it_is_installed(row):
-    cells = inference.measure_row(row, 4, quick=True).split("|")
-    assert cells[1].strip() == row.work and float(cells[4]) > 0
+    for setting in (
+        inference.Setting(4),
+        inference.Setting(7, scale=5.0, batch=3, ragged=True),
+        inference.Setting(4, scale=20.0, batch=1),
+    ):
+        cells = inference.measure_row(row, setting, quick=True).split("|")
+        assert cells[1].strip() == row.work and float(cells[6]) > 0
+
+
+def test_each_row_is_measured_where_trained_scorers_are():
+    for row in inference.ROWS:
+        settings = list(row.settings())
+        assert {setting.scale for setting in settings} == {1.0, 5.0, 20.0}
+        assert {setting.batch for setting in settings} == {1, 32, 256}
+        assert sum(setting.ragged for setting in settings) == 3
+        targets = [row.target_at(setting) for setting in settings]
+        assert sum(target is not None for target in targets) == 3
+    ragged = inference.Setting(60, ragged=True).lengths()
+    assert ragged[0] == 60 and ragged.min() >= 5 and len(ragged.unique()) > 10
 
 
 def test_results_keep_other_sections(tmp_path):

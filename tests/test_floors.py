@@ -86,3 +86,27 @@ def test_numbers_know_no_spacy(floor: str) -> None:
         tree = read(path) if floor in NUMBERS else without_types(read(path))
         wrong = {name for name in imports(tree) if name.split(".")[0] in ("spacy", "thinc")}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("floor", ["structures", "estimators", "testing"])
+def test_modules_of_a_floor_import_each_other_in_no_circle(floor: str) -> None:
+    """Imports inside of functions, and those for types alone, count as well."""
+    prefix = f"spacy_latent.{floor}."
+    names = {path.stem for path in sources(floor)}
+    found = {
+        path.stem: {
+            name.removeprefix(prefix).split(".")[0]
+            for name in imports(read(path))
+            if name.startswith(prefix)
+        }
+        & names
+        for path in sources(floor)
+    }
+
+    def follow(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " > ".join([*above, name])
+        for other in found[name]:
+            follow(other, (*above, name))
+
+    for name in found:
+        follow(name, ())

@@ -61,6 +61,7 @@ class AdaptiveImplicitMLE(TargetDifference, nn.Module):
         check_positive(self.name, rate=rate, target=target)
         check_noise(self.name, noise, scale, num_samples, k)
         self.difference = difference
+        self.initial = float(initial)
         self.rate = rate
         self.target = target
         self.momentum = momentum
@@ -68,8 +69,12 @@ class AdaptiveImplicitMLE(TargetDifference, nn.Module):
         self.scale = scale
         self.num_samples = num_samples
         self.k = k
-        self.register_buffer("step", torch.tensor(float(initial), dtype=torch.float64))
+        self.register_buffer("step", torch.tensor(self.initial, dtype=torch.float64))
         self.register_buffer("changed", torch.tensor(float(target), dtype=torch.float64))
+
+    def reset(self, width: int) -> None:
+        self.step.fill_(self.initial)
+        self.changed.fill_(self.target)
 
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor

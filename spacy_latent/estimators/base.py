@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # For each doc, for each of its spans, a structure as ``Structure.decode`` gives it, or None where
 # the scores tell it.
 Given = list[list["np.ndarray | None"]]
+Self = TypeVar("Self", bound="Estimator")
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Draw:
     padding: ``(K, B)`` bool, where an item has fewer than K structures: what z holds there has
         weight 0 and is not composed. None where every item has K.
     penalty: ``(B,)``, added to the objective of each item in training, or None.
+    extras: ``(E, B)``, what else :meth:`Estimator.objective` reads of each item, or None; summed
+        over the spans of a text, as log_probs are.
     """
 
     z: Tensor
@@ -41,6 +44,7 @@ class Draw:
     log_probs: Tensor | None = None
     padding: Tensor | None = None
     penalty: Tensor | None = None
+    extras: Tensor | None = None
 
     @property
     def present(self) -> Tensor:
@@ -67,6 +71,10 @@ class Estimator(Staged, ABC):
         if it asks for no more than what ``needed`` names, ``map``, ``top_k`` and ``log_potential``.
     needs_loss: whether its gradient needs the loss of each structure, which only a component that
         owns its loss can give (:meth:`objective`); elsewhere it is refused.
+    solves: whether it asks for SparseMAP of the scores or of a point, which is of parts alone; it
+        then cannot work where more than parts has a score.
+    has_support: whether it predicts the mean of SparseMAP's support, so that these few structures
+        are what it is sure of.
     inner_steps, clip: see ScoreFunction.
     uses_scores: whether the structures depend on the scores; False where all of them are given.
     hard: whether ``Draw.z`` is 0/1 in training.
@@ -77,6 +85,7 @@ class Estimator(Staged, ABC):
     linear_only: ClassVar[bool] = True
     needs_loss: ClassVar[bool] = False
     uses_scores: ClassVar[bool] = True
+    has_support: ClassVar[bool] = False
     inner_steps: int = 1
     clip: float = 0.0
     hard: ClassVar[bool]
@@ -84,6 +93,10 @@ class Estimator(Staged, ABC):
     @property
     def hard_at_prediction(self) -> bool:
         return self.hard
+
+    @property
+    def solves(self) -> bool:
+        return False
 
     def needed(self) -> frozenset[str]:
         """Operations needed under the present options; by default :attr:`requires`."""
@@ -112,9 +125,15 @@ class Estimator(Staged, ABC):
                 ),
             )
 
-    def for_width(self, width: int) -> Estimator:
+    def for_width(self: Self, width: int) -> Self:
         """A copy with fresh state, for input vectors of ``width`` features."""
-        return copy.deepcopy(self)
+        made = copy.deepcopy(self)
+        made.reset(width)
+        return made
+
+    def reset(self, width: int) -> None:
+        """Give weights and running numbers their first values, for input vectors of ``width``
+        features; nothing where there are none."""
 
     def given(
         self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]
@@ -127,14 +146,19 @@ class Estimator(Staged, ABC):
         return None
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         """What to minimise for a batch of D texts, ``(D,)``, where the loss of each structure is
         known. The default is the weighted mean of the losses.
 
         losses: ``(K, D)``. weights, log_probs: ``(K, D)`` as in the Draw, log_probs 0 where it has
         none; all three with gradient. features: ``(D, width)``, the mean input vector of each text,
-        without gradient.
+        without gradient. extras: ``(E, D)`` of the Draw, with gradient; None where E is 0.
         """
         return (weights * losses).sum(0)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+
+Self = TypeVar("Self", bound="ControlVariate")
 
 
 class ControlVariate(nn.Module, ABC):
@@ -30,9 +32,14 @@ class ControlVariate(nn.Module, ABC):
     def name(self) -> str:
         return type(self).__name__
 
-    def for_width(self, width: int) -> ControlVariate:
+    def for_width(self: Self, width: int) -> Self:
         """A copy with fresh state, for features of this width."""
-        return copy.deepcopy(self)
+        made = copy.deepcopy(self)
+        made.reset(width)
+        return made
+
+    def reset(self, width: int) -> None:
+        """Give weights and running numbers their first values; nothing where there are none."""
 
     @abstractmethod
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
@@ -65,6 +72,10 @@ class MovingAverage(ControlVariate):
         # Of the weights so far: without it the first means would be drawn to zero.
         self.register_buffer("total", torch.zeros((), dtype=torch.float64))
 
+    def reset(self, width: int) -> None:
+        self.average.zero_()
+        self.total.zero_()
+
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
         before = (self.average / self.total.clamp_min(1e-12)).to(losses)
         if losses.numel():
@@ -80,6 +91,9 @@ class LearnedConstant(ControlVariate):
     def __init__(self) -> None:
         super().__init__()
         self.value = nn.Parameter(torch.zeros(1))
+
+    def reset(self, width: int) -> None:
+        nn.init.zeros_(self.value)
 
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
         return self.value.detach().to(losses.dtype)
@@ -102,12 +116,10 @@ class NetworkBaseline(ControlVariate):
         self.hidden_width = hidden_width
         self.network: nn.Module | None = None
 
-    def for_width(self, width: int) -> ControlVariate:
-        made = NetworkBaseline(self.hidden_width)
-        made.network = nn.Sequential(
+    def reset(self, width: int) -> None:
+        self.network = nn.Sequential(
             nn.Linear(width, self.hidden_width), nn.Tanh(), nn.Linear(self.hidden_width, 1)
         )
-        return made
 
     def _value(self, features: Tensor) -> Tensor:
         if self.network is None:

@@ -15,6 +15,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.kinds import find_kind
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -171,8 +172,6 @@ def text_seed(words: Sequence[str], seed: int) -> int:
 def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
     """A tree of the structure's set, all equally likely where that can be drawn, as
     ``structure.decode`` gives it. Sets of arcs without sums: the best one under random scores."""
-    from spacy_latent.structures.constituency_tree import ConstituencyTree
-
     # Parsers build their trees by decisions; what they build are these.
     drawn = structure if _has_heads(structure) else ConstituencyTree()
     size = length + 1 if _has_heads(structure) else length

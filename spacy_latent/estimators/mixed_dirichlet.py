@@ -51,11 +51,6 @@ class MixedDirichlet(ScoreFunction):
     def hard_at_prediction(self) -> bool:
         return True
 
-    def for_width(self, width: int) -> MixedDirichlet:
-        variate = self.control_variate
-        made = None if variate is None else variate.for_width(width)
-        return MixedDirichlet(self.concentration, self.num_samples, made, self.normalize_advantage)
-
     def check(self, structure: Structure) -> None:
         Attention.check(self, structure)  # type: ignore[arg-type]
 
@@ -67,7 +62,7 @@ class MixedDirichlet(ScoreFunction):
         best = structure.map(scores, lengths)[None]
         if not is_train or not scores.shape[1]:
             return Draw(best, scores.new_ones((1, batch)))
-        prepared, lengths = structure.prepare(scores, lengths)
+        prepared, lengths = structure.masked(scores, lengths)
         inside = structure.part_mask(prepared, lengths.to(scores.device))
         allowed = inside & ~prepared.isneginf()
         some = allowed.any(1)
@@ -83,7 +78,7 @@ class MixedDirichlet(ScoreFunction):
         weights = scores.new_full((count, batch), 1.0 / count)
         if self.control_variate is not None and self.control_variate.greedy:
             nothing = log_probs.new_zeros((1, batch))
-            z, weights = torch.cat([z, best]), torch.cat([weights, nothing])
+            z, weights = torch.cat([z, best]), torch.cat([weights, nothing.to(weights)])
             log_probs = torch.cat([log_probs, nothing])
         return Draw(z.to(scores.dtype), weights, log_probs.to(scores.dtype))
 

@@ -26,12 +26,14 @@ def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int
         # Exponential(1) may round to 0, whose log would be an infinite score.
         uniform = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_()
         return -scale * uniform.clamp_min(torch.finfo(like.dtype).tiny).log()
-    total = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    # torch draws no gammas in half precision.
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    total = torch.zeros_like(like, dtype=wide, memory_format=torch.contiguous_format)
     for i in range(1, terms + 1):
         shape = torch.full_like(total, 1.0 / k)
         # torch's gamma has rate 1: dividing by the rate i/k scales it.
         total += torch._standard_gamma(shape) * (k / i)
-    return scale / k * (total - torch.tensor(float(terms)).log().item())
+    return (scale / k * (total - torch.tensor(float(terms)).log().item())).to(like.dtype)
 
 
 def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -> None:

@@ -59,14 +59,19 @@ class Rebar(Estimator):
             structure.marginals(noisy / self.relaxation, sizes)
             for noisy in (drawn.noisy, drawn.redrawn)
         ]
-        z = torch.stack([drawn.z, *soft]).view(3 * count, *scores.shape)
+        z = torch.stack([drawn.z, *soft]).view(3 * count, *scores.shape).to(scores.dtype)
         log_probs = structure.log_prob(z[:count], scores, lengths)
         nothing = scores.new_zeros(2 * count, batch)
         weights = torch.cat([scores.new_full((count, batch), 1.0 / count), nothing])
         return Draw(z, weights, torch.cat([log_probs, nothing]))
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         own, relaxed, redrawn = losses.split(self.num_samples)
         advantage = own.detach() - self.strength * redrawn.detach()

@@ -11,10 +11,6 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 
-# What is known of each sample beside its log-probability, in further rows of Draw.log_probs: these
-# are summed over the spans of a text, as all of it has to be.
-ROWS = 6
-
 
 class Surrogate(nn.Module):
     """c(r), a number for noisy scores r of one item: a sum over parts of a perceptron of the part's
@@ -70,8 +66,8 @@ class Relax(Estimator, nn.Module):
         self.hidden_width = hidden_width
         self.surrogate = Surrogate(hidden_width)
 
-    def for_width(self, width: int) -> Relax:
-        return Relax(self.num_samples, self.hidden_width)
+    def reset(self, width: int) -> None:
+        self.surrogate = Surrogate(self.hidden_width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -85,7 +81,7 @@ class Relax(Estimator, nn.Module):
         with torch.enable_grad():
             leaf = repeated.detach().requires_grad_()
             drawn = structure.reparameterize(leaf, sizes)
-            z = drawn.z.detach()
+            z = drawn.z.detach().to(scores.dtype)
             log_prob = structure.log_prob(z, leaf, sizes)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
@@ -95,9 +91,9 @@ class Relax(Estimator, nn.Module):
             (score,) = torch.autograd.grad(log_prob.sum(), leaf)
             (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)
         axes = tuple(range(1, 1 + structure.part_axes))
-        rows = torch.stack(
+        # All of these are summed over the spans of a text, as they have to be.
+        extras = torch.stack(
             [
-                structure.log_prob(z, repeated, sizes),
                 (torch.where(slope.detach() != 0, repeated, 0.0) * slope.detach()).sum(axes),
                 known,
                 score.square().sum(axes),
@@ -105,20 +101,24 @@ class Relax(Estimator, nn.Module):
                 slope.square().sum(axes),
             ]
         )
-        shape = (ROWS * count, batch)
-        padding = torch.ones(shape, dtype=torch.bool, device=scores.device)
-        padding[:count] = False
-        weights = torch.where(padding, 0.0, 1.0 / count).to(scores)
-        structures = z.view(count, *scores.shape).repeat(ROWS, *[1] * scores.dim())
-        return Draw(structures, weights, rows.view(shape), padding=padding)
+        log_probs = structure.log_prob(z, repeated, sizes).view(count, batch)
+        weights = scores.new_full((count, batch), 1.0 / count)
+        structures = z.view(count, *scores.shape)
+        return Draw(structures, weights, log_probs, extras=extras.view(5 * count, batch))
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
-        own = losses[: self.num_samples]
-        log_prob, slope, known, squared, mixed, slopes = log_probs.split(self.num_samples)
-        advantage = own.detach() - known
-        objective = own + advantage.detach() * log_prob + slope
+        if extras is None:
+            raise LatentError("Relax: its objective needs the extras of its Draw.")
+        slope, known, squared, mixed, slopes = extras.split(self.num_samples)
+        advantage = losses.detach() - known
+        objective = losses + advantage.detach() * log_probs + slope
         # ‖advantage·∇log p + ∇c(r) − ∇c(r̃)‖²: of the mean, which c does not move, the rest is
         # variance.
         norm = advantage.square() * squared.detach() + 2 * advantage * mixed + slopes

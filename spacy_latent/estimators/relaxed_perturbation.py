@@ -54,6 +54,10 @@ class RelaxedPerturbation(Estimator):
         self.k = k
 
     @property
+    def solves(self) -> bool:
+        return self.relaxation == "sparsemap"
+
+    @property
     def hard(self) -> bool:  # type: ignore[override]
         return self.straight_through
 

@@ -61,16 +61,9 @@ class ScoreFunction(Estimator, nn.Module):
         self.clip = clip
         self.entropy_bonus = entropy_bonus
 
-    def for_width(self, width: int) -> ScoreFunction:
-        variate = self.control_variate
-        return type(self)(
-            self.num_samples,
-            None if variate is None else variate.for_width(width),
-            self.normalize_advantage,
-            self.inner_steps,
-            self.clip,
-            self.entropy_bonus,
-        )
+    def reset(self, width: int) -> None:
+        if self.control_variate is not None:
+            self.control_variate.reset(width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -89,7 +82,12 @@ class ScoreFunction(Estimator, nn.Module):
         return Draw(z, weights, log_probs)
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         sampled, known = losses[: self.num_samples], losses.detach()
         own = known[: self.num_samples]

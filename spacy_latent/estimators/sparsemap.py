@@ -24,6 +24,8 @@ class SparseMAP(Estimator):
     tolerance: bound on the duality gap.
     """
 
+    has_support = True
+
     def __init__(
         self,
         marginalize: bool = False,
@@ -44,6 +46,10 @@ class SparseMAP(Estimator):
         self.prediction = prediction
         self.max_iter = max_iter
         self.tolerance = tolerance
+
+    @property
+    def solves(self) -> bool:
+        return True
 
     @property
     def hard(self) -> bool:  # type: ignore[override]

@@ -80,6 +80,10 @@ class Spigot(Estimator):
         self.scale = scale
         self.num_samples = num_samples
 
+    @property
+    def solves(self) -> bool:
+        return self.projection == "exact"
+
     def check(self, structure: Structure) -> None:
         super().check(structure)
         if self.projection == "relaxed" and not structure.exclusive_axes:

@@ -49,6 +49,10 @@ class SpigotMarginals(TargetDifference):
         self.max_iter = max_iter
         self.tolerance = tolerance
 
+    @property
+    def solves(self) -> bool:
+        return self.step == "projected"
+
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:

@@ -68,6 +68,9 @@ class StochasticMask(Estimator, nn.Module):
         self.damping = damping
         self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
+    def reset(self, width: int) -> None:
+        self.multipliers.zero_()
+
     @property
     def hard_at_prediction(self) -> bool:
         return self.prediction == "map"
@@ -122,7 +125,7 @@ class StochasticMask(Estimator, nn.Module):
         ones = scores.new_ones((1, scores.shape[0]))
         if not is_train and self.prediction == "map":
             return Draw(structure.map(scores, lengths)[None], ones)
-        prepared, _ = structure.prepare(scores, lengths)
+        prepared, _ = structure.masked(scores, lengths)
         allowed = ~prepared.isneginf()
         safe = prepared.masked_fill(~allowed, 0.0)
         own = self.draw(safe) if is_train else self.mean(safe)

@@ -40,9 +40,9 @@ class SumAndSample(Estimator, nn.Module):
         self.k = k
         self.control_variate = control_variate
 
-    def for_width(self, width: int) -> SumAndSample:
-        variate = self.control_variate
-        return SumAndSample(self.k, None if variate is None else variate.for_width(width))
+    def reset(self, width: int) -> None:
+        if self.control_variate is not None:
+            self.control_variate.reset(width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -64,7 +64,12 @@ class SumAndSample(Estimator, nn.Module):
         return Draw(z, torch.cat([weights, last[None]]), log_probs, padding=~present)
 
     def objective(
-        self, losses: Tensor, weights: Tensor, log_probs: Tensor, features: Tensor
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
     ) -> Tensor:
         fixed, known = weights.detach(), losses.detach()
         objective = (fixed * losses).sum(0)

@@ -43,5 +43,7 @@ class TopKSparsemax(Estimator):
         z, known = best_structures(structure, scores, lengths, self.k)
         totals = torch.where(known, structure.log_potential(z, scores, lengths), -torch.inf)
         sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64)
-        weights = sparsemax(totals.t().contiguous(), sizes, self.name).t()
+        # The kernel reads no half precision.
+        wide = totals if totals.dtype == torch.float64 else totals.float()
+        weights = sparsemax(wide.t().contiguous(), sizes, self.name).t().to(scores.dtype)
         return Draw(z, weights, padding=weights.detach() == 0)

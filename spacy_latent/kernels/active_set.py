@@ -1,4 +1,9 @@
-"""The active-set method of SparseMAP for one item: its linear algebra, on lists of parts.
+"""The active-set method of SparseMAP, on lists of parts: its linear algebra, its loop over the
+items of a batch, and its gradient.
+
+What the best structure is, an oracle says: a NamedTuple of settings, whose class has bodies for the
+five functions under "the oracle", see kernels.compilation.implements. Structures without one are
+solved by spacy_latent.structures.active_set, by the same :func:`let_in`.
 
 An atom is a row of part numbers, so entries of the Gram matrix are counts of shared parts. Atoms
 are affinely but not linearly independent; G + 11ᵀ is invertible where G is not, and gives the same
@@ -8,9 +13,10 @@ solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.vector import LANES, count_equal, fused_loop
 
 # Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
 DEPENDENT = 1e-9
@@ -19,13 +25,13 @@ _collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def row_room(room):
     """Numbers in a row of the inverse for ``room`` atoms: whole vectors."""
     return (room + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_rows(factors, inverse, count, result):
     """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
     for j in range(count):
@@ -42,7 +48,7 @@ def sum_rows(factors, inverse, count, result):
         _collect_one((result, inverse[i]), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _add_outer(factors, row, count, inverse):
     """inverse[i, j] += factors[i] · row[j], for i and j below ``count``."""
     whole = count // 4 * 4
@@ -57,7 +63,7 @@ def _add_outer(factors, row, count, inverse):
         _collect_one((inverse[i], row), (factors[i],), 0, count)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def shared_parts(atoms, count, indicator, column):
     """``column[i]``: parts that atom i shares with the one that ``indicator`` marks. Rows of atoms
     are padded with −1."""
@@ -70,7 +76,7 @@ def shared_parts(atoms, count, indicator, column):
         column[i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def add_at_parts(atom, change, result):
     """Add to ``result`` at the parts of an atom."""
     size = len(atom)
@@ -86,14 +92,14 @@ def add_at_parts(atom, change, result):
         result[part] += change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def scatter(atoms, count, values, result):
     """Add to ``result``, at the parts of each atom, its value."""
     for i in range(count):
         add_at_parts(atoms[i], values[i], result)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def enter(
     atoms,
     width,
@@ -173,7 +179,7 @@ def enter(
             new = blocking
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
     """Take atom ``gone`` out of the support; the last atom takes its place. factors, row:
     workspaces."""
@@ -197,7 +203,7 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
             atoms[gone, j] = atoms[last, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
     """One step of refinement of the weights: removes what rounding left over many small steps.
     ``gradient`` ends as s − μ for the new weights. residual, change: as rows of the inverse."""
@@ -228,7 +234,7 @@ def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, re
         add_at_parts(atoms[i, :width], -weights[i], gradient)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def gradient_of_weights(count, inverse, upstream, result, row_sums):
     """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a). row_sums:
     workspace."""
@@ -245,3 +251,258 @@ def gradient_of_weights(count, inverse, upstream, result, row_sums):
         sums += row_sums[i]
     for i in range(count):
         result[i] -= total / sums * row_sums[i]
+
+
+@kernel
+def let_in(
+    atoms,
+    width,
+    count,
+    by_slot,
+    tolerance,
+    last,
+    indicator,
+    inverse,
+    row_sums,
+    weights,
+    gradient,
+    gap,
+    workspace,
+):
+    """Let the best structure for the gradient, in row ``count`` of ``atoms``, into the support of
+    ``count`` atoms, and move to the optimum of the new support.
+
+    width, weights, gradient, inverse, row_sums: as in :func:`enter`.
+    by_slot: two atoms can have the same part only at the same place of their rows, and rows are
+        full up to ``width``.
+    tolerance: a gap that does not matter. last: whether nothing more may enter.
+    indicator: int32 zeros, one for each part; not read where ``by_slot``.
+    gap: ``(1,)``, written but for the first: by how much the structure is better than the support.
+    workspace: three rows as those of the inverse.
+    RETURNS: the new number of atoms; 0, with nothing changed, where the support is final.
+    """
+    candidate, first = atoms[count], atoms[0]
+    size, difference = 0, 0.0
+    for k in range(width):
+        change = 0.0
+        if candidate[k] >= 0:
+            change += gradient[candidate[k]]
+            size += 1
+        if count > 0 and first[k] >= 0:
+            change -= gradient[first[k]]
+        difference += change
+    if count == 0:
+        weights[0] = 1.0
+        inverse[0, 0] = row_sums[0] = 1.0 / (size + 1.0)
+        add_at_parts(candidate[:width], -1.0, gradient)
+        return 1
+    gap[0] = max(difference, 0.0)
+    if difference <= tolerance or last:
+        return 0
+    column = workspace[2]
+    if by_slot:
+        for i in range(count):
+            column[i] = count_equal(atoms[i], candidate, width)
+    else:
+        for k in range(size):
+            indicator[candidate[k]] = 1
+        shared_parts(atoms, count, indicator, column)
+        for k in range(size):
+            indicator[candidate[k]] = 0
+    return enter(
+        atoms,
+        width,
+        count,
+        size,
+        difference,
+        column,
+        inverse,
+        row_sums,
+        weights,
+        gradient,
+        workspace[0],
+        workspace[1],
+    )
+
+
+# ------------------------------------------------------------------------------------ the oracle
+
+
+def sizes_of(oracle, lengths, b):
+    """The number of parts of item b, and that of places in the row of an atom, which is filled from
+    its beginning."""
+
+
+def prepare(oracle, start, stop, lengths):
+    """How many of the items start .. stop−1 may be open at a time, and a workspace for them."""
+
+
+def read_scores(oracle, scores, lengths, b, result):
+    """Write the scores of item b, float64, to the first numbers of ``result``: one for each part,
+    −inf where it is forbidden. RETURNS: FEASIBLE or NOT_FINITE."""
+
+
+def find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
+    """The best structures of open items under their gradients.
+
+    items: ``(P,)``, at each place the number of an item; −1 for none. calls: how often it was asked
+        before.
+    gradients: ``(P, parts)``, in which the first numbers are those of the item.
+    candidates: ``(P, W)`` int32, written: the parts of the structure, then −1. solved: ``(P,)``,
+        written: whether there is a structure.
+    """
+
+
+def padded_part(oracle, lengths, b, stride, part):
+    """The number of a part of item b in the scores, whose rows have ``stride`` columns."""
+
+
+# ------------------------------------------------------------------------------------ the loop
+
+
+@kernel
+def solve(
+    start,
+    stop,
+    scores,
+    lengths,
+    oracle,
+    max_iter,
+    tolerance,
+    atoms,
+    weights,
+    inverses,
+    offsets,
+    means,
+    counts,
+    gaps,
+    status,
+):
+    """SparseMAP of items ``start`` to ``stop``, the oracle called in place.
+
+    scores: ``(B, N, M)`` float32 or float64. All else is float64: the gap is a difference of sums
+        of parts that may be as large as the scores.
+    atoms: ``(B, K, W)`` int32, room for K − 1 atoms and a candidate; written: the parts of the
+        support, row · M + column, and −1 to the end.
+    weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must come as zeros.
+    inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b is
+        the count² numbers from ``offsets[b]``. Packed, so that the unused rest is never touched.
+    counts, gaps: ``(B,)``; size of the support; duality gap.
+    status: ``(B,)`` int8; written where an item is not feasible or not finite.
+
+    Several items are open at a time where the oracle can do them side by side; one that is done
+    makes place for the next.
+    """
+    room = atoms.shape[1]
+    used = start * room * room
+    most = 0
+    for b in range(start, stop):
+        most = max(most, sizes_of(oracle, lengths, b)[0])
+    places, oracle_workspace = prepare(oracle, start, stop, lengths)
+    gradients, original = np.empty((places, most + LANES)), np.empty(most + LANES)
+    candidates = np.empty((places, atoms.shape[2]), dtype=np.int32)
+    wide = row_room(room)
+    supports, all_row_sums = np.empty((places, room, wide)), np.empty((places, room))
+    workspace = np.empty((3, wide))
+    indicator = np.zeros(most, dtype=np.int32)
+    items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
+    solved = np.zeros(places, dtype=np.bool_)
+    coming = start
+    while True:
+        open_items = 0
+        for place in range(places):
+            while items[place] < 0 and coming < stop:
+                counts[coming], gaps[coming] = 0, np.inf
+                status[coming] = read_scores(
+                    oracle, scores[coming], lengths, coming, gradients[place]
+                )
+                if status[coming] == FEASIBLE:
+                    items[place], calls[place] = coming, 0
+                coming += 1
+            if items[place] >= 0:
+                open_items += 1
+        if open_items == 0:
+            break
+        find_best(oracle, lengths, items, calls, gradients, oracle_workspace, candidates, solved)
+        for place in range(places):
+            b = items[place]
+            if b < 0:
+                continue
+            parts, width = sizes_of(oracle, lengths, b)
+            gradient = gradients[place, :parts]
+            inverse, row_sums = supports[place], all_row_sums[place]
+            count, after = counts[b], 0
+            if solved[place]:
+                for k in range(atoms.shape[2]):
+                    atoms[b, count, k] = candidates[place, k]
+                after = let_in(
+                    atoms[b],
+                    width,
+                    count,
+                    oracle.by_slot,
+                    tolerance,
+                    calls[place] == max_iter or count == room - 1,
+                    indicator,
+                    inverse,
+                    row_sums,
+                    weights[b],
+                    gradient,
+                    gaps[b : b + 1],
+                    workspace,
+                )
+            if after > 0:
+                counts[b] = after
+                calls[place] += 1
+                continue
+            items[place] = -1
+            if count == 0:
+                status[b] = INFEASIBLE
+                continue
+            read_scores(oracle, scores[b], lengths, b, original)
+            polish(
+                atoms[b],
+                width,
+                count,
+                original[:parts],
+                gradient,
+                inverse,
+                row_sums,
+                weights[b],
+                workspace[0],
+                workspace[1],
+            )
+            if not np.isfinite(weights[b, 0]):
+                # Sums of the scores are not.
+                status[b] = NOT_FINITE
+            offsets[b] = used
+            for i in range(count):
+                for j in range(count):
+                    inverses[used] = inverse[i, j]
+                    used += 1
+                for k in range(width):
+                    if atoms[b, i, k] >= 0:
+                        part = padded_part(oracle, lengths, b, scores.shape[2], atoms[b, i, k])
+                        atoms[b, i, k] = part
+                        means[b, part] += weights[b, i]
+
+
+@kernel
+def pull_back(start, stop, atoms, counts, inverses, offsets, of_means, of_weights, result):
+    """Gradients of scores, added to ``result`` ``(B, P)``, from those of means ``(B, P)`` and
+    weights ``(B, K)``. The rest is what :func:`solve` wrote; all float64 but the integers."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, counts[b])
+    upstream, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
+    for b in range(start, stop):
+        count = counts[b]
+        for i in range(count):
+            total = of_weights[b, i]
+            for part in atoms[b, i]:
+                if part < 0:
+                    break
+                total += of_means[b, part]
+            upstream[i] = total
+        packed = inverses[offsets[b] : offsets[b] + count * count]
+        gradient_of_weights(count, packed.reshape((count, count)), upstream, change, row_sums)
+        scatter(atoms[b], count, change, result[b])

@@ -7,8 +7,8 @@ these are written out. For all other tokens it is enough to know the best head.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, is_arc
 from spacy_latent.kernels.vector import (
     LANES,
@@ -22,23 +22,23 @@ from spacy_latent.kernels.vector import (
 _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def integer_workspace_size(n):
     return 17 * (n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _row_width(n):
     """Numbers in a row, with room for whole vectors from the first token on."""
     return (n + 2 * LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def float_workspace_size(n):
     return (2 * n + 6) * _row_width(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_arborescence(scores, n, single_root, heads, integer_workspace, float_workspace):
     """The best tree over n tokens and the root, node 0.
 
@@ -65,7 +65,7 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
     return status
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     """root_last: of all trees, one with the fewest root arcs, and of those the best.
 
@@ -195,7 +195,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     return FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _copy_arcs(scores, n, direction, max_arc_length, result):
     """As kernels.status.read_arc_scores, in the precision of the scores: in float64, all that
     follows would be compiled twice."""
@@ -208,7 +208,7 @@ def _copy_arcs(scores, n, direction, max_arc_length, result):
     return NOT_FINITE if wrong else FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_arborescences(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
@@ -229,20 +229,20 @@ def best_arborescences(
         n = lengths[b]
         for node in range(heads.shape[1]):
             heads[b, node] = -1
-        own, read = scores[b], FEASIBLE
+        square, read = scores[b], FEASIBLE
         # One call in a loop, as above: first what is there, then what is allowed of it.
         for attempt in range(0 if plain else 1, 2):
             if attempt == 1:
-                own = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
-                read = _copy_arcs(scores[b], n, direction, max_arc_length, own)
+                square = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
+                read = _copy_arcs(scores[b], n, direction, max_arc_length, square)
             status[b] = NOT_FINITE
             if read == FEASIBLE:
-                status[b] = best_arborescence(own, n, single_root, heads[b], integers, floats)
+                status[b] = best_arborescence(square, n, single_root, heads[b], integers, floats)
             if status[b] != NOT_FINITE:
                 break
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def mark_arcs(heads, z):
     """Set ``z`` ``(B, N+1, N+1)`` to 1 at the arcs of ``heads`` ``(B, N+1)``, −1 for none."""
     for b in range(heads.shape[0]):

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -26,7 +26,7 @@ ALONE = -2
 BIDS = 2
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _smallest(values, count):
     """The minimum of the first ``count`` values; four at a time, since one would wait for the
     other."""
@@ -42,13 +42,13 @@ def _smallest(values, count):
     return min(min(a, b), min(c, d))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     """Put a free row in its cheapest column and make that as expensive as the second cheapest
     choice: "augmenting row reduction". RETURNS: the row that held the column, or −1."""
-    own = costs[row]
+    row_costs = costs[row]
     for j in range(columns):
-        reduced[j] = own[j] - prices[j]
+        reduced[j] = row_costs[j] - prices[j]
     first = _smallest(reduced, columns)
     best = 0
     while reduced[best] != first:
@@ -75,7 +75,7 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     return loser
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _augment(
     costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
 ):
@@ -93,12 +93,12 @@ def _augment(
     alone, last = np.inf, start
     sink = -1
     while True:
-        own = costs[row]
+        row_costs = costs[row]
         if unaligned and -base < alone:
             alone = -base
             last = row
         for j in range(columns):
-            through = own[j] - prices[j] - base + visited[j]
+            through = row_costs[j] - prices[j] - base + visited[j]
             better = through < distance[j]
             distance[j] = through if better else distance[j]
             previous[j] = row if better else previous[j]
@@ -136,7 +136,7 @@ def _augment(
         sink = following
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def assign(
     costs,
     rows,
@@ -168,12 +168,12 @@ def assign(
     if warm:
         for i in range(rows):
             best, cheapest = -1, np.inf
-            own = costs[i]
+            row_costs = costs[i]
             for j in range(columns):
-                cost = own[j] - prices[j]
+                cost = row_costs[j] - prices[j]
                 cheapest = cost if cost < cheapest else cheapest
             best = matched[i]
-            if cheapest < np.inf and own[best] - prices[best] == cheapest:
+            if cheapest < np.inf and row_costs[best] - prices[best] == cheapest:
                 partner[best] = i
             else:
                 matched[i] = FREE
@@ -206,7 +206,7 @@ def assign(
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def read_costs(scores, rows, columns, result):
     """Write −scores to ``result`` as float64, transposed where there are more rows than columns.
     RETURNS: FEASIBLE or NOT_FINITE."""
@@ -223,7 +223,7 @@ def read_costs(scores, rows, columns, result):
     return FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_assignments(start, stop, scores, lengths, unaligned, best, status):
     """The best one-to-one alignments of items ``start`` to ``stop``.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, library
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -18,7 +18,7 @@ ENTMAX_COST, PROXIMAL_COST = 60.0, 20.0
 TOTAL_VARIATION, ORDERED = 0, 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read(scores, n, values, places):
     """The allowed numbers of a row, and where they stand. RETURNS: status, how many."""
     count, wrong = 0, 0
@@ -34,7 +34,7 @@ def _read(scores, n, values, places):
     return (FEASIBLE if count or not n else INFEASIBLE), count
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def entmax_rows(start, stop, scores, lengths, alpha, result, status):
     """p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019), rows start ..
     stop−1; result like scores, 0 at padding.
@@ -86,7 +86,7 @@ def entmax_rows(start, stop, scores, lengths, alpha, result, status):
             result[r, places[j]] = values[j] / total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _total_variation(y, count, strength, x, block):
     """argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and for each number which run of equal ones it
     is in. The taut string (Davies and Kovac 2001): the shortest path through a tube of this radius
@@ -123,7 +123,7 @@ def _total_variation(y, count, strength, x, block):
         begin, height = end, new_height
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _ordered(y, count, strength, x, block):
     """argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and for each number which group of equal
     ones it is in: isotonic regression of the sorted numbers (as Zeng and Figueiredo 2014 for
@@ -151,7 +151,7 @@ def _ordered(y, count, strength, x, block):
             i += 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, status):
     """Proximal steps of rows start .. stop−1. result: like scores, −inf at what is forbidden and at
     padding. blocks: int32, which numbers of a row moved together; −1 for the rest."""
@@ -171,7 +171,7 @@ def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, 
             blocks[r, places[j]] = block[j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def proximal_gradient_rows(start, stop, blocks, upstream, result):
     """Means of the upstream gradients over blocks."""
     size = blocks.shape[1]

@@ -26,6 +26,7 @@ from numba import njit
 from torch import Tensor
 
 from spacy_latent.errors import LatentWarning
+from spacy_latent.kernels.operations import BEST, LOG_PARTITION
 from spacy_latent.kernels.status import FEASIBLE
 
 Body = Callable[..., Any]
@@ -34,7 +35,7 @@ Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 LARGEST_BLOCK = 256
 # What this version of numba-cuda, or this GPU, turned out not to do.
 _failed: set[Blocks] = set()
-# What has given, once in this process, what the CPU gives: blocks, what, dtype and options.
+# What has given, once in this process, what the CPU gives: blocks, operation, dtype and options.
 _confirmed: set[tuple[Blocks, int, torch.dtype, tuple[int, ...]]] = set()
 # Of the largest number: how far float32 and other orders of sums may bring results apart.
 TOLERANCE = 1e-4
@@ -46,11 +47,12 @@ class Blocks:
 
     best: makes a body (..., scores, lengths, options, best, status); best comes filled with −1,
         status with FEASIBLE.
-    total: makes a body (..., scores, lengths, options, along, what, log_partition, result, status),
-        see ``Family.total``. All numbers have the dtype of the scores; log_partition and result
-        come filled with 0. Where the family has a ``product``, what=2 gets the marginals in place
-        of the scores.
-    room: numbers of ``room`` from the shape of the scores and ``what``, or −1 for the best.
+    total: makes a body (..., scores, lengths, options, along, operation, log_partition, result,
+        status), see ``Family.total``. All numbers have the dtype of the scores; log_partition and
+        result come filled with 0. Where the family has a ``product``, HESSIAN_PRODUCT gets the
+        marginals in place of the scores.
+    room: numbers of ``room`` from the shape of the scores and the operation, which is BEST for the
+        best.
     threads: how many can have work at once, from the same.
     """
 
@@ -59,9 +61,9 @@ class Blocks:
     room: Callable[[torch.Size, int], int]
     threads: Callable[[torch.Size, int], int]
 
-    def block(self, shape: torch.Size, what: int) -> int:
+    def block(self, shape: torch.Size, operation: int) -> int:
         """Threads of a block: whole warps."""
-        return min(-(-self.threads(shape, what) // 32) * 32, LARGEST_BLOCK)
+        return min(-(-self.threads(shape, operation) // 32) * 32, LARGEST_BLOCK)
 
 
 class Found(NamedTuple):
@@ -142,17 +144,17 @@ def total(
     scores: Tensor,
     lengths: Tensor,
     options: Sequence[int],
-    what: int,
+    operation: int,
     on_cpu: Callable[[], Found],
     along: Tensor | None = None,
 ) -> Found | None:
     """What ``Blocks.total`` writes; None where the CPU must, as ``on_cpu`` does."""
     if blocks is None or not serves(blocks, scores):
         return None
-    result = scores.new_zeros(scores.shape if what else (1,) * scores.dim())
+    result = scores.new_zeros(scores.shape if operation != LOG_PARTITION else (1,) * scores.dim())
     change = scores.detach() if along is None else along.detach().to(scores)
-    outputs = (change.contiguous(), what, scores.new_zeros(len(scores)), result)
-    return _run(blocks, scores, lengths, options, what, outputs, on_cpu)
+    outputs = (change.contiguous(), operation, scores.new_zeros(len(scores)), result)
+    return _run(blocks, scores, lengths, options, operation, outputs, on_cpu)
 
 
 def _run(
@@ -160,7 +162,7 @@ def _run(
     scores: Tensor,
     lengths: Tensor,
     options: Sequence[int],
-    what: int,
+    operation: int,
     outputs: tuple[Any, ...],
     on_cpu: Callable[[], Found],
 ) -> Found | None:
@@ -171,12 +173,12 @@ def _run(
     # Not empty: fewer versions of numba know how to pass that.
     arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)
     try:
-        body = blocks.best if what < 0 else blocks.total
-        kernel = launch.best_kernel(body) if what < 0 else launch.total_kernel(body)
-        threads, room = blocks.block(scores.shape, what), blocks.room(scores.shape, what)
+        body = blocks.best if operation == BEST else blocks.total
+        kernel = launch.best_kernel(body) if operation == BEST else launch.total_kernel(body)
+        threads, room = blocks.block(scores.shape, operation), blocks.room(scores.shape, operation)
         launch.launch(kernel, threads, room, arguments)
-        found = Found(outputs[-1], None if what < 0 else outputs[2], status.cpu().numpy())
-        key = (blocks, what, scores.dtype, tuple(options))
+        found = Found(outputs[-1], None if operation == BEST else outputs[2], status.cpu().numpy())
+        key = (blocks, operation, scores.dtype, tuple(options))
         if key not in _confirmed:
             agrees = found.agrees(on_cpu())
             if agrees is False:
@@ -195,7 +197,8 @@ def _run(
 
 @cache
 def alone(maker: Maker) -> Body:
-    """The body for the CPU, and one thread."""
+    """The body for the CPU, and one thread. Without ``@kernel``: what a body closes over is in no
+    file, so its machine code cannot be kept. Only tests run it."""
     return maker(njit(nogil=True, fastmath=False), njit(nogil=True, fastmath=False)(_nothing))
 
 
@@ -208,20 +211,20 @@ def _nothing() -> None:
 
 def make_put(jit: Callable[[Body], Body]) -> Body:
     @jit
-    def put(room, change, place, value, derivative):
+    def put(room, change, cell, value, derivative):
         """Write a number, and its derivative ``change`` further on, where that is not 0."""
-        room[place] = value
+        room[cell] = value
         if change > 0:
-            room[place + change] = derivative
+            room[cell + change] = derivative
 
     return put
 
 
 def make_get(jit: Callable[[Body], Body]) -> Body:
     @jit
-    def get(room, change, place):
+    def get(room, change, cell):
         """What ``put`` has written."""
-        return room[place], room[place + change] if change > 0 else 0.0
+        return room[cell], room[cell + change] if change > 0 else 0.0
 
     return get
 

@@ -5,17 +5,18 @@ Eisner (1996), each with how many modifiers its head may have on that side. O(nÂ
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from spacy_latent.kernels.compilation import kernel
 
-@njit(cache=True, nogil=True, fastmath=False)
+
+@kernel
 def table_size(n: int, budget: int) -> int:
     """Numbers in the larger tables of :func:`best_budget_tree`."""
     return (n + 1) * (n + 1) * (budget + 1) * (budget + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_budget_tree(
     scores: NDArray[np.float64], budget: int, single_root: bool, heads: NDArray[np.int32]
 ) -> bool:

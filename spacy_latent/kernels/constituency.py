@@ -14,12 +14,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.constituency_blocks import BLOCKS
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
+from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
+from spacy_latent.kernels.logarithms import log_sum_of_pairs
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import (
     FEASIBLE,
@@ -41,7 +44,6 @@ from spacy_latent.kernels.wide import (
     split,
 )
 
-FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
@@ -54,13 +56,13 @@ _push_tangent = fused_loop([("add", 0, ((0, 1), (1, 2)))])
 _pull_tangent = fused_loop([("dot", 0, ((0, 2), (1, 3))), ("add", 4, ((0, 0), (1, 1)))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _width(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside(s, n, center, floor, charts):
     """Fill the first three charts. floor: added to each weight and span. RETURNS: the sum over
     trees."""
@@ -72,18 +74,18 @@ def _inside(s, n, center, floor, charts):
         for j in range(n):
             target[j] = exponential(source[j] - center) + floor if j > i else 0.0
     for i in range(n - 1, -1, -1):
-        own, row, weight = splits[i], inside[i], weights[i]
+        split_row, row, weight = splits[i], inside[i], weights[i]
         row[i] = 1.0
         for k in range(i, n - 1):
             if k > i:
-                row[k] = own[k] * weight[k] + floor
-            _push((own, inside[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
+                row[k] = split_row[k] * weight[k] + floor
+            _push((split_row, inside[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
         if i < n - 1:
-            row[n - 1] = own[n - 1] * weight[n - 1]
+            row[n - 1] = split_row[n - 1] * weight[n - 1]
     return inside[0, n - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _trusted_inside(s, n, center, low, charts):
     """Fill the first three charts. RETURNS: the sum over trees, 0 where it cannot be trusted, and
     +inf where something has overflowed, as in kernels.inside_outside. low: of the scores."""
@@ -98,7 +100,7 @@ def _trusted_inside(s, n, center, low, charts):
     return total if safe or (total > FLOOR and bound - total <= 1e-15 * total) else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _scaled_inside(s, n, charts):
     """Fill the first three charts with what float64 can hold. RETURNS: what was subtracted from the
     scores, −inf where none is above that, and the sum over trees, 0 where nothing served."""
@@ -125,7 +127,7 @@ def _scaled_inside(s, n, charts):
     return 0.0, 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside(n, charts):
     """Fill the last two charts. RETURNS: the sum over trees times that of the marginals of spans of
     more than a word."""
@@ -153,7 +155,7 @@ def _outside(n, charts):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _tangent(n, charts, dcharts):
     """Directional derivatives of all charts along that of the weights, dcharts[WEIGHT]."""
     weights, splits, inside = charts[WEIGHT], charts[SPLITS], charts[INSIDE]
@@ -162,18 +164,20 @@ def _tangent(n, charts, dcharts):
     dcharts[SPLITS] = 0.0
     dinside[:] = 0.0
     for i in range(n - 1, -1, -1):
-        own, row = dcharts[SPLITS, i], dinside[i]
+        split_row, row = dcharts[SPLITS, i], dinside[i]
         for k in range(i, n - 1):
             if k > i:
-                row[k] = own[k] * weights[i, k] + splits[i, k] * dweights[i, k]
+                row[k] = split_row[k] * weights[i, k] + splits[i, k] * dweights[i, k]
             _push_tangent(
-                (own, inside[k + 1], dinside[k + 1]),
+                (split_row, inside[k + 1], dinside[k + 1]),
                 (row[k], inside[i, k]),
                 (k + 1) // LANES * LANES,
                 n,
             )
         if i < n - 1:
-            row[n - 1] = own[n - 1] * weights[i, n - 1] + splits[i, n - 1] * dweights[i, n - 1]
+            row[n - 1] = (
+                split_row[n - 1] * weights[i, n - 1] + splits[i, n - 1] * dweights[i, n - 1]
+            )
     dcharts[OUTSIDE] = 0.0
     dcharts[PASSED] = 0.0
     for i in range(n - 1):
@@ -193,30 +197,14 @@ def _tangent(n, charts, dcharts):
             down[k] = row[k] * weights[i, k] + outside[i, k] * dweights[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _log_sum(a, b, da, db):
-    """log Σ exp(a + b), and the mean of da + db under its terms."""
-    top = -np.inf
-    for k in range(len(a)):
-        top = max(top, a[k] + b[k])
-    if top == -np.inf:
-        return -np.inf, 0.0
-    total, mean = 0.0, 0.0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top)
-        total += term
-        mean += term * (da[k] + db[k])
-    return top + math.log(total), mean / total
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_inside(s, ds, n, inside, dinside, turned, dturned):
     """Inside on logarithms, words at 0, with directional derivatives; turned: [last, first]."""
     for i in range(n - 1, -1, -1):
         inside[i, i] = turned[i, i] = 0.0
         dinside[i, i] = dturned[i, i] = 0.0
         for j in range(i + 1, n):
-            value, change = _log_sum(
+            value, change = log_sum_of_pairs(
                 inside[i, i:j],
                 turned[j, i + 1 : j + 1],
                 dinside[i, i:j],
@@ -226,7 +214,7 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
             dinside[i, j] = dturned[j, i] = change + ds[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_inside(s, ds, n, charts, change, powers):
     """_inside, and its directional derivatives along ``ds`` where ``change`` is not empty, for sums
     of any size, see kernels.wide. charts, change, powers: (2, n, n), of the sums over splits and of
@@ -236,33 +224,33 @@ def _wide_inside(s, ds, n, charts, change, powers):
     powers[:] = EMPTY
     tangent = len(change) > 0
     for i in range(n - 1, -1, -1):
-        own, spans = charts[0, i], charts[1, i]
+        split_row, spans = charts[0, i], charts[1, i]
         spans[i], powers[1, i, i] = 1.0, 0.0
         for k in range(i, n):
             if k > i:
-                factor, powers[0, i, k] = normalised(own[k], powers[0, i, k])
-                own[k] *= factor
+                factor, powers[0, i, k] = normalised(split_row[k], powers[0, i, k])
+                split_row[k] *= factor
                 weight, exponent = split(s[i, k])
-                spans[k] = own[k] * weight
+                spans[k] = split_row[k] * weight
                 powers[1, i, k] = powers[0, i, k] + exponent
                 if tangent:
                     change[0, i, k] *= factor
-                    change[1, i, k] = (change[0, i, k] + own[k] * ds[i, k]) * weight
+                    change[1, i, k] = (change[0, i, k] + split_row[k] * ds[i, k]) * weight
             size, begin = n - 1 - k, k + 1
             if size > 0 and tangent:
                 push_tangent(
-                    *(own[begin:], change[0, i, begin:], powers[0, i, begin:]),
+                    *(split_row[begin:], change[0, i, begin:], powers[0, i, begin:]),
                     *(charts[1, begin, begin:], change[1, begin, begin:], powers[1, begin, begin:]),
                     *(spans[k], change[1, i, k], powers[1, i, k], size),
                 )
             elif size > 0:
                 push(
-                    *(own[begin:], powers[0, i, begin:], charts[1, begin, begin:]),
+                    *(split_row[begin:], powers[0, i, begin:], charts[1, begin, begin:]),
                     *(powers[1, begin, begin:], spans[k], powers[1, i, k], size),
                 )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
     """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
     like charts and change, with the exponents of these turned round."""
@@ -304,22 +292,22 @@ def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
                     d_out[i, k] = d_of_span * charts[1, i, k] + of_span * change[1, i, k]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _item_size(n):
     """Float64 numbers that an item of n words may keep alone: whether it does and the sum over
     trees in the header, then the charts."""
     return HEADER + 5 * n * _width(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
     """Float64 numbers per item that items of up to n words may keep: whole vectors."""
     return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_constituency_trees(
-    start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N, N)``, [first, last]."""
     longest = 0
@@ -327,29 +315,29 @@ def sum_over_constituency_trees(
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
     spare = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(5 * longest * _width(longest) if what == 2 else 0)
+    tangents = aligned_empty(5 * longest * _width(longest) if operation == HESSIAN_PRODUCT else 0)
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        own = kept[b] if kept.shape[1] > 0 else spare
+        record = kept[b] if kept.shape[1] > 0 else spare
         shape = (5, n, _width(n))
         area = 5 * n * _width(n)
-        charts = own[HEADER : HEADER + area].reshape(shape)
-        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
+        charts = record[HEADER : HEADER + area].reshape(shape)
+        known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
         words = 0.0
         if not known:
-            own[0] = 0.0
+            record[0] = 0.0
             status[b], words = read_spans(scores[b], n, s)
             if status[b] != FEASIBLE:
                 continue
         if n == 1:
             log_partition[b] = words
-            if what == 1:
+            if operation == MARGINALS:
                 result[b, 0, 0] = 1.0
             continue
         if not known:
@@ -360,22 +348,22 @@ def sum_over_constituency_trees(
             known = total > 0.0
             if known:
                 log_partition[b] = math.log(total) + (n - 1) * center + words
-            if known and what > 0:
+            if known and operation != LOG_PARTITION:
                 # That of the n − 1 spans: less where something under- or overflowed on the way out.
-                found = _outside(n, charts)
-                known = abs(found / total - (n - 1)) < 1e-11 * n
+                expected = _outside(n, charts)
+                known = abs(expected / total - (n - 1)) < 1e-11 * n
             if known:
-                own[0], own[1] = 1.0, total
+                record[0], record[1] = 1.0, total
         if not known:
             status[b] = UNSOLVED
             continue
-        total = own[1]
-        if what == 1:
+        total = record[1]
+        if operation == MARGINALS:
             for i in range(n):
                 result[b, i, i] = 1.0
                 for j in range(i + 1, n):
                     result[b, i, j] = charts[INSIDE, i, j] * charts[OUTSIDE, i, j] / total
-        elif what == 2:
+        elif operation == HESSIAN_PRODUCT:
             dcharts = tangents[:area].reshape(shape)
             for i in range(n):
                 for j in range(_width(n)):
@@ -395,7 +383,7 @@ def sum_over_constituency_trees(
                 status[b] = UNSOLVED
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _adds_up(marginals, n):
     """Whether they are probabilities, of 2n − 1 spans altogether."""
     total, right = 0.0, True
@@ -406,45 +394,45 @@ def _adds_up(marginals, n):
     return right and abs(total - (2 * n - 1)) < 1e-6 * n
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_exponents(
-    start, stop, items, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """As :func:`sum_over_constituency_trees`, for sums of any size; for items that have words."""
     for b in items[start:stop]:
         n = lengths[b]
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         s = np.zeros((n, n))
         status[b], words = read_spans(scores[b], n, s)
         if status[b] != FEASIBLE:
             continue
         ds = np.zeros((n, n))
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             for i in range(n):
                 for j in range(i + 1, n):
                     if s[i, j] > -np.inf:
                         ds[i, j] = along[b, i, j]
         own_charts, powers = np.empty((2, n, n)), np.empty((2, n, n))
-        change = np.empty((2 if what == 2 else 0, n, n))
+        change = np.empty((2 if operation == HESSIAN_PRODUCT else 0, n, n))
         _wide_inside(s, ds, n, own_charts, change, powers)
         if not own_charts[1, 0, n - 1] > 0.0:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = math.log(own_charts[1, 0, n - 1]) + powers[1, 0, n - 1] * LN2 + words
-        if what > 0:
+        if operation != LOG_PARTITION:
             nowhere = np.zeros((n, n))
-            marginals = result[b] if what == 1 else nowhere
-            products = nowhere if what == 1 else result[b]
+            marginals = result[b] if operation == MARGINALS else nowhere
+            products = nowhere if operation == MARGINALS else result[b]
             _wide_outside(
                 *(s, ds, n, own_charts, change, powers),
                 *(np.empty_like(own_charts), np.empty_like(change), marginals, products),
             )
-            if what == 1 and not _adds_up(marginals, n):
+            if operation == MARGINALS and not _adds_up(marginals, n):
                 status[b] = TOO_LARGE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_constituency_trees(start, stop, scores, lengths, spans, status):
     """Best trees; spans ``(B, N, 2)`` int32: the spans of more than a word, −1 from the n-th on."""
     longest = 0
@@ -466,14 +454,14 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
         charts[:] = -np.inf
         splits, best = charts[0], charts[1]
         for i in range(n - 1, -1, -1):
-            own, row = splits[i], best[i]
+            split_row, row = splits[i], best[i]
             row[i] = 0.0
             for k in range(i, n - 1):
                 if k > i:
-                    row[k] = own[k] + s[i, k]
-                _push_best((own, best[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
+                    row[k] = split_row[k] + s[i, k]
+                _push_best((split_row, best[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
             if i < n - 1:
-                row[n - 1] = own[n - 1] + s[i, n - 1]
+                row[n - 1] = split_row[n - 1] + s[i, n - 1]
         if best[0, n - 1] == -np.inf:
             status[b] = INFEASIBLE
             continue
@@ -497,18 +485,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
                 depth += 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
     """Exact samples, from the widest span down; samples ``(K, B, N, 2)`` as ``spans`` above."""
     longest = 0
@@ -550,7 +527,7 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
                         top = max(top, inside[i, k] + turned[j, k + 1])
                     for k in range(i, j):
                         total += math.exp(inside[i, k] + turned[j, k + 1] - top)
-                left, split = _uniform(state) * total, -1
+                left, split = uniform_of_splitmix(state) * total, -1
                 for k in range(i, j):
                     share = math.exp(inside[i, k] + turned[j, k + 1] - top)
                     if share > 0.0:

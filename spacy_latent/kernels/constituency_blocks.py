@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from spacy_latent.kernels.blocks import Blocks, make_largest_sum, make_log_add, make_log_sum
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
@@ -39,17 +40,17 @@ def make_best_constituency_tree(jit, sync):
         depth, count = 1, 0
         while depth > 0:
             depth -= 1
-            place = stack + 2 * depth
-            i, j = int(room[place]), int(room[place + 1])
+            entry = stack + 2 * depth
+            i, j = int(room[entry]), int(room[entry + 1])
             spans[item, count, 0], spans[item, count, 1] = i, j
             count += 1
             k = int(room[splits + (j - i) * side + i])
             if k > i:
-                room[place], room[place + 1] = i, k
-                place += 2
+                room[entry], room[entry + 1] = i, k
+                entry += 2
                 depth += 1
             if k + 1 < j:
-                room[place], room[place + 1] = k + 1, j
+                room[entry], room[entry + 1] = k + 1, j
                 depth += 1
 
     @jit
@@ -101,16 +102,17 @@ def make_sum_over_constituency_trees(jit, sync):
         lengths,
         options,
         along,
-        what,
+        operation,
         log_partition,
         result,
         status,
     ):
         """room: logarithms of the sums of each span, and of its gradient times its weight; their
-        derivatives where what is 2; the largest score of the spans from each word."""
+        derivatives where the operation is HESSIAN_PRODUCT; the largest score of the spans from each
+        word."""
         n, side = lengths[item], scores.shape[1]
         outer = side * side
-        change = 2 * outer if what > 1 else 0
+        change = 2 * outer if operation == HESSIAN_PRODUCT else 0
         top = 2 * outer + change
         words = read_spans(item, thread, threads, scores, n, status)
         for i in range(thread, n, threads):
@@ -144,10 +146,10 @@ def make_sum_over_constituency_trees(jit, sync):
             return
         if thread == 0:
             log_partition[item] = total + (n - 1) * center + words
-        if what == 0:
+        if operation == LOG_PARTITION:
             return
 
-        if what == 1:
+        if operation == MARGINALS:
             for i in range(thread, n, threads):
                 result[item, i, i] = 1.0
         for width in range(n - 1, 0, -1):
@@ -160,7 +162,7 @@ def make_sum_over_constituency_trees(jit, sync):
                 if width == n - 1:
                     value, d = -total, -d_total
                 share = math.exp(value + room[cell])
-                if what > 1:
+                if operation == HESSIAN_PRODUCT:
                     share *= d + room[cell + change]
                 result[item, i, j] = share
                 s, ds = span(scores, along, item, i, j, center, change)
@@ -175,6 +177,8 @@ def make_sum_over_constituency_trees(jit, sync):
 BLOCKS = Blocks(
     best=make_best_constituency_tree,
     total=make_sum_over_constituency_trees,
-    room=lambda shape, what: (4 if what > 1 else 2) * (shape[1] ** 2 + shape[1]),
-    threads=lambda shape, what: shape[1],
+    room=lambda shape, operation: (
+        (4 if operation == HESSIAN_PRODUCT else 2) * (shape[1] ** 2 + shape[1])
+    ),
+    threads=lambda shape, operation: shape[1],
 )

@@ -8,8 +8,8 @@ done in pairs i, m = i + 1. A word is a span of weight 1.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
@@ -40,6 +40,7 @@ from spacy_latent.kernels.lanes import (
     subtract,
     where_positive,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
@@ -53,7 +54,7 @@ _tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
 _tangents_down = dots_of_rows([[(0, 3), (2, 1)]], -1, down=True, apart=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def read_spans(scores, n, s):
     """Copy the spans of one sentence to ``s``. RETURNS: status, sum of the words' scores."""
     wrong, total = 0, 0.0
@@ -68,20 +69,20 @@ def read_spans(scores, n, s):
     return (FEASIBLE if total > -np.inf else INFEASIBLE), total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def charts_size(n):
     """Float64 numbers that charts of LANES items of at most n words need."""
     rows, columns = lanes_shape(n)
     return CHARTS * rows * columns * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def lanes_size(n):
     """Float64 numbers that LANES items of at most n words may keep."""
     return HEADER + ALIGNMENT + charts_size(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _weights(w, n, sizes, centers, low):
     """Turn the scores in ``w`` to exp(score − center), with centers that are about what keeps the
     sum over trees near 1. centers, low: (1, 1, LANES), written; low: the smallest score."""
@@ -112,7 +113,7 @@ def _weights(w, n, sizes, centers, low):
             store(w, i, j, multiply(load(w, i, j), scale))
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _column(charts, i, j, floor, of_i, of_m):
     """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
     w, inside = charts[WEIGHT], charts[INSIDE]
@@ -123,7 +124,7 @@ def _column(charts, i, j, floor, of_i, of_m):
     store_both(inside, i, j, add_product(floor, of_i, add(load(w, i, j), floor)))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside(charts, n, smallest):
     """Fill the inside chart of n words, an even number. smallest: added to each weight, sum over
     splits and span."""
@@ -145,7 +146,7 @@ def _inside(charts, n, smallest):
             _column(charts, i, j + 1, floor, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column(charts, sums, i, k, of_i, of_m):
     """Finish the gradients of the spans from i and m = i + 1 to k."""
     w, outside, passed = charts[WEIGHT], charts[OUTSIDE], charts[PASSED]
@@ -159,7 +160,7 @@ def _of_column(charts, sums, i, k, of_i, of_m):
         store_both(passed, i + 1, k, multiply(of_m, load(w, i + 1, k)))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside(charts, n, sums):
     """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere. sums: (2, columns,
     LANES) workspace."""
@@ -180,7 +181,7 @@ def _outside(charts, n, sums):
                 _of_column(charts, sums, i, k - 1, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _tangent_of(charts, change, i, j, of_splits):
     """RETURNS: the derivative of a span, which it writes, from that of the sum over its splits."""
     value = multiply(load(charts[INSIDE], i, j), load(change[WEIGHT], i, j))
@@ -189,7 +190,7 @@ def _tangent_of(charts, change, i, j, of_splits):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_tangent(charts, change, n):
     """Derivatives of the inside chart along change[WEIGHT], that of the scores."""
     inside, d_inside = charts[INSIDE], change[INSIDE]
@@ -219,7 +220,7 @@ def _inside_tangent(charts, change, n):
             _tangent_of(charts, change, i, j + 1, more_i)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_tangent(charts, change, i, k, value):
     """Write the derivatives of a span's gradients. RETURNS: the second."""
     w = load(charts[WEIGHT], i, k)
@@ -232,7 +233,7 @@ def _of_tangent(charts, change, i, k, value):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column_tangent(charts, change, sums, i, k, of_i, of_m):
     """As :func:`_of_column`."""
     d_outside = change[OUTSIDE]
@@ -243,7 +244,7 @@ def _of_column_tangent(charts, change, sums, i, k, of_i, of_m):
         _of_tangent(charts, change, i + 1, k, of_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside_tangent(charts, change, n, sums):
     """Derivatives of what _outside writes, from those of the seeds."""
     inside, passed = charts[INSIDE], charts[PASSED]
@@ -266,7 +267,7 @@ def _outside_tangent(charts, change, n, sums):
                 _of_column_tangent(charts, change, sums, i, k - 1, more_i, more_m)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write(row, i, n, sizes, items, result, starts):
     for lane in range(LANES):
         first = (items[lane] * result.shape[1] + i) * result.shape[2]
@@ -274,9 +275,9 @@ def _write(row, i, n, sizes, items, result, starts):
     separate_row(row, i + 1, n, result.reshape(-1), starts)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_side_by_side(
-    start, stop, groups, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """``Family.beside`` of kernels.operators."""
     beside = 0
@@ -284,17 +285,19 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(charts_size(beside) if what == 2 else 0)
+    room = aligned_empty(charts_size(beside) if operation == HESSIAN_PRODUCT else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
-            items, lengths, what, sizes, partitions, log_partition, result, status
+            items, lengths, operation, sizes, partitions, log_partition, result, status
         )
         if longest == 0:
             continue
-        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
+        charts, header, known = open_charts(
+            group, longest, CHARTS, operation, kept, spare, partitions
+        )
         n = longest + longest % 2
         rows = flat[: LANES * n * n].reshape((LANES, n, n))
         row, sums = np.zeros((1, n, LANES)), np.empty((2, n, LANES))
@@ -336,31 +339,31 @@ def sum_side_by_side(
                     partitions[lane] = total
                     center = centers[0, 0, lane]
                     log_partition[b] = np.log(total) + (size - 1) * center + words[lane]
-            if what > 0:
+            if operation != LOG_PARTITION:
                 charts[OUTSIDE] = 0.0
                 for lane in range(LANES):
                     if partitions[lane] > 0.0:
                         charts[OUTSIDE, 0, sizes[lane] - 1, lane] = 1.0 / partitions[lane]
                 _outside(charts, n, sums)
-                found = every(0.0)
+                expected = every(0.0)
                 for i in range(n):
                     for j in range(i + 1, n):
                         value = multiply(load(charts[INSIDE], i, j), load(charts[OUTSIDE], i, j))
-                        found = add(found, value)
+                        expected = add(expected, value)
                         store(row, 0, j, value)
-                    if what == 1:
+                    if operation == MARGINALS:
                         _write(row[0], i, longest, sizes, items, result, starts)
                 # Less where something under- or overflowed on the way out.
-                store(row, 0, 0, found)
+                store(row, 0, 0, expected)
                 for lane in range(LANES):
                     size = sizes[lane]
                     if not abs(row[0, 0, lane] - (size - 1)) < 1e-11 * size:
                         partitions[lane] = 0.0
-                    elif what == 1:
+                    elif operation == MARGINALS:
                         for i in range(size):
                             result[items[lane], i, i] = 1.0
                 keep(header, partitions)
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 own_rows = rows[lane]

@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, library
 
+from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.pool import spread
 
 # Pairs worked on together: their hidden layers are a megabyte or two.
 PAIRS = 2048
 # Nanoseconds of one pair, for sharing items among threads: of a counter, and of a weight.
 COUNTER_COST, WEIGHT_COST = 4.0, 0.02
-# Of sums only: nothing else gains from another order.
-SUMS = {"reassoc", "contract", "nsz"}
 # Rows of what is seen of each counter: differences up to a limit, then how near that of the ends is
 # to 0, to 1 and to −1.
 BOUNDED, SEEN = 5, 8
@@ -69,7 +67,7 @@ class Rows:
         return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def differences(item, place, begin, values, lengths, inner, seen):
     """seen ``(8·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
     v_j of each of the K values; of each v_j − v_i, 2·(v_j − v_i − 1) and 2·(v_j − v_i + 1); at the
@@ -106,12 +104,12 @@ def differences(item, place, begin, values, lengths, inner, seen):
             p += 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _within_limit(result, change):
     return change if -LIMIT < result < LIMIT else change - change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
     """Adds to result ``(B, n, K)`` the gradient of the values.
 
@@ -154,7 +152,7 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
             result[b, i, k] += of_own
 
 
-@njit(cache=True, nogil=True, fastmath=SUMS)
+@kernel(fastmath=ANY_ORDER)
 def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
     """scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
 
@@ -176,7 +174,7 @@ def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, score
             p += 1
 
 
-@njit(cache=True, nogil=True, fastmath=SUMS)
+@kernel(fastmath=ANY_ORDER)
 def outputs_gradient(
     item,
     place,

@@ -1,16 +1,19 @@
-"""Random draws inside kernels. A state is an array of one uint64, not 0."""
+"""Random draws inside kernels. A state is an array of one uint64, not 0, of each item: so an item's
+draws do not depend on threads. Which of the two generators a structure uses stays as it is, since
+another one draws other samples from the same seed."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numba import njit
+
+from spacy_latent.kernels.compilation import kernel
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def uniform(state):
-    """Uniform in [0, 1) by xorshift64*, so that an item's draws do not depend on threads."""
+    """Uniform in [0, 1) by xorshift64*."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -19,7 +22,18 @@ def uniform(state):
     return ((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
+def uniform_of_splitmix(state):
+    """Uniform in [0, 1) by SplitMix64 (Steele et al. 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@kernel
 def choose(log_weights, count, state):
     """An index with probability proportional to exp(log_weights)."""
     top = -np.inf

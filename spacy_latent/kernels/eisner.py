@@ -10,9 +10,9 @@ maxima are found only for the cells of the best tree, while tracing back.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.vector import LANES, fused_loop
 
 CHARTS = 5
@@ -21,25 +21,25 @@ _push = fused_loop([("max", 0, ((0, 3),)), ("max", 1, ((1, 4),)), ("max", 2, ((2
 _push_arcs = fused_loop([("max", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True, inline="always", fastmath=False)
+@kernel(inline="always")
 def chart_stride(n: int) -> int:
     """Length of a row of a chart over n tokens and the root: whole vectors."""
     return (n + LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def integer_workspace_size(n: int) -> int:
     """Elements of int32 that :func:`best_projective_tree` needs for n tokens."""
     return 6 * (n + 2)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def float_workspace_size(n: int) -> int:
     """Elements of float64 that :func:`best_projective_tree` needs for n tokens."""
     return CHARTS * (n + 2) * chart_stride(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _fill(
     scores: NDArray[np.float64],
     n: int,
@@ -82,7 +82,7 @@ def _fill(
         _push_arcs((left_row, to_left[i]), (0.0,), 0, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_projective_tree(
     scores: NDArray[np.float64],
     n: int,

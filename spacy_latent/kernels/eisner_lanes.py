@@ -4,8 +4,8 @@ kernels.eisner with charts and pairs of rows as in kernels.inside_outside_lanes.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lanes import (
     add,
     dots_of_rows,
@@ -26,7 +26,7 @@ CHARTS = 5
 _best = dots_of_rows([[(0, 1)], [(2, 3)], [(4, 5)]], 1, tropical=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def charts_of_trees(n):
     """Workspace for LANES sentences of at most n tokens."""
     rows, columns = lanes_shape(n)
@@ -34,7 +34,7 @@ def charts_of_trees(n):
     return room.reshape((CHARTS, rows, columns, LANES))
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _arcs(charts, i, j, between):
     """RETURNS: the best of both arcs of a span, from that of what lies between."""
     to_right = add(between, load(charts[SCORE], i, j))
@@ -44,7 +44,7 @@ def _arcs(charts, i, j, between):
     return to_right, to_left
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _column(charts, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
     """Finish the spans from i and m = i + 1 to j, from the best of splits between m and j."""
     m = i + 1
@@ -62,7 +62,7 @@ def _column(charts, i, j, between_i, between_m, right_i, right_m, left_i, left_m
     store_both(left, i, j, maximum(arc_left, left_i))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _fill(charts, last, first):
     """Fill the charts of the nodes first .. last, an even number."""
     right, left = charts[RIGHT], charts[LEFT]
@@ -105,7 +105,7 @@ def _fill(charts, last, first):
             )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _trace(charts, lane, n, first, heads, stack):
     """Write the heads of a lane's best tree. RETURNS: whether there is one."""
     right, left = charts[RIGHT], charts[LEFT]
@@ -163,7 +163,7 @@ def _trace(charts, lane, n, first, heads, stack):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def set_scores(charts, matrices, sizes, longest, rows):
     """Write the scores of all sentences.
 
@@ -180,18 +180,18 @@ def set_scores(charts, matrices, sizes, longest, rows):
     for h in range(nodes):
         for lane in range(LANES):
             inside = h <= sizes[lane]
-            own = sizes[lane] + 1 if inside else 0
-            starts[lane], limits[lane] = lane * matrices.shape[1] + h * own, own
+            width = sizes[lane] + 1 if inside else 0
+            starts[lane], limits[lane] = lane * matrices.shape[1] + h * width, width
         interleave_row(source, starts, limits, nodes, chart[h])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def best_trees_beside(sizes, longest, single_root, charts, heads, stack, found):
+@kernel
+def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved):
     """The best trees of LANES sentences, those that kernels.eisner finds.
 
     sizes: tokens of each; −1 for no sentence. longest: the largest, not 0.
     charts: of :func:`charts_of_trees` for as many tokens or more; the scores are kept.
-    heads: ``(LANES, S)`` int32, S above each size, written; found: ``(LANES,)``, written: whether
+    heads: ``(LANES, S)`` int32, S above each size, written; solved: ``(LANES,)``, written: whether
         there is a tree.
     stack: 6·S int32, workspace.
     """
@@ -199,4 +199,4 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, found):
     _fill(charts, longest + (longest + 1 - first) % 2, first)
     for lane in range(LANES):
         n = sizes[lane]
-        found[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)
+        solved[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)

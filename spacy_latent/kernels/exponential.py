@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.vector import LANES, VECTOR, broadcast, vector_of
 
 LOG2_E = 1.4426950408889634
@@ -43,7 +44,7 @@ def _from_bits(typingctx: Any, value: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def exponential(x):
     """exp(x) for float64 x ≤ 709, −inf included; 0 below −708. Not for NaN."""
     shifted = x * LOG2_E + ROUND
@@ -116,7 +117,7 @@ def exponential_of(builder: Any, x: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">=", x, constant(LOWEST)), value, constant(0.0))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def exponentials(row, shift, result):
     """exp(row − shift) of a contiguous row of float32 or float64 to one of float64; range as of
     :func:`exponential`. numba's own loops use vectors of half the width."""

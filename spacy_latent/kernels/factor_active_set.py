@@ -4,16 +4,16 @@ method, started from the support and the weights of the time before."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from spacy_latent.kernels.active_set import add_at_parts, enter, leave, row_room, sum_rows
+from spacy_latent.kernels.active_set import add_at_parts, leave, let_in, row_room, sum_rows
+from spacy_latent.kernels.compilation import kernel
 
 # Larger differences than this, relative to the points, between atoms of a support that is solved
 # come from an inverse that has seen too many updates.
 DRIFTED = 1e-11
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _invert(atoms, count, indicator, inverse, row_sums):
     """Set the inverse of G + 11ᵀ, positive definite with whole numbers, and its product with 1."""
     for i in range(count):
@@ -49,7 +49,7 @@ def _invert(atoms, count, indicator, inverse, row_sums):
             row_sums[i] += inverse[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _solve(count, inverse, row_sums, upstream, result):
     """The change of weights, summing to zero, for a change of what they should weigh."""
     sum_rows(upstream, inverse, count, result)
@@ -61,7 +61,7 @@ def _solve(count, inverse, row_sums, upstream, result):
         result[i] -= total / sums * row_sums[i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _spread(atoms, count, gradient, residual):
     """Set ``residual`` to what each atom has of the gradient, above the mean over atoms.
     RETURNS: the largest, in absolute value."""
@@ -80,7 +80,7 @@ def _spread(atoms, count, gradient, residual):
     return largest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _settle(
     atoms,
     count,
@@ -130,7 +130,7 @@ def _settle(
             refreshed = True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
     """Take new points for the factors ``which``: the optimum over the old support.
 
@@ -144,12 +144,12 @@ def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums,
         longest = max(longest, starts[f + 1] - starts[f])
     indicator = np.zeros(longest, dtype=np.int32)
     for f in which:
-        own = slice(starts[f], starts[f + 1])
+        edges = slice(starts[f], starts[f + 1])
         counts[f] = _settle(
             atoms[f],
             counts[f],
-            points[own],
-            gradients[own],
+            points[edges],
+            gradients[edges],
             indicator,
             inverses[f],
             row_sums[f],
@@ -159,7 +159,7 @@ def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums,
         )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def offer(
     which,
     candidates,
@@ -180,74 +180,40 @@ def offer(
     RETURNS: ``(len(which),)`` bool: False where the atom is no better than the support, by more
         than the factor's tolerance: that factor is solved.
     """
-    room = row_room(atoms.shape[1])
-    column, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
     changed = np.zeros(len(which), dtype=np.bool_)
     longest = 1
     for f in which:
         longest = max(longest, starts[f + 1] - starts[f])
     indicator = np.zeros(longest, dtype=np.int32)
-    for place in range(len(which)):
-        f = which[place]
-        gradient = gradients[starts[f] : starts[f + 1]]
-        count, size = counts[f], 0
-        gap = 0.0
-        for part in candidates[place]:
-            if part < 0:
-                break
-            gap += gradient[part]
-            size += 1
-        if count:
-            for part in atoms[f, 0]:
-                if part < 0:
-                    break
-                gap -= gradient[part]
-        gaps[f] = 0.0
-        if count and gap <= tolerances[f]:
-            continue
-        atoms[f, count] = candidates[place]
-        if count == 0:
-            for part in candidates[place, :size]:
-                gradient[part] -= 1.0
-            weights[f, 0] = 1.0
-            inverses[f, 0, 0] = row_sums[f, 0] = 1.0 / (size + 1.0)
-            counts[f] = 1
-            gaps[f] = np.inf
-            changed[place] = True
-            continue
-        for part in candidates[place, :size]:
-            indicator[part] = 1
-        for i in range(count):
-            column[i] = 0.0
-            for part in atoms[f, i]:
-                if part < 0:
-                    break
-                column[i] += indicator[part]
-        for part in candidates[place, :size]:
-            indicator[part] = 0
-        after = enter(
+    for index in range(len(which)):
+        f = which[index]
+        atoms[f, counts[f]] = candidates[index]
+        gap[0] = np.inf
+        # An atom that depends on the support has no gap beyond rounding.
+        after = let_in(
             atoms[f],
             atoms.shape[2],
-            count,
-            size,
-            gap,
-            column,
+            counts[f],
+            False,
+            tolerances[f],
+            False,
+            indicator,
             inverses[f],
             row_sums[f],
             weights[f],
-            gradient,
-            direction,
-            solved,
+            gradients[starts[f] : starts[f + 1]],
+            gap,
+            workspace,
         )
-        # An atom that depends on the support has no gap beyond rounding.
-        if after:
+        changed[index] = after > 0
+        gaps[f] = gap[0] if after > 0 else 0.0
+        if after > 0:
             counts[f] = after
-            gaps[f] = gap
-            changed[place] = True
     return changed
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def means(which, starts, atoms, counts, weights, result):
     """The weighted sums of atoms, per edge."""
     for f in which:
@@ -259,7 +225,7 @@ def means(which, starts, atoms, counts, weights, result):
                 result[starts[f] + part] += weights[f, i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, result):
     """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
     room = row_room(atoms.shape[1])

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
-from spacy_latent.kernels.subtrees import ENDLESS, HARD, _climb, _modifiers_of, _read_heads
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.heads import ENDLESS, HARD, modifiers_of, order_upwards, read_heads
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _find(left, right, share, first, lefts, rights, latest, following, count):
     """The row of a merge; a new one, at ``first + count``, where there is none yet."""
     row = latest[left] if share else -1
@@ -25,7 +25,7 @@ def _find(left, right, share, first, lefts, rights, latest, following, count):
     return first + count
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, following, result):
     """Write the merges of all trees. RETURNS: their number, −1 where a tree is none."""
     heads = np.empty(width + 1, np.int32)
@@ -36,12 +36,12 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
     count = 0
     for s in range(len(lengths)):
         n = lengths[s]
-        if _read_heads(z[s], n, heads) != HARD:
+        if read_heads(z[s], n, heads) != HARD:
             return -1
-        _climb(heads, n, waiting, order, height, depth)
+        order_upwards(heads, n, waiting, order, height, depth)
         if n and height[order[n - 1]] == ENDLESS:
             return -1
-        _modifiers_of(heads, n, start, modifiers)
+        modifiers_of(heads, n, start, modifiers)
         for token in range(1, width + 1):
             state[token] = item[s] * width + token - 1
         for token in order[:n]:
@@ -126,7 +126,7 @@ def merge_heads(
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _levels(lefts, rights, first):
     levels = np.empty(len(lefts), np.int64)
     for row in range(len(lefts)):

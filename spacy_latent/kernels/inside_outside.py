@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.eisner import (
     best_projective_tree,
     float_workspace_size,
@@ -36,6 +37,8 @@ from spacy_latent.kernels.lanes import (
     group_size,
     longest_beside,
 )
+from spacy_latent.kernels.logarithms import log_sum_of_pairs
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import (
     FEASIBLE,
@@ -57,7 +60,6 @@ from spacy_latent.kernels.wide import (
     split,
 )
 
-FAST = {"reassoc", "contract", "nsz"}
 HEADER = 8
 # Charts: between, to_right, to_left, right, left.
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
@@ -95,13 +97,13 @@ _spread_tangent = fused_loop(
 _add = fused_loop([("add", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _stride(n):
     """Numbers in a row of a chart: whole vectors."""
     return (n + 1 + LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _weights(scores, n, log_gamma, w, column):
     """Write γ·(column softmax of ``scores``). column: ``(2, n+1)`` workspace. RETURNS: log of what
     the weights were divided by and the log of the smallest weight; the first is −inf where a token
@@ -142,7 +144,7 @@ def _weights(scores, n, log_gamma, w, column):
     return shift, smallest
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _weights_beside(scores, n, heads, w):
     """Write exp(score − the score of the token's arc in a tree). RETURNS: as :func:`_weights`, −inf
     where float64 cannot hold the charts in any case."""
@@ -159,7 +161,7 @@ def _weights_beside(scores, n, heads, w):
     return shift if largest < 640.0 else -np.inf, smallest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _trusted_inside(w, n, first, smallest, charts):
     """Fill ``charts`` as _inside. RETURNS: the sum over trees, 0 where it cannot be trusted, and
     +inf where something has overflowed.
@@ -179,7 +181,7 @@ def _trusted_inside(w, n, first, smallest, charts):
     return partition if safe or known else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_by_columns(s, n, first, w, column, charts):
     """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum.
 
@@ -198,7 +200,7 @@ def _inside_by_columns(s, n, first, w, column, charts):
     return shift, partition if partition < np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
     what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
@@ -217,7 +219,7 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     return shift, partition if partition < np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first, floor, charts):
     """Fill ``charts`` (5, n+2, stride). floor: added to each weight, arc and span. RETURNS: the sum
     over trees."""
@@ -252,7 +254,7 @@ def _inside(w, n, first, floor, charts):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside(w, n, first, charts, partition, outer, result):
     """Write the marginals, from what _inside left. outer: like charts; written: gradients of log Z,
     in the place of that of TO_RIGHT without its own arc's share."""
@@ -292,7 +294,7 @@ def _outside(w, n, first, charts, partition, outer, result):
         _add((outer[LEFT, i + 1], reach), (1.0,), i + 1, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _inside_tangent(w, dw, n, first, charts, change):
     """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
     change[:] = 0.0
@@ -331,7 +333,7 @@ def _inside_tangent(w, dw, n, first, charts, change):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, outer, d_outer, out):
     """Write the directional derivative of the marginals; ``outer`` as _outside left it."""
     d_outer[:] = 0.0
@@ -383,23 +385,7 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
         _add((d_outer[LEFT, i + 1], d_reach), (1.0,), i + 1, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _log_sum(a, b, da, db):
-    """log Σ exp(a + b) and the mean of da + db under its terms."""
-    top = -np.inf
-    for k in range(len(a)):
-        top = max(top, a[k] + b[k])
-    if top == -np.inf:
-        return -np.inf, 0.0
-    total, mean = 0.0, 0.0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top)
-        total += term
-        mean += term * (da[k] + db[k])
-    return top + math.log(total), mean / total
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_inside(s, ds, n, first, charts, change):
     """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
     charts[:, first : n + 2] = -np.inf
@@ -410,7 +396,7 @@ def _log_inside(s, ds, n, first, charts, change):
         right[i, i] = 0.0
         left[i, i] = 0.0
         for j in range(i + 1, n + 1):
-            reach, d_reach = _log_sum(
+            reach, d_reach = log_sum_of_pairs(
                 right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
             )
             charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
@@ -418,13 +404,13 @@ def _log_inside(s, ds, n, first, charts, change):
             if i > 0:
                 to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
             low, high = i + 1, j + 1
-            right[i, j], d_right[i, j] = _log_sum(
+            right[i, j], d_right[i, j] = log_sum_of_pairs(
                 to_right[i, low:high],
                 right[low:high, j],
                 d_to_right[i, low:high],
                 d_right[low:high, j],
             )
-            left[i, j], d_left[i, j] = _log_sum(
+            left[i, j], d_left[i, j] = log_sum_of_pairs(
                 left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
             )
     if first == 0:
@@ -432,7 +418,7 @@ def _log_inside(s, ds, n, first, charts, change):
     for r in range(1, n + 1):
         charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
         change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
-    return _log_sum(
+    return log_sum_of_pairs(
         charts[BETWEEN, 0, 1 : n + 1],
         right[1 : n + 1, n],
         change[BETWEEN, 0, 1 : n + 1],
@@ -440,7 +426,7 @@ def _log_inside(s, ds, n, first, charts, change):
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_arcs(s, n, arcs):
     """Write exp(s − the column's best), mantissas and exponents. RETURNS: the sum of the best, or
     −inf where a token has no head."""
@@ -457,7 +443,7 @@ def _wide_arcs(s, n, arcs):
     return shift
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
     """Add to row i of a chart row k of another times the cell (i, at) of a third, from ``begin`` on
     to ``begin`` where ``at`` is i, else to the end."""
@@ -476,7 +462,7 @@ def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
         )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
     """The adjoint of :func:`_wide_push`. RETURNS: that of the cell (i, at), and its derivative."""
     size = 1 if at == i else charts.shape[2] - begin
@@ -495,7 +481,7 @@ def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, be
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _normalise(charts, change, powers, chart, i, k):
     factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
     charts[chart, i, k] *= factor
@@ -503,7 +489,7 @@ def _normalise(charts, change, powers, chart, i, k):
         change[chart, i, k] *= factor
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_inside(arcs, ds, n, first, charts, change, powers):
     """_inside, and _inside_tangent along ``ds`` where ``change`` is not empty, for any sums,
     see kernels.wide. charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n]."""
@@ -542,7 +528,7 @@ def _wide_inside(arcs, ds, n, first, charts, change, powers):
         _wide_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
     """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
     like charts and change, with the exponents of these turned round."""
@@ -589,7 +575,7 @@ def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, ou
             _wide_pull(charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _subtract_best(s, n, single_root):
     """Take the score of the best tree's arc from each column, so that the logarithms that matter
     are small. RETURNS: their sum, or −inf where there is no tree."""
@@ -608,7 +594,7 @@ def _subtract_best(s, n, single_root):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _adds_up(marginals, n, totals, tolerance):
     """Whether each token has one head, as where nothing under- or overflowed on the way out."""
     totals[:] = 0.0
@@ -622,20 +608,20 @@ def _adds_up(marginals, n, totals, tolerance):
     return right
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _item_size(n):
     """Float64 numbers that an item of n tokens may keep alone: whether it does, the sum over trees,
     the weights, the charts and their gradients."""
     return HEADER + 11 * (n + 2) * _stride(n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
     """Float64 numbers per item that items of up to n tokens may keep: whole vectors."""
     return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_projective_trees(
     start,
     stop,
@@ -646,7 +632,7 @@ def sum_over_projective_trees(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -662,26 +648,26 @@ def sum_over_projective_trees(
     column = np.empty((2, room))
     heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
     own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(10 * room * wide if what > 1 else 0)
+    tangents = aligned_empty(10 * room * wide if operation == HESSIAN_PRODUCT else 0)
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        own = kept[b] if kept.shape[1] > 0 else own_room
+        record = kept[b] if kept.shape[1] > 0 else own_room
         area = (n + 2) * _stride(n)
         shape = (n + 2, _stride(n))
-        w = own[HEADER : HEADER + area].reshape(shape)
-        charts = own[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
-        outer = own[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
-        known = what == 2 and kept.shape[1] > 0 and own[0] == 1.0
-        partition = own[1]
+        w = record[HEADER : HEADER + area].reshape(shape)
+        charts = record[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
+        outer = record[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
+        known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
+        partition = record[1]
         if not known:
-            own[0] = 0.0
+            record[0] = 0.0
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
             if status[b] != FEASIBLE:
                 continue
@@ -692,14 +678,14 @@ def sum_over_projective_trees(
             known = partition > 0.0
             if known:
                 log_partition[b] = shift + math.log(partition)
-            if known and what:
+            if known and operation != LOG_PARTITION:
                 _outside(w, n, first, charts, partition, outer, result[b])
                 known = _adds_up(result[b], n, column[0], 1e-11)
             if known:
-                own[0], own[1] = 1.0, partition
+                record[0], record[1] = 1.0, partition
         if not known:
             status[b] = UNSOLVED
-        elif what > 1:
+        elif operation == HESSIAN_PRODUCT:
             for h in range(n + 1):
                 for m in range(1, n + 1):
                     dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
@@ -715,7 +701,7 @@ def sum_over_projective_trees(
                 status[b] = UNSOLVED
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_exponents(
     start,
     stop,
@@ -726,7 +712,7 @@ def sum_by_exponents(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -736,7 +722,7 @@ def sum_by_exponents(
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         s = np.empty((n + 2, n + 2))
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
@@ -745,42 +731,31 @@ def sum_by_exponents(
         size = n + 1
         arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
         shift = _wide_arcs(s, n, arcs)
-        if what > 1:
+        if operation == HESSIAN_PRODUCT:
             for h in range(size):
                 for m in range(1, size):
                     if s[h, m] > -np.inf:
                         ds[h, m] = along[b, h, m]
         wide, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
-        change = np.empty((5 if what > 1 else 0, n + 2, size))
+        change = np.empty((5 if operation == HESSIAN_PRODUCT else 0, n + 2, size))
         _wide_inside(arcs, ds, n, first, wide, change, powers)
         if not wide[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = shift + math.log(wide[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
-        if what:
+        if operation != LOG_PARTITION:
             spare = np.zeros((size, size))
-            marginals = result[b] if what == 1 else spare
-            products = spare if what == 1 else result[b]
+            marginals = result[b] if operation == MARGINALS else spare
+            products = spare if operation == MARGINALS else result[b]
             _wide_outside(
                 *(arcs, ds, n, first, wide, change, powers),
                 *(np.empty_like(wide), np.empty_like(change), marginals, products),
             )
-            if what == 1 and not _adds_up(marginals, n, np.empty(size), 1e-6):
+            if operation == MARGINALS and not _adds_up(marginals, n, np.empty(size), 1e-6):
                 status[b] = TOO_LARGE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _pick(a, b, logs, state):
     """k with probability in proportion to a[k]·b[k], or where these are ``logs`` to
     exp(a[k] + b[k])."""
@@ -790,7 +765,7 @@ def _pick(a, b, logs, state):
     total = 0.0
     for k in range(len(a)):
         total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-    left, chosen = _uniform(state) * total, 0
+    left, chosen = uniform_of_splitmix(state) * total, 0
     for k in range(len(a)):
         term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
         if term > 0.0:
@@ -801,7 +776,7 @@ def _pick(a, b, logs, state):
     return chosen
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _draw(n, first, charts, logs, stack, state, heads):
     """One tree from the inside charts or their logarithms, from the widest span down. With
     ``first`` = 1 the row of the root in BETWEEN holds the spans before each token, its own arc
@@ -839,7 +814,7 @@ def _draw(n, first, charts, logs, stack, state, heads):
         depth += 2
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
@@ -851,7 +826,7 @@ def sample_projective_trees(
     room, wide = longest + 2, _stride(longest)
     s = np.empty((room, room))
     column = np.empty((2, room))
-    own = aligned_empty(6 * room * wide)
+    record = aligned_empty(6 * room * wide)
     stack = np.empty(6 * room, np.int64)
     state = np.empty(1, np.uint64)
     first = 1 if single_root else 0
@@ -864,8 +839,8 @@ def sample_projective_trees(
         if status[b] != FEASIBLE:
             continue
         area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
-        w = own[:area].reshape(shape)
-        charts = own[area : 6 * area].reshape((5, *shape))
+        w = record[:area].reshape(shape)
+        charts = record[area : 6 * area].reshape((5, *shape))
         shift, partition = _inside_by_columns(s, n, first, w, column, charts)
         if shift == -np.inf or not partition > 0.0:
             status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
@@ -877,7 +852,7 @@ def sample_projective_trees(
             _draw(n, first, charts, False, stack, state, samples[k, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_by_logarithms(
     start,
     stop,
@@ -912,7 +887,7 @@ def sample_by_logarithms(
             _draw(n, first, charts, True, stack, state, samples[k, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
@@ -924,10 +899,10 @@ def best_projective_trees(
     integers = np.empty(integer_workspace_size(room), np.int32)
     floats = aligned_empty(float_workspace_size(room))
     charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
-    own = np.empty((LANES, room + 1), np.int32)
+    trees = np.empty((LANES, room + 1), np.int32)
     items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     rows = np.empty((2, LANES), np.int64)
-    found = np.zeros(LANES, np.bool_)
+    solved = np.zeros(LANES, np.bool_)
     for first in range(start, stop, LANES):
         for lane in range(LANES):
             b = first + lane
@@ -941,18 +916,20 @@ def best_projective_trees(
         longest = longest_beside(items, lengths) if room <= LONGEST else 0
         if longest > 0:
             set_scores(charts, flat, sizes, longest, rows)
-            best_trees_beside(sizes, longest, single_root, charts, own, integers, found)
+            best_trees_beside(sizes, longest, single_root, charts, trees, integers, solved)
         for lane in range(LANES):
             b, n = first + lane, sizes[lane]
             if b >= stop:
                 continue
             if longest == 0 and n >= 0:
                 s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
-                found[lane] = best_projective_tree(s, n, single_root, own[lane], integers, floats)
-            if n >= 0 and not found[lane]:
+                solved[lane] = best_projective_tree(
+                    s, n, single_root, trees[lane], integers, floats
+                )
+            if n >= 0 and not solved[lane]:
                 status[b], n = INFEASIBLE, -1
             for m in range(heads.shape[1]):
-                heads[b, m] = own[lane, m] if 0 < m <= n else -1
+                heads[b, m] = trees[lane, m] if 0 < m <= n else -1
 
 
 FAMILY = Family(

@@ -20,6 +20,7 @@ from spacy_latent.kernels.blocks import (
     make_log_sum,
     make_put,
 )
+from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, is_arc
 
 # The first four of both. Of the best besides: where spans are split.
@@ -62,23 +63,23 @@ def make_best_projective_tree(jit, sync):
             depth = 2
         while depth > 0:
             depth -= 1
-            place = stack + 3 * depth
-            i, j = int(room[place]), int(room[place + 1])
+            entry = stack + 3 * depth
+            i, j = int(room[entry]), int(room[entry + 1])
             if i == j:
                 continue
-            if room[place + 2] > 0.0:
+            if room[entry + 2] > 0.0:
                 k = int(room[RIGHT_SPLIT * area + (j - i) * side + i])
                 best[item, k] = i
                 low, high = i, k
-                room[place], room[place + 1] = k, j
+                room[entry], room[entry + 1] = k, j
             else:
                 k = int(room[LEFT_SPLIT * area + (j - i) * side + i])
                 best[item, k] = j
                 low, high = k, j
-                room[place], room[place + 1] = i, k
+                room[entry], room[entry + 1] = i, k
             middle = int(room[SPLIT * area + (high - low) * side + low])
-            room[place + 3], room[place + 4], room[place + 5] = low, middle, 1
-            room[place + 6], room[place + 7], room[place + 8] = middle + 1, high, 0
+            room[entry + 3], room[entry + 4], room[entry + 5] = low, middle, 1
+            room[entry + 6], room[entry + 7], room[entry + 8] = middle + 1, high, 0
             depth += 3
 
     @jit
@@ -140,10 +141,10 @@ def make_sum_over_projective_trees(jit, sync):
         return score - room[top + modifier], derivative
 
     @jit
-    def write(result, item, head, modifier, value, derivative, what):
+    def write(result, item, head, modifier, value, derivative, operation):
         """The marginal of that logarithm, or its derivative."""
         share = math.exp(value)
-        result[item, head, modifier] = share if what == 1 else share * derivative
+        result[item, head, modifier] = share if operation == MARGINALS else share * derivative
 
     @jit
     def sum_over_projective_trees(
@@ -155,16 +156,16 @@ def make_sum_over_projective_trees(jit, sync):
         lengths,
         options,
         along,
-        what,
+        operation,
         log_partition,
         result,
         status,
     ):
-        """room: the charts, their derivatives where what is 2, and the largest score of each
-        modifier."""
+        """room: the charts, their derivatives where the operation is HESSIAN_PRODUCT, and the
+        largest score of each modifier."""
         n, side, first = lengths[item], scores.shape[1], options[2]
         area = side * side
-        change = CHARTS * area if what > 1 else 0
+        change = CHARTS * area if operation == HESSIAN_PRODUCT else 0
         top = CHARTS * area + change
         to_right, to_left, right, left = 0, area, RIGHT * area, LEFT * area
         outer, outer_right, outer_left = OUTER * area, OUTER_RIGHT * area, OUTER_LEFT * area
@@ -213,13 +214,13 @@ def make_sum_over_projective_trees(jit, sync):
             for m in range(1, n + 1):
                 value += room[top + m]
             log_partition[item] = value
-        if what == 0:
+        if operation == LOG_PARTITION:
             return
 
         for r in range(1 + thread, first * n + 1, threads):
             value, d = get(room, change, right + (n - r) * side + r)
             other, d_other = get(room, change, outer + r)
-            write(result, item, 0, r, value + other - total, d + d_other - d_total, what)
+            write(result, item, 0, r, value + other - total, d + d_other - d_total, operation)
         across = side - 1
         for width in range(n, 0, -1):
             for i in range(first + thread, n - width + 1, threads):
@@ -253,13 +254,13 @@ def make_sum_over_projective_trees(jit, sync):
                     put(room, change, outer_left + cell, value, d)
                 a, da = log_sum(room, change, outer_right + cell, side, right + j, side, n - j + 1)
                 value, d = get(room, change, to_right + cell)
-                write(result, item, i, j, a + value, da + d, what)
+                write(result, item, i, j, a + value, da + d, operation)
                 s, ds = arc(room, change, top, scores, along, item, i, j, options)
                 a, da = a + s, da + ds
                 if i > 0:
                     b, db = log_sum(room, change, outer_left + cell, across, left + i, across, i)
                     value, d = get(room, change, to_left + cell)
-                    write(result, item, j, i, b + value, db + d, what)
+                    write(result, item, j, i, b + value, db + d, operation)
                     s, ds = arc(room, change, top, scores, along, item, j, i, options)
                     a, da = log_add(a, da, b + s, db + ds)
                 put(room, change, outer + cell, a, da)
@@ -271,8 +272,9 @@ def make_sum_over_projective_trees(jit, sync):
 BLOCKS = Blocks(
     best=make_best_projective_tree,
     total=make_sum_over_projective_trees,
-    room=lambda shape, what: (
-        (2 if what > 1 else 1) * CHARTS * shape[1] ** 2 + (1 if what >= 0 else 6) * (shape[1] + 1)
+    room=lambda shape, operation: (
+        (2 if operation == HESSIAN_PRODUCT else 1) * CHARTS * shape[1] ** 2
+        + (1 if operation != BEST else 6) * (shape[1] + 1)
     ),
-    threads=lambda shape, what: shape[1],
+    threads=lambda shape, operation: shape[1],
 )

@@ -9,8 +9,8 @@ pairs i, m = i + 1, where right[i, i] = left[i, i] = 1 is known.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
@@ -43,6 +43,7 @@ from spacy_latent.kernels.lanes import (
     subtract,
     where_positive,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
@@ -59,20 +60,20 @@ _tangents = dots_of_rows(_three_tangents, 1)
 _tangents_down = dots_of_rows(_three_tangents, -1, down=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def lanes_size(n):
     """Float64 numbers that LANES items of at most n tokens may keep."""
     rows, columns = lanes_shape(n)
     return HEADER + ALIGNMENT + CHARTS * rows * columns * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def tangents_size(n):
     rows, columns = lanes_shape(n)
     return CHARTS * rows * columns * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _weights(w, columns, n, gamma, low):
     """Turn the scores in ``w`` to γ·(column softmax). columns: (2, n+1, LANES), written: the
     largest score and the sum of each column. low: written: the smallest log of a weight over the
@@ -100,7 +101,7 @@ def _weights(w, columns, n, gamma, low):
             store(w, h, m, multiply(load(w, h, m), factor))
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _arcs(charts, i, j, between, floor):
     """RETURNS: the sums of both arcs of a span, from that of what lies between."""
     w = charts[WEIGHT]
@@ -111,7 +112,7 @@ def _arcs(charts, i, j, between, floor):
     return to_right, to_left
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _column(charts, i, j, floor, between_i, between_m, right_i, right_m, left_i, left_m):
     """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
     m = i + 1
@@ -129,7 +130,7 @@ def _column(charts, i, j, floor, between_i, between_m, right_i, right_m, left_i,
     store_both(left, i, j, add(left_i, arc_left))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside(charts, last, first, smallest):
     """Fill the inside charts of the nodes first .. last, an even number. smallest: added to each
     weight, arc and span."""
@@ -173,7 +174,7 @@ def _inside(charts, last, first, smallest):
             )
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_span(charts, i, k, of_right, of_left, of_arc, of_other):
     """Write the gradients of the span (i, k). RETURNS: that of what lies between."""
     w = charts[WEIGHT]
@@ -186,7 +187,7 @@ def _of_span(charts, i, k, of_right, of_left, of_arc, of_other):
     return between
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column(charts, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
     """Finish the gradients of the spans from i and m = i + 1 to k."""
     m = i + 1
@@ -204,7 +205,7 @@ def _of_column(charts, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_
         _of_span(charts, m, k, right_m, left_m, add(arc_m, right_m), add(other_m, left_m))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside(charts, last, first, sums):
     """Fill the charts of gradients, from what _inside left and the seeds in OF_RIGHT and
     OF_LEFT, which are 0 elsewhere. sums: (6, columns, LANES) workspace."""
@@ -244,7 +245,7 @@ def _outside(charts, last, first, sums):
                 )
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _arc_tangents(charts, change, i, j, between):
     """RETURNS: the derivatives of the arcs of a span, from that of what lies between."""
     w, along = charts[WEIGHT], change[WEIGHT]
@@ -257,7 +258,7 @@ def _arc_tangents(charts, change, i, j, between):
     return to_right, to_left
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _column_tangent(charts, change, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
     """As :func:`_column`."""
     m = i + 1
@@ -277,13 +278,13 @@ def _column_tangent(charts, change, i, j, between_i, between_m, right_i, right_m
     store_both(d_left, i, j, add(left_i, arc_left))
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _product_tangent(total, chart, d_chart, i, j, value, d_value):
     total = add_product(total, load(chart, i, j), d_value)
     return add_product(total, load(d_chart, i, j), value)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_tangent(charts, change, last, first):
     """Derivatives of the inside charts along change[WEIGHT], that of the logarithms of weights."""
     right, left = charts[RIGHT], charts[LEFT]
@@ -331,7 +332,7 @@ def _inside_tangent(charts, change, last, first):
             )
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_span_tangent(charts, change, i, k, of_right, of_left, of_arc, of_other):
     """As :func:`_of_span`; the place of the arcs' own gradients gets the derivatives of their
     marginals."""
@@ -351,7 +352,7 @@ def _of_span_tangent(charts, change, i, k, of_right, of_left, of_arc, of_other):
     return between
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def _of_column_tangent(charts, change, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
     """As :func:`_of_column`."""
     m = i + 1
@@ -379,7 +380,7 @@ def _of_column_tangent(charts, change, sums, i, k, right_i, right_m, left_i, lef
         )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _outside_tangent(charts, change, last, first, sums):
     """Derivatives of what _outside writes, from those of the seeds."""
     right, left = charts[RIGHT], charts[LEFT]
@@ -430,7 +431,7 @@ def _outside_tangent(charts, change, last, first, sums):
                 )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _seed(charts, first, sizes, partitions):
     """Write the gradients of log Z that do not come from wider spans."""
     charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
@@ -451,7 +452,7 @@ def _seed(charts, first, sizes, partitions):
             charts[OF_ARC, 0, r, lane] = scale * right
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _seed_tangent(charts, change, first, sizes, partitions):
     """Derivatives of what _seed writes; of the root's arcs those of the marginals."""
     change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
@@ -478,31 +479,31 @@ def _seed_tangent(charts, change, first, sizes, partitions):
             change[OF_ARC, 0, r, lane] = out
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write(row, h, size, items, result, starts):
     for lane in range(LANES):
         starts[lane] = (items[lane] * result.shape[1] + h) * result.shape[2]
     separate_row(row, 1, size, result.reshape(-1), starts)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _marginals(charts, size, columns, items, result, starts, write):
     """Add the marginals up to columns[1], and write them to ``result`` if asked to."""
     row, total = columns[0:1], columns[1:2]
     total[:] = 0.0
     for h in range(size):
         for m in range(size):
-            place = TO_RIGHT if m > h else TO_LEFT
+            direction = TO_RIGHT if m > h else TO_LEFT
             value = every(0.0)
             if m != h:
-                value = multiply(load(charts[OF_ARC], h, m), load(charts[place], h, m))
+                value = multiply(load(charts[OF_ARC], h, m), load(charts[direction], h, m))
             store(row, 0, m, value)
             store(total, 0, m, add(load(total, 0, m), value))
         if write:
             _write(columns[0], h, size, items, result, starts)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _inside_sums(charts, last, first, sizes, smallest, partitions):
     """Fill the inside charts. RETURNS: in ``partitions`` the sums over trees."""
     _inside(charts, last, first, smallest)
@@ -516,7 +517,7 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
         partitions[lane] = total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_side_by_side(
     start,
     stop,
@@ -527,7 +528,7 @@ def sum_side_by_side(
     max_arc_length,
     single_root,
     along,
-    what,
+    operation,
     log_partition,
     result,
     kept,
@@ -540,17 +541,19 @@ def sum_side_by_side(
         beside = max(beside, longest_beside(groups[group], lengths))
     spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(tangents_size(beside) if what == 2 else 0)
+    room = aligned_empty(tangents_size(beside) if operation == HESSIAN_PRODUCT else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
         longest = begin_group(
-            items, lengths, what, sizes, partitions, log_partition, result, status
+            items, lengths, operation, sizes, partitions, log_partition, result, status
         )
         if longest == 0:
             continue
-        charts, header, known = open_charts(group, longest, CHARTS, what, kept, spare, partitions)
+        charts, header, known = open_charts(
+            group, longest, CHARTS, operation, kept, spare, partitions
+        )
         last = longest + (longest + 1 - first) % 2
         size = longest + 1
         rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
@@ -592,16 +595,16 @@ def sum_side_by_side(
                 n, b = sizes[lane], items[lane]
                 shift = log_of_products(columns[0], columns[1], n, lane)
                 log_partition[b] = shift - n * np.log(gamma[0, 0, lane]) + np.log(partition)
-            if what > 0:
+            if operation != LOG_PARTITION:
                 _seed(charts, first, sizes, partitions)
                 _outside(charts, last, first, sums)
-                _marginals(charts, size, columns, items, result, starts, what == 1)
+                _marginals(charts, size, columns, items, result, starts, operation == MARGINALS)
                 for lane in range(LANES):
                     for m in range(1, sizes[lane] + 1):
                         if not abs(columns[1, m, lane] - 1.0) < 1e-11:
                             partitions[lane] = 0.0
                 keep(header, partitions)
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             change = room[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]

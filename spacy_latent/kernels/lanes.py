@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.exponential import exponential_of
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.status import FEASIBLE
 from spacy_latent.kernels.vector import (
     FLAGS,
@@ -246,13 +248,13 @@ _dots = dots_of_rows([[(0, 1)]], 1)
 _tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
 
 
-@njit(cache=True, nogil=True, fastmath=False, forceinline=True)
+@kernel(forceinline=True)
 def store_both(chart, i, j, value):
     store(chart, i, j, value)
     store(chart, j, i, value)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def dots_from_before(sums, row, x, y, above, first, i, last):
     """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
     ``row`` + 1 of ``sums``. above: where row i of x starts."""
@@ -265,7 +267,7 @@ def dots_from_before(sums, row, x, y, above, first, i, last):
         store(sums, row + 1, k + 1, more_b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
     """As :func:`dots_from_before`."""
     for k in range(i, last, 2):
@@ -277,14 +279,14 @@ def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
         store(sums, row + 1, k + 1, more_b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def lanes_shape(n):
     """Rows and columns of a chart of n + 1 nodes and up to one more. Rows an odd number of cache
     lines apart do not displace each other."""
     return n + 2, (n + 2) | 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def aligned(room):
     """The first place from which whole cache lines go on."""
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
@@ -327,7 +329,7 @@ def _interleave_blocks(
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def interleave_row(source, starts, limits, size, row):
     """Set row[j, lane] to source[starts[lane] + j] where j < limits[lane], else −inf, for j < size.
 
@@ -342,7 +344,7 @@ def interleave_row(source, starts, limits, size, row):
             row[j, lane] = source[starts[lane] + j] if j < limits[lane] else -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def interleave(items, size, chart):
     """Write ``items`` (LANES, rows, columns) float64 to the first ``size`` rows and columns."""
     starts, limits = np.empty(LANES, np.int64), np.full(LANES, size)
@@ -383,7 +385,7 @@ def _separate_blocks(
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def separate_row(row, begin, size, result, starts):
     """Set result[starts[lane] + j] to row[j, lane], for begin ≤ j < size and the lanes whose start
     is not below 0.
@@ -399,7 +401,7 @@ def separate_row(row, begin, size, result, starts):
                 result[starts[lane] + j] = row[j, lane]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def log_of_products(tops, totals, n, lane):
     """Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
     result, product = 0.0, 1.0
@@ -412,7 +414,7 @@ def log_of_products(tops, totals, n, lane):
     return result + np.log(product)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def longest_beside(items, lengths):
     """The longest length of LANES items, −1 where there is none, if these are better done side by
     side; else 0."""
@@ -426,8 +428,8 @@ def longest_beside(items, lengths):
     return longest if pays and len(items) == LANES else 0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def begin_group(items, lengths, what, sizes, partitions, log_partition, result, status):
+@kernel
+def begin_group(items, lengths, operation, sizes, partitions, log_partition, result, status):
     """Write the lengths of a group's items to ``sizes``, and the results of those without tokens.
     RETURNS: as :func:`longest_beside`."""
     for lane in range(LANES):
@@ -435,37 +437,37 @@ def begin_group(items, lengths, what, sizes, partitions, log_partition, result, 
         sizes[lane], partitions[lane] = 0, 0.0
         if b >= 0:
             sizes[lane] = lengths[b]
-        if b >= 0 and what > 0:
+        if b >= 0 and operation != LOG_PARTITION:
             result[b] = 0.0
         if b >= 0 and sizes[lane] == 0:
             log_partition[b], status[b] = 0.0, FEASIBLE
     return longest_beside(items, lengths)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def open_charts(group, longest, count, what, kept, spare, partitions):
+@kernel
+def open_charts(group, longest, count, operation, kept, spare, partitions):
     """Where the charts of a group of sentences are, ``(count, *lanes_shape(longest), LANES)``.
 
     kept: what is kept of each item, of width 0 where nothing is; then ``spare`` has the charts.
     partitions: the sums over structures are written here where they were kept with the charts.
     RETURNS: the charts, the header before them for :func:`keep`, and whether they were kept.
     """
-    own = spare
+    record = spare
     if kept.shape[1] > 0:
-        own = kept[LANES * group : LANES * (group + 1)].reshape(-1)
-    known = what == 2 and kept.shape[1] > 0 and own[0] == KEPT
-    begin = int(own[1]) if known else HEADER + aligned(own[HEADER:])
-    own[1] = begin
+        record = kept[LANES * group : LANES * (group + 1)].reshape(-1)
+    known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == KEPT
+    begin = int(record[1]) if known else HEADER + aligned(record[HEADER:])
+    record[1] = begin
     if known:
         for lane in range(LANES):
-            partitions[lane] = own[2 + lane]
+            partitions[lane] = record[2 + lane]
     rows, columns = lanes_shape(longest)
     area = count * rows * columns * LANES
-    charts = own[begin : begin + area].reshape((count, rows, columns, LANES))
-    return charts, own[:HEADER], known
+    charts = record[begin : begin + area].reshape((count, rows, columns, LANES))
+    return charts, record[:HEADER], known
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def drop_lost(lost, row, partitions):
     """Give up what was found for the lanes where ``lost``, a sum of zero times each number, is not
     zero. A sum over spans may be so small that its relative change is above all numbers. row:
@@ -476,7 +478,7 @@ def drop_lost(lost, row, partitions):
             partitions[lane] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def keep(header, partitions):
     """Note that the charts are filled, for the derivatives."""
     header[0] = KEPT

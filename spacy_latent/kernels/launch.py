@@ -61,7 +61,9 @@ def total_kernel(maker: Maker) -> Any:
     body = maker(_device, sync)
 
     @cuda.jit
-    def kernel(start, room, scores, lengths, options, along, what, log_partition, result, status):
+    def kernel(
+        start, room, scores, lengths, options, along, operation, log_partition, result, status
+    ):
         block = cuda.blockIdx.x
         body(
             start + block,
@@ -72,7 +74,7 @@ def total_kernel(maker: Maker) -> Any:
             lengths,
             options,
             along,
-            what,
+            operation,
             log_partition,
             result,
             status,

@@ -21,21 +21,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels import blocks
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.linear_chain_blocks import BLOCKS
+from spacy_latent.kernels.operations import LOG_PARTITION
 from spacy_latent.kernels.operators import Family, check, find_best, read
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, best_of_rows, fused_loop, scan
 
-FAST = {"reassoc", "contract", "nsz"}
 # All factors are at most 1, so each product that underflowed was below 1e−300. A position whose
 # products sum to this much cannot miss them.
 TRUSTED = 1e-150
@@ -50,7 +50,7 @@ _dot_four = fused_loop(
 _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def is_wrong(item, n):
     """Whether what is read of an item of n > 0 positions holds NaN or +inf."""
     _, first = scan(item[0, 0])
@@ -61,7 +61,7 @@ def is_wrong(item, n):
 # ------------------------------------------------------------------------------------ the best
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_step(previous, block, result):
     """result[t] = max over p of previous[p] + block[p, t]. After each row of ``block`` and in
     ``result`` there must be room for a vector. RETURNS: whether ``block`` holds NaN or +inf."""
@@ -73,7 +73,7 @@ def best_step(previous, block, result):
     return wrong
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def previous_of(previous, block, tag, emission, value):
     """The first p where previous[p] + block[p, tag] + emission is ``value``, the best."""
     for p in range(len(block)):
@@ -82,7 +82,7 @@ def previous_of(previous, block, tag, emission, value):
     return 0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def largest(row):
     """The first place of the largest number."""
     chosen = 0
@@ -92,7 +92,7 @@ def largest(row):
     return chosen
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_chains(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     room = 1
@@ -130,7 +130,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _best_transitions(start, stop, scores, lengths, z, status):
     """As best_chains, but 0/1 arrays like ``scores``."""
     tags = np.empty(scores.shape[:2], dtype=np.int32)
@@ -162,7 +162,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ sums
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def weigh(scores, weights):
     """exp(score − best) of a contiguous row. RETURNS: the best, NaN where a score is NaN or +inf, 0
     where none is above −inf."""
@@ -175,7 +175,7 @@ def weigh(scores, weights):
     return best
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def scaled(row):
     """Divide a row of sums by its largest. RETURNS: that; where it is 0, nothing is divided."""
     best = 0.0
@@ -192,7 +192,7 @@ def scaled(row):
     return best
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def forward_step(previous, weights, result):
     """result[t] = Σ_p previous[p] · weights[p, t]; room as in :func:`best_step`."""
     tags = len(weights)
@@ -210,7 +210,7 @@ def forward_step(previous, weights, result):
         _add_one((result, weights[p]), (previous[p],), 0, tags)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def backward_step(after, weights, result):
     """result[p] = Σ_t weights[p, t] · after[t], where ``after`` has 0 in the room for a vector, and
     what follows a row of ``weights`` is finite."""
@@ -223,7 +223,7 @@ def backward_step(after, weights, result):
         _, result[p] = _dot_one((weights[p], after), (0.0,), 0, tags)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _forward(weights, n, left, scales):
     """left[i, t]: sums of the weights of the chains up to position i that end in t, divided by the
     largest; ``scales`` by how much."""
@@ -235,7 +235,7 @@ def _forward(weights, n, left, scales):
         scales[i] = scaled(left[i, :tags])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _backward(weights, n, left, scales, right, share, write, result):
     """The sums backward, and where ``write``, the marginals. right, share: workspaces of a row.
     RETURNS: whether the result can be trusted."""
@@ -243,17 +243,17 @@ def _backward(weights, n, left, scales, right, share, write, result):
     right[:tags] = 1.0
     share[:] = 0.0
     for i in range(n - 1, -1, -1):
-        own = left[i]
+        left_row = left[i]
         total = 0.0
         for t in range(tags):
-            total += own[t] * right[t]
+            total += left_row[t] * right[t]
         if not total * scales[i] >= TRUSTED:
             return False
         if i == 0:
             if write:
                 factor, target = 1.0 / total, result[0, 0]
                 for t in range(tags):
-                    target[t] = own[t] * right[t] * factor
+                    target[t] = left_row[t] * right[t] * factor
             break
         factor = 1.0 / (total * scales[i])
         for t in range(tags):
@@ -269,7 +269,7 @@ def _backward(weights, n, left, scales, right, share, write, result):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def log_forward_step(previous, block, top, result):
     """result[t] = log Σ_p exp(previous[p] + block[p, t]). top: workspace of a row."""
     tags = len(block)
@@ -290,7 +290,7 @@ def log_forward_step(previous, block, top, result):
         result[t] = top[t] + math.log(result[t]) if top[t] > -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def log_backward_step(after, block, result):
     """result[p] = log Σ_t exp(block[p, t] + after[t])."""
     tags = len(block)
@@ -306,7 +306,7 @@ def log_backward_step(after, block, result):
         result[p] = top + math.log(total) if top > -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def centred(row):
     """Subtract from a row its largest. RETURNS: that; where it is −inf, nothing is subtracted."""
     best = -np.inf
@@ -318,7 +318,7 @@ def centred(row):
     return best
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def log_sum(row):
     """log Σ exp of a row whose largest is finite or −inf."""
     best = -np.inf
@@ -332,7 +332,7 @@ def log_sum(row):
     return best + math.log(total)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_forward(scores, n, left, shifts, top):
     """As _forward, on logarithms: rows of ``left`` are centred, by ``shifts``. RETURNS: whether
     there is a chain."""
@@ -347,16 +347,16 @@ def _log_forward(scores, n, left, shifts, top):
     return shifts[n - 1] > -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _log_marginals(scores, n, left, result):
     """From the last position back, each tag divides its probability among those before it. What
     adds up to 1 stays so at scores of any size, where sums that lead to a tag and sums that follow
     it no longer fit together."""
     tags = scores.shape[1]
-    own, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
+    current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
     whole = log_sum(left[n - 1, :tags])
     for t in range(tags):
-        own[t] = exponential(left[n - 1, t] - whole)
+        current[t] = exponential(left[n - 1, t] - whole)
     for i in range(n - 1, 0, -1):
         for t in range(tags):
             top[t], total[t] = -np.inf, 0.0
@@ -373,21 +373,23 @@ def _log_marginals(scores, n, left, result):
                 total[t] += exponential(base + row[t] - top[t])
         for t in range(tags):
             # A tag that nothing leads to has no probability to divide.
-            total[t] = own[t] / total[t] if total[t] > 0.0 else 0.0
+            total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
             base, row, target = left[i - 1, p], scores[i, p], result[i, p]
-            own[p] = 0.0
+            current[p] = 0.0
             for t in range(tags):
                 share = exponential(base + row[t] - top[t]) * total[t]
                 target[t] = share
-                own[p] += share
+                current[p] += share
     for t in range(tags):
-        result[0, 0, t] = own[t]
+        result[0, 0, t] = current[t]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, result, kept, status):
-    """``Family.total`` of kernels.operators, for ``what`` of 0 and 1."""
+@kernel
+def sum_over_chains(
+    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
+):
+    """``Family.total`` of kernels.operators, but for HESSIAN_PRODUCT."""
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -401,10 +403,10 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
         n = lengths[b]
         log_partition[b] = 0.0
         status[b] = FEASIBLE
-        own = result[b] if what else spare
-        if what:
-            own[:1] = 0.0
-            own[max(n, 1) :] = 0.0
+        marginals = result[b] if operation != LOG_PARTITION else spare
+        if operation != LOG_PARTITION:
+            marginals[:1] = 0.0
+            marginals[max(n, 1) :] = 0.0
         if n == 0:
             continue
         item = scores[b]
@@ -415,7 +417,7 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             status[b] = NOT_FINITE
             continue
         _forward(weights, n, left, scales)
-        if _backward(weights, n, left, scales, right, top, what > 0, own):
+        if _backward(weights, n, left, scales, right, top, operation != LOG_PARTITION, marginals):
             last = 0.0
             for i in range(n):
                 total += math.log(scales[i])
@@ -427,11 +429,11 @@ def sum_over_chains(start, stop, scores, lengths, along, what, log_partition, re
             status[b] = INFEASIBLE
             continue
         log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
-        if what:
-            _log_marginals(item, n, left, own)
+        if operation != LOG_PARTITION:
+            _log_marginals(item, n, left, marginals)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _expect_forward(marginals, along, n, tags, mean, weight):
     """mean[i, t]: the expected change of the score of the chain up to position i, given the tag t
     there; 0 where that has no probability. RETURNS: the expected change of the whole."""
@@ -439,19 +441,19 @@ def _expect_forward(marginals, along, n, tags, mean, weight):
         mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
         weight[t] = marginals[0, 0, t]
     for i in range(1, n):
-        before, own = mean[i - 1], mean[i]
+        before, current = mean[i - 1], mean[i]
         for t in range(tags):
-            own[t] = 0.0
+            current[t] = 0.0
             weight[t] = 0.0
         for p in range(tags):
             base, row, change = before[p], marginals[i, p], along[i, p]
             for t in range(tags):
                 share = np.float64(row[t])
                 value = share * (base + change[t])
-                own[t] += value if share > 0.0 else 0.0
+                current[t] += value if share > 0.0 else 0.0
                 weight[t] += share
         for t in range(tags):
-            own[t] = own[t] / weight[t] if weight[t] > 0.0 else 0.0
+            current[t] = current[t] / weight[t] if weight[t] > 0.0 else 0.0
     total, mass = 0.0, 0.0
     for t in range(tags):
         total += weight[t] * mean[n - 1, t]
@@ -459,7 +461,7 @@ def _expect_forward(marginals, along, n, tags, mean, weight):
     return total / mass
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
     """Write the product. rest: workspace of a row, the expected change after a position."""
     for t in range(tags):
@@ -486,7 +488,7 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
         result[0, 0, t] = value if share > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def product_with_hessian(start, stop, marginals, lengths, along, result, status):
     """``Family.product`` of kernels.operators: the covariance of a part and of the change ``along``
     of a chain's score is the part's probability times its expectation of the latter, less the mean.
@@ -507,7 +509,7 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
 # ------------------------------------------------------------------------------------ samples
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_chains(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: forward filter, backward sample; tags ``(S, B, N)``, −1 at padding."""
     room, tags = 1, scores.shape[3]
@@ -541,7 +543,7 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 # ------------------------------------------------------------------------------------ the k best
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def insert(value, source, row, sources):
     """Put a value in its place of a row that falls, after its equals, and its source beside it; the
     last falls out. RETURNS: whether it is larger than that."""
@@ -557,7 +559,7 @@ def insert(value, source, row, sources):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_step(previous, block, result, origin):
     """The k best of each tag, best first, from those of each previous tag (``(K, k)``, −inf where
     there are fewer). origin ``(K, k)``: previous tag · k + its rank. Ties go to the lower one."""
@@ -572,7 +574,7 @@ def k_best_step(previous, block, result, origin):
                     break
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_last(values, totals, places):
     """The k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
     tags, k = values.shape
@@ -584,7 +586,7 @@ def k_best_last(values, totals, places):
                 break
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def trace_k_best(places, origin, n, k, chosen):
     """Write the tags of the k best to ``chosen`` (k, N). origin: ``(n, K, k)``."""
     for rank in range(k):
@@ -596,7 +598,7 @@ def trace_k_best(places, origin, n, k, chosen):
             place = origin[i, place // k, place % k]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_chains(start, stop, scores, lengths, tags, totals, status):
     """tags: ``(k, B, N)`` int32, −1 at padding and where there are fewer than k; totals: ``(k, B)``
     float64, −inf there."""

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from spacy_latent.kernels.blocks import Blocks, make_log_sum
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
@@ -23,7 +24,7 @@ def make_best_chain(jit, sync):
                 status[item] = NOT_FINITE
         sync()
         for i in range(1, n):
-            before, own = (i - 1) % 2 * tags, i % 2 * tags
+            before, current = (i - 1) % 2 * tags, i % 2 * tags
             for t in range(thread, tags, threads):
                 top, chosen = -np.inf, 0
                 for p in range(tags):
@@ -33,7 +34,7 @@ def make_best_chain(jit, sync):
                     value = room[before + p] + score
                     if value > top:
                         top, chosen = value, p
-                room[own + t] = top
+                room[current + t] = top
                 room[(i + 2) * tags + t] = chosen
             sync()
         if thread > 0 or status[item] != FEASIBLE:
@@ -75,7 +76,7 @@ def make_sum_over_chains(jit, sync):
             room[weights + t] = share
         sync()
         for i in range(1, n):
-            before, own = (i - 1) * tags, i * tags
+            before, current = (i - 1) * tags, i * tags
             for t in range(thread, tags, threads):
                 value, mass = 0.0, 0.0
                 for p in range(tags):
@@ -83,7 +84,7 @@ def make_sum_over_chains(jit, sync):
                     if share > 0.0:
                         value += share * (room[before + p] + along[item, i, p, t])
                         mass += share
-                room[own + t] = value / mass if mass > 0.0 else 0.0
+                room[current + t] = value / mass if mass > 0.0 else 0.0
                 room[weights + t] = mass
             sync()
         mean, mass = 0.0, 0.0
@@ -96,7 +97,7 @@ def make_sum_over_chains(jit, sync):
             room[rest + (n - 1) % 2 * tags + t] = -mean
         sync()
         for i in range(n - 1, 0, -1):
-            after, own = rest + i % 2 * tags, rest + (i - 1) % 2 * tags
+            after, current = rest + i % 2 * tags, rest + (i - 1) % 2 * tags
             for p in range(thread, tags, threads):
                 value, mass = 0.0, 0.0
                 for t in range(tags):
@@ -106,7 +107,7 @@ def make_sum_over_chains(jit, sync):
                         result[item, i, p, t] = inner + share * room[(i - 1) * tags + p]
                         value += inner
                         mass += share
-                room[own + p] = value / mass if mass > 0.0 else 0.0
+                room[current + p] = value / mass if mass > 0.0 else 0.0
             sync()
         for t in range(thread, tags, threads):
             share = float(marginals[item, 0, 0, t])
@@ -123,7 +124,7 @@ def make_sum_over_chains(jit, sync):
         lengths,
         options,
         along,
-        what,
+        operation,
         log_partition,
         result,
         status,
@@ -133,7 +134,7 @@ def make_sum_over_chains(jit, sync):
         n, tags = lengths[item], scores.shape[3]
         if n == 0:
             return
-        if what > 1:
+        if operation == HESSIAN_PRODUCT:
             product(item, thread, threads, room, scores, n, along, result)
             return
         backward = scores.shape[1] * tags
@@ -145,7 +146,7 @@ def make_sum_over_chains(jit, sync):
         sync()
         shift = 0.0
         for i in range(1, n):
-            before, own = (i - 1) * tags, i * tags
+            before, current = (i - 1) * tags, i * tags
             center = finite_largest(room, before, tags)
             shift += center
             for t in range(thread, tags, threads):
@@ -160,7 +161,7 @@ def make_sum_over_chains(jit, sync):
                     for p in range(tags):
                         whole += math.exp(room[before + p] - center + scores[item, i, p, t] - top)
                     top += math.log(whole)
-                room[own + t] = top
+                room[current + t] = top
             sync()
         if status[item] != FEASIBLE:
             return
@@ -171,7 +172,7 @@ def make_sum_over_chains(jit, sync):
             return
         if thread == 0:
             log_partition[item] = shift + norm
-        if what == 0:
+        if operation == LOG_PARTITION:
             return
         for i in range(n - 1, 0, -1):
             before, after = (i - 1) * tags, backward + i % 2 * tags
@@ -204,6 +205,6 @@ def make_sum_over_chains(jit, sync):
 BLOCKS = Blocks(
     best=make_best_chain,
     total=make_sum_over_chains,
-    room=lambda shape, what: (shape[1] + 3) * shape[3],
-    threads=lambda shape, what: max(shape[3], min(shape[3] ** 2, 128)),
+    room=lambda shape, operation: (shape[1] + 3) * shape[3],
+    threads=lambda shape, operation: max(shape[3], min(shape[3] ** 2, 128)),
 )

@@ -7,8 +7,8 @@ negated inputs (an or of n is at most n − 1 of the negations).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
 AT_MOST = 0
@@ -27,14 +27,14 @@ IN_GROUP_NEGATED = 3
 ROUNDING = 1e-12
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _clip(value):
     if value < ROUNDING:
         return 0.0
     return 1.0 if value > 1.0 - ROUNDING else value
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _total(points, size, threshold):
     total = 0.0
     for i in range(size):
@@ -42,7 +42,7 @@ def _total(points, size, threshold):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _threshold(points, size, goal, breakpoints):
     """t such that Σ clip(w − t, 0, 1), which falls with t, is ``goal``, from 0 to ``size``."""
     for i in range(size):
@@ -69,7 +69,7 @@ def _threshold(points, size, goal, breakpoints):
     return total / free if free else ordered[low]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def project_exactly(points, size, limit, result, breakpoints):
     """Project on {0 ≤ y ≤ 1, Σy = limit}; ±inf fixes a coordinate to 1 or 0. O(n log n).
 
@@ -111,7 +111,7 @@ def project_exactly(points, size, limit, result, breakpoints):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _project(kind, limit, points, size, result, marks, work):
     """One factor, no negated input. RETURNS: status, whether its group is tied."""
     if kind == OR_OUT:
@@ -131,7 +131,7 @@ def _project(kind, limit, points, size, result, marks, work):
     return FEASIBLE, False
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _project_or_out(points, size, result, marks, work):
     """{y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, t the last coordinate (Martins et al. 2015, section 5.2)."""
     last = size - 1
@@ -183,7 +183,7 @@ def _project_or_out(points, size, result, marks, work):
     return FEASIBLE, False
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
     """The nearest point of each live factor's hull to ``points``, and how it moves with them.
 
@@ -218,7 +218,7 @@ def project_logic(live, kinds, limits, starts, negated, points, result, marks, t
                     own_marks[i] = IN_GROUP
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def logic_jacobian(starts, marks, tied, directions, result):
     """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
     for f in range(len(tied)):

@@ -10,14 +10,20 @@ d, and the last token's is the sum itself.
 Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
 could matter, the same elimination runs on logarithms. Everything is float64.
 
-With any number of roots the same steps, taken for all rows and columns, leave the inverse of the
-Laplacian, L = D − W, right to its last digits. The marginals w[h, m]·(B[m, m] − B[m, h]) then need
-a subtraction: 1 − B[m, h] / B[m, m] is the probability that a walk from h over heads comes to the
-root before m. Where that is not small (see SMALLEST_ESCAPE) they and the product of the Hessian
-with a vector, two products of matrices, come from the inverse; else from the adjoint of the
-elimination. That has one of its own, 1 − Σ_h f[h]·reach[h]. So log Z is right to its last digits,
-and marginals to a few 1e-15, whatever their size: of 6 tokens, at scores of scale 1 to 40, those
-above 1e-8 had ten digits or more, those below 1e-16 may have none. A true 5.7e-57 came as 1.2e-28.
+Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
+probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
+without subtraction, so that marginals, however small, have a relative error of some 1e-14 in
+float64, also with a single root: of 12 and 30 tokens at scores of scale 1 to 40, where the least
+was 2e-134, it was at most 2e-14. Below 1e-150 they may be lost.
+
+The product of the Hessian with a vector comes from two products of matrices with Q. There
+differences of Q are taken, and the error grows with the mean number of times that a walk leaves a
+token by another arc than its best one before it comes to the root: below 1e-16 times that number
+times the vector, where we looked. Where that is more than LARGEST_RETURNS of the precision asked
+for, the product comes from the elimination and its adjoint, whose own subtraction, 1 − Σ_h
+f[h]·reach[h], leaves an error of a few 1e-15, whatever the scores; and so do the marginals where
+weights are too small for kernels.escapes, of which those below 1e-15 then may have no digit that is
+right.
 """
 
 from __future__ import annotations
@@ -25,7 +31,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from spacy_latent.kernels.arborescence import (
     best_arborescence,
@@ -33,22 +38,33 @@ from spacy_latent.kernels.arborescence import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.draws import choose
-from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.escapes import (
+    COLUMN,
+    column_weights,
+    escape_probabilities,
+    product,
+    read_change,
+    room_shape,
+    turn_to,
+    turned_product,
+    write_change,
+    write_probabilities,
+)
+from spacy_latent.kernels.escapes import NOTHING as ZERO
 from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
-from spacy_latent.kernels.vector import GROUP, LANES, add_product, fused_loop, product_tile, turn
+from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
-# Of four that are multiplied.
-SMALLEST_FACTOR = 1e-37
-# Digits lost to the inverse's subtraction, once in the marginals and twice in their gradient.
-SMALLEST_ESCAPE = 1e-3
-HEADER = 8
-# What is kept of an item.
-NOTHING, ELIMINATION, INVERSE = 0.0, 1.0, 2.0
+# Of a walk to a token, see above, in float32 and float64.
+LARGEST_RETURNS = 1e8, 1e4
+HEADER = LANES
+# What is kept of an item, and whether it serves for products with the Hessian.
+NOTHING, ESCAPES, REFUSED = 0.0, 1.0, 2.0
 FAST = {"reassoc", "contract", "nsz"}
 
 
@@ -65,23 +81,16 @@ _gather_tangent = fused_loop(
         *(("dot", i, ((2, 3 + i), (1, 7 + i))) for i in range(4)),
     ]
 )
-# One row times a scalar, added to the other three of a group; and alone.
-_add_to_others = fused_loop([("add", a, ((a, HEADS - 1),)) for a in range(HEADS - 1)])
-_multiple = fused_loop([("set", 0, ((0, 0),))])
-_dot = fused_loop([("dot", 0, ((0, 1),))])
-# Vectors of a row that a product is worked out for at a time, or one where there are fewer.
-TILE = 4
-_wide_tile, _tile = product_tile(TILE), product_tile(1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _shape(n):
     """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
     of heads. What stands in the rest is finite, and never meets what means something."""
     return n + 2 * HEADS - 1, (n + LANES) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _eliminate(w, n, first, shares, pivots, row):
     """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
@@ -119,7 +128,7 @@ def _eliminate(w, n, first, shares, pivots, row):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_row(source, k, row):
     """Copy what stands left of k; 0 in the rest."""
     for m in range(k):
@@ -128,7 +137,7 @@ def _read_row(source, k, row):
         row[m] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
     """∂ log Z / ∂ weight ``g``, [head, modifier], from what _eliminate left; g comes as zeros.
 
@@ -159,7 +168,7 @@ def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
             g[h, k] = max(value, 0.0) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
     """Directional derivatives ``dg`` of the adjoint along the weights' change ``dw``.
 
@@ -224,169 +233,61 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
             dg[h, k] = (value - g[h, k] * dpivot) * inverse
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _invert(w, n, inverse, columns):
-    """Write the inverse of the Laplacian of the weights ``w`` of n tokens and the root.
+@kernel
+def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, squares, rows, out):
+    """The Hessian times ``along``: with e = w·(along − along of the best head) and δ = Q(h, m) −
+    Q(k, m), of escapes Q and inverses b of exits, the log of what Q(h, m) is multiplied with in
+    the marginal changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
 
-    inverse: ``(n + 2·HEADS − 1, width)``, [modifier − 1, head − 1] once it is the inverse: row and
-    column i are those of token i + 1, the row after the last group of HEADS tokens is the root's.
-    columns: ``(2·HEADS + 1, width + LANES)`` workspace.
-    RETURNS: log Z, or NaN where a pivot is too small to trust.
+    What all heads of a token have in common changes nothing, and the changes of a token's heads
+    have no sum: so that of its best head, whose weight may be much larger than the others', is
+    neither read nor worked out.
 
-    Before token k is swept, its row holds the weights it has as a head and its column those of its
-    heads; then x[i, j] += x[i, k]·x[k, j] / d for all other rows and columns, of swept tokens too.
-    That is done for HEADS tokens at a time: first within their rows and columns alone.
+    squares: three of workspace. rows: three.
     """
-    whole = (n + HEADS - 1) // HEADS * HEADS
-    width, rows = inverse.shape[1], whole + 1
-    for h in range(n):
-        source, target = w[h + 1], inverse[h]
-        for m in range(n):
-            target[m] = source[m + 1]
-        target[h] = 0.0
-        for m in range(n, width):
-            target[m] = 0.0
-    inverse[n:] = 0.0
-    root = inverse[whole]
+    change, left, both = squares[0], squares[1], squares[2]
+    common, total, diagonal = rows[0], rows[1], rows[2]
+    size, reach = change.shape[1], max(n, LANES)
     for m in range(n):
-        root[m] = w[0, m + 1]
-    columns[:] = 0.0
-    current, before = columns[:HEADS], columns[HEADS : 2 * HEADS]
-    # 1 at the tokens that are not swept, and the root.
-    others = columns[2 * HEADS]
-    others[:rows] = 1.0
-    total = 0.0
-    for k in range(0, n, HEADS):
-        for i in range(rows):
-            row = inverse[i]
-            for a in range(HEADS):
-                current[a, i] = before[a, i] = row[k + a]
-                # Long before the row is read again: a vector that was written in part is slow.
-                row[k + a] = row[k + a] if k <= i < k + HEADS else 0.0
-        product = 1.0
-        for a in range(min(HEADS, n - k)):
-            b, c, d = (a + 1) % HEADS, (a + 2) % HEADS, (a + 3) % HEADS
-            own, column = inverse[k + a], current[a]
-            of_b, of_c, of_d = inverse[k + b], inverse[k + c], inverse[k + d]
-            scalars = (of_b[k + a], of_c[k + a], of_d[k + a])
-            of_b[k + a] = of_c[k + a] = of_d[k + a] = 0.0
-            own[k + a] = 1.0
-            others[k + a] = 0.0
-            _, pivot = _dot((column, others), (0.0,), 0, rows)
-            if not pivot > SMALLEST_FACTOR:
-                return np.nan
-            product *= pivot
-            _multiple((own,), (1.0 / pivot,), 0, n)
-            _add_to_others((of_b, of_c, of_d, own), scalars, 0, n)
-            _add_to_others(
-                (current[b], current[c], current[d], column),
-                (own[k + b], own[k + c], own[k + d]),
-                0,
-                rows,
-            )
-        total += math.log(product)
-        for i in range(0, rows, HEADS):
-            if i != k:
-                add_product(inverse, i, before, i, 1, before.shape[1], inverse, k, n)
-    return total
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _turn(inverse, n, turned, diagonal):
-    """Write the transpose and the diagonal."""
+        common[m] = along[int(best[m]), m + 1]
+    for h in range(reach + 1):
+        for m in range(n, size):
+            change[h, m] = 0.0
+    read_change(weights, inverse, along, common, reach, single_root, change, total)
     for m in range(n):
-        diagonal[m] = inverse[m, m]
-    turn(inverse, n, turned)
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _marginals_of_inverse(w, n, turned, diagonal, out):
-    """turned, diagonal: of the inverse. RETURNS: whether all 1 − B[m, h] / B[m, m] are at least
-    SMALLEST_ESCAPE."""
-    of_head, target = w[0, 1:], out[0, 1:]
+        change[m, m] = -total[m]
+    turned_product(COLUMN, change, 0, 0, escapes, 0, 0, left, 0, 0, size, reach, size)
+    product(ZERO, escapes, 0, 0, left, 0, 0, both, 0, 0, size, n, size)
     for m in range(n):
-        target[m] = of_head[m] * diagonal[m]
-    lost = 0
-    for h in range(n):
-        of_head, target, column = w[h + 1, 1:], out[h + 1, 1:], turned[h]
-        for m in range(n):
-            rest = diagonal[m] - column[m]
-            target[m] = of_head[m] * rest
-            lost += 1 if rest < SMALLEST_ESCAPE * diagonal[m] else 0
-    # The diagonal itself.
-    return lost == n
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _product_of_inverse(w, inverse, n, along, squares, rows, out):
-    """The Hessian times ``along``. With E = w·along, M(h, m) = w[h, m]·(B[m, m] − B[m, h]) changes
-    along it by E's share, less that of B C B, where C is the Laplacian of E.
-
-    squares: four of workspace. rows: two.
-    """
-    turned, change, left, both = squares[0], squares[1], squares[2], squares[3]
-    diagonal, total = rows[0], rows[1]
-    change[:] = 0.0
-    for h in range(-1, n):
-        of_head, upstream = w[h + 1, 1:], along[h + 1, 1:]
-        target = total if h < 0 else change[h]
-        for m in range(n):
-            value = of_head[m] * upstream[m]
-            target[m] = value if of_head[m] > 0.0 else 0.0
-        if h >= 0:
-            for m in range(n):
-                total[m] += target[m]
-                target[m] = -target[m]
+        diagonal[m] = both[m, m]
+    write_change(
+        *(weights, escapes, inverse, along, common, best, left, both, diagonal),
+        *(reach, single_root, total, out),
+    )
     for m in range(n):
-        change[m, m] = total[m]
-    _multiply(change, inverse, n, left)
-    _multiply(inverse, left, n, both)
-    _turn(inverse, n, turned, diagonal)
-    # Then of the difference, with total as its diagonal.
-    _turn(both, n, change, total)
-    for h in range(-1, n):
-        of_head, upstream, target = w[h + 1, 1:], along[h + 1, 1:], out[h + 1, 1:]
-        if h < 0:
-            for m in range(n):
-                value = of_head[m] * (diagonal[m] * upstream[m] - total[m])
-                target[m] = value if of_head[m] > 0.0 else 0.0
-        else:
-            column, change_of_column = turned[h], change[h]
-            for m in range(n):
-                value = (diagonal[m] - column[m]) * upstream[m]
-                value -= total[m] - change_of_column[m]
-                target[m] = of_head[m] * value if of_head[m] > 0.0 else 0.0
+        out[int(best[m]), m + 1] = -total[m]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _read_weights(scores, n, direction, max_arc_length, matrix, weights, top):
-    """The scores of one sentence to ``matrix``, and their weights as :func:`_weights` has them.
-    RETURNS: the status, and Σ top of the tokens."""
+@kernel
+def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, top, best):
+    """The scores of one sentence to ``matrix`` ``(n+1, ...)`` and exp(score − top of its modifier)
+    to ``weights``, both [head, modifier]; weights from modifier ``begin`` on, the rows after n 0.
+    best: written: a head with the top score. RETURNS: the status, and Σ top of the tokens."""
     status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
     if status != FEASIBLE:
         return status, 0.0
-    if not _weights(matrix, n, weights, top):
-        return INFEASIBLE, 0.0
+    column_weights(matrix, begin, n + 1, weights.shape[1], weights, top, best)
+    for h in range(n + 1, weights.shape[0]):
+        weights[h] = 0.0
     offset = 0.0
-    for m in range(1, n + 1):
+    for m in range(1 - begin, n + 1 - begin):
         offset += top[m]
+        if not weights[int(best[m]), m] > 0.0:
+            return INFEASIBLE, 0.0
     return FEASIBLE, offset
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _multiply(a, b, n, result):
-    """result = a·b of the first n rows and columns."""
-    width = b.shape[1]
-    for i in range(0, n, HEADS):
-        if width >= TILE * LANES:
-            for j in range(0, width, TILE * LANES):
-                _wide_tile(a, b, i, min(j, width - TILE * LANES), n, result)
-        else:
-            for j in range(0, width, LANES):
-                _tile(a, b, i, j, n, result)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_add(a, b):
     if a < b:
         a, b = b, a
@@ -395,7 +296,7 @@ def _log_add(a, b):
     return a + math.log1p(math.exp(b - a))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _mix(a, da, b, db):
     """Derivative of log(e^a + e^b) where a and b have derivatives da and db."""
     top = max(a, b)
@@ -405,7 +306,7 @@ def _mix(a, da, b, db):
     return (ea * da + eb * db) / (ea + eb)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def log_domain(w, n, first, dw, g, dg):
     """The twin of the three passes above on logarithms, with their derivatives.
 
@@ -478,7 +379,7 @@ def log_domain(w, n, first, dw, g, dg):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _root_child(scores, n, heads, integers, floats):
     """The root's child in the best tree with one, or 0 where there is none."""
     if best_arborescence(scores, n, True, heads, integers, floats) != FEASIBLE:
@@ -489,34 +390,7 @@ def _root_child(scores, n, heads, integers, floats):
     return 0
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def _weights(scores, n, w, top):
-    """exp(score − top of its modifier) of ``scores`` ``(n+1, width)`` to ``w``, both [head,
-    modifier]. RETURNS: whether each token may have a head."""
-    width = w.shape[1]
-    for m in range(width):
-        top[m] = -np.inf
-    for h in range(n + 1):
-        source = scores[h]
-        for m in range(width):
-            top[m] = source[m] if source[m] > top[m] else top[m]
-    feasible = True
-    for m in range(1, n + 1):
-        feasible &= top[m] > -np.inf
-    top[0] = 0.0
-    for m in range(n + 1, width):
-        top[m] = 0.0
-    if feasible:
-        for h in range(n + 1):
-            source, target = scores[h], w[h]
-            for m in range(width):
-                target[m] = exponential(source[m] - top[m])
-        for h in range(n + 1, w.shape[0]):
-            w[h] = 0.0
-    return feasible
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _copy(source, target, rows, columns):
     """numba's own assignment takes seconds to compile."""
     for i in range(rows):
@@ -525,7 +399,7 @@ def _copy(source, target, rows, columns):
             row[j] = of_row[j]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):
@@ -534,27 +408,53 @@ def _swap(a, i, j, n):
         a[k, i], a[k, j] = a[k, j], a[k, i]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _squares(kept, n):
-    """The squares of an item in what its marginals keep: the weights, eliminated and not, the
-    shares, the adjoint and its reach; and the pivots."""
+@kernel
+def _squares(room, n):
+    """Of an item of n tokens: the weights, eliminated and not, the shares, the adjoint and its
+    reach."""
     shape = _shape(n)
-    area = shape[0] * shape[1]
-    squares = kept[HEADER : HEADER + 5 * area].reshape((5, *shape))
-    pivots = kept[HEADER + 5 * area : HEADER + 5 * area + n + 1]
-    return squares[0], squares[1], squares[2], squares[3], squares[4], pivots
+    squares = room[: 5 * shape[0] * shape[1]].reshape((5, *shape))
+    return squares[0], squares[1], squares[2], squares[3], squares[4]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def kept_size(n):
-    """Float64 numbers that an item of n tokens may keep: whether it does and the root's child in
-    the header, then the squares and the pivots. A multiple of LANES."""
-    rows, width = _shape(n)
-    return HEADER + 5 * rows * width + width
+    """Float64 numbers that an item of n tokens may keep: what it does in the header, escapes, and
+    the inverses of exits."""
+    size = (n + LANES - 1) // LANES * LANES
+    return HEADER + size * size + size
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def sum_by_inverse(
+@kernel
+def _kept_escapes(kept, n):
+    size = (n + LANES - 1) // LANES * LANES
+    area = size * size
+    escapes = kept[HEADER : HEADER + area].reshape((size, size))
+    return escapes, kept[HEADER + area : HEADER + area + size]
+
+
+@kernel
+def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch):
+    """See kernels.escapes; the inverses of exits in their place. RETURNS: log Z, or NaN."""
+    size = len(inverse)
+    own = room[:size]
+    turn_to(weights, 1, size, own)
+    for m in range(size):
+        for h in range(size, size + LANES):
+            own[m, h] = 0.0
+    for m in range(n):
+        own[m, size] = weights[0, m]
+    for m in range(n, size):
+        own[m, 0] = 1.0
+    value = escape_probabilities(n, single_root, room, stack, scratch, escapes, inverse)
+    if not math.isnan(value):
+        for m in range(size):
+            inverse[m] = 1.0 / inverse[m] if m < n else 0.0
+    return value
+
+
+@kernel
+def sum_by_escapes(
     start,
     stop,
     items,
@@ -570,55 +470,83 @@ def sum_by_inverse(
     kept,
     status,
 ):
-    """As :func:`sum_over_trees` with any number of roots, for what > 0, by the inverse of the
-    Laplacian; leaves UNSOLVED what that cannot be trusted with, and what was not found by it."""
+    """As :func:`sum_over_trees`, for what > 0, by the probabilities of kernels.escapes; leaves
+    UNSOLVED where weights are too small for that, and products of the Hessian where too much of
+    them cancels."""
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    rows_of_longest, widest = _shape(longest)
-    area = rows_of_longest * widest
-    rows = np.zeros((2, widest))
-    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
-    squares_room = np.empty((4 if what == 2 else 1) * area)
-    columns = np.empty((2 * HEADS + 1, widest + LANES))
+    blocks = (longest + LANES - 1) // LANES * LANES
+    rows = np.zeros((5, blocks + LANES))
+    tops, best = rows[3], rows[4]
+    spare = aligned_empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    rows_of_room, width = room_shape(longest)
+    room_of_longest = aligned_empty(rows_of_room * width)
+    squares_room = aligned_empty(3 * (blocks + LANES) * blocks if what == 2 else 0)
+    matrices = aligned_empty((longest + 1) * (blocks + LANES) + (blocks + 1) * blocks)
+    stack = np.empty((64, 4), np.int64)
+    scratch = aligned_empty((LANES + 2) * LANES).reshape((LANES + 2, LANES))
+    # Of sentences shorter than a vector, with room for one.
+    short = np.zeros((LANES + 1, LANES + 1), result.dtype)
+    short_along = np.zeros((LANES + 1, LANES + 1), change.dtype)
+    largest_returns = LARGEST_RETURNS[0 if result.itemsize == 4 else 1]
     for b in items[start:stop]:
         n = lengths[b]
-        shape = _shape(n)
         own = kept[b] if kept.shape[1] > 0 else spare
         known = own[0] if n > 0 and what == 2 and kept.shape[1] > 0 else NOTHING
-        if known == ELIMINATION:
+        if known == REFUSED:
             continue
         log_partition[b] = 0.0
         result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        weights, inverse, _, _, _, _ = _squares(own, n)
+        escapes, inverse = _kept_escapes(own, n)
+        size = len(inverse)
+        area = (n + 1) * (size + LANES)
+        matrix = matrices[:area].reshape((n + 1, size + LANES))
+        weights = matrices[area : area + (size + 1) * size].reshape((size + 1, size))
+        status[b], offset = _read_weights(
+            *(scores[b], n, direction, max_arc_length, matrix, weights, 1, tops, best)
+        )
+        if status[b] != FEASIBLE:
+            continue
         if known == NOTHING:
             own[0] = NOTHING
-            matrix = squares_room[: (n + 1) * shape[1]].reshape((n + 1, shape[1]))
-            status[b], offset = _read_weights(
-                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
-            )
-            if status[b] != FEASIBLE:
-                continue
-            value = _invert(weights, n, inverse, columns)
-            trusted = not math.isnan(value)
-            if trusted:
-                turned = squares_room[: shape[0] * shape[1]].reshape(shape)
-                _turn(inverse, n, turned, rows[0])
-                trusted = _marginals_of_inverse(weights, n, turned, rows[0], result[b])
-            if not trusted:
-                status[b] = UNSOLVED
+            shape = room_shape(n)
+            room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
+            value = _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch)
+            if math.isnan(value):
+                status[b], own[0] = UNSOLVED, REFUSED
                 continue
             log_partition[b] = value + offset
-            own[0] = INVERSE
+            target = result[b] if n >= LANES else short
+            write_probabilities(weights, escapes, inverse, max(n, LANES), rows[0], target)
+            if n < LANES and what == 1:
+                _copy(target, result[b], n + 1, n + 1)
+            own[0] = ESCAPES
+            for m in range(n):
+                # The best head's weight is 1.
+                if not rows[0, m] - inverse[m] <= largest_returns:
+                    own[0] = REFUSED
         if what == 2:
-            squares = squares_room[: 4 * shape[0] * shape[1]].reshape((4, *shape))
-            _product_of_inverse(weights, inverse, n, change[b], squares, rows, result[b])
+            if own[0] == REFUSED:
+                status[b] = UNSOLVED
+                continue
+            along, target = change[b], result[b]
+            if n < LANES:
+                along, target = short_along, short
+                _copy(change[b], along, n + 1, n + 1)
+            squares = squares_room[: 3 * (size + LANES) * size].reshape((3, size + LANES, size))
+            _change_of_escapes(
+                *(weights, best, escapes, inverse, n, single_root, along, squares, rows),
+                target,
+            )
+            if n < LANES:
+                _copy(target, result[b], n + 1, n + 1)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_trees(
     start,
     stop,
@@ -635,7 +563,8 @@ def sum_over_trees(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
+    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]. Keeps
+    nothing."""
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -645,7 +574,8 @@ def sum_over_trees(
     floats = np.empty(float_workspace_size(longest))
     heads = np.empty(longest + 1, dtype=np.int32)
     rows = np.zeros((5, widest))
-    spare = np.empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    squares_room = np.empty(5 * area)
+    pivots = np.empty(longest + 1)
     tangents = np.empty((3 if what == 2 else 0) * area)
     along_room = np.empty((longest + 1) ** 2 if what == 2 else 0)
     matrix_room = np.empty(area)
@@ -654,43 +584,37 @@ def sum_over_trees(
         n = lengths[b]
         size = n + 1
         shape = _shape(n)
-        own = kept[b] if kept.shape[1] > 0 else spare
         log_partition[b] = 0.0
         if what > 0:
             result[b] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
-        weights, w, shares, g, reach, pivots = _squares(own, n)
-        known = own[0] if what == 2 and kept.shape[1] > 0 else NOTHING
-        if known == NOTHING:
-            own[0] = NOTHING
-            matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
-            status[b], offset = _read_weights(
-                *(scores[b], n, direction, max_arc_length, matrix, weights, rows[0])
-            )
-            # The token that is eliminated last must be one that can be the root's only child.
-            child = 1
-            if single_root and status[b] == FEASIBLE:
-                child = _root_child(matrix, n, heads, integers, floats)
-                if child == 0:
-                    status[b] = INFEASIBLE
-            if status[b] != FEASIBLE:
-                continue
-            if child != 1:
-                _swap(weights, 1, child, n)
-            _copy(weights, w, *shape)
-            value = _eliminate(w, n, first, shares, pivots, rows[0])
-            if math.isnan(value):
-                status[b] = UNSOLVED
-                continue
-            log_partition[b] = value + offset
-            if what == 0:
-                continue
-            g[:] = 0.0
-            _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
-            own[0], own[1] = ELIMINATION, child
-        child = int(own[1])
+        weights, w, shares, g, reach = _squares(squares_room, n)
+        matrix = matrix_room[: size * shape[1]].reshape((size, shape[1]))
+        status[b], offset = _read_weights(
+            *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
+        )
+        # The token that is eliminated last must be one that can be the root's only child.
+        child = 1
+        if single_root and status[b] == FEASIBLE:
+            child = _root_child(matrix, n, heads, integers, floats)
+            if child == 0:
+                status[b] = INFEASIBLE
+        if status[b] != FEASIBLE:
+            continue
+        if child != 1:
+            _swap(weights, 1, child, n)
+        _copy(weights, w, *shape)
+        value = _eliminate(w, n, first, shares, pivots, rows[0])
+        if math.isnan(value):
+            status[b] = UNSOLVED
+            continue
+        log_partition[b] = value + offset
+        if what == 0:
+            continue
+        g[:] = 0.0
+        _adjoint(w, n, first, shares, pivots, g, reach, rows[0], rows[1])
         out = result[b]
         if what == 1:
             _write_marginals(weights, g, n, out)
@@ -709,7 +633,7 @@ def sum_over_trees(
             _swap(out, 1, child, n)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_marginals(weights, g, n, out):
     for h in range(n + 1):
         of_head, adjoint, target = weights[h], g[h], out[h]
@@ -717,7 +641,7 @@ def _write_marginals(weights, g, n, out):
             target[m] = of_head[m] * adjoint[m]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _change_of_weights(weights, along, n, dw):
     """Nothing changes at an arc of weight 0, whatever stands there."""
     for h in range(n + 1):
@@ -731,7 +655,7 @@ def _change_of_weights(weights, along, n, dw):
         dw[h] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_products(weights, g, dg, along, n, out):
     for h in range(n + 1):
         of_head, adjoint, tangent = weights[h], g[h], dg[h]
@@ -741,7 +665,7 @@ def _write_products(weights, g, dg, along, n, out):
             target[m] = value if of_head[m] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_by_logarithms(
     start,
     stop,
@@ -806,7 +730,7 @@ def sum_by_logarithms(
                         result[b, order[h], order[m]] = value
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _marginals_alone(scores, size, single_root, empty, value, result, nothing, status):
     """The marginals of one item, whatever its sums."""
     item = np.zeros(1, np.int64)
@@ -817,7 +741,7 @@ def _marginals_alone(scores, size, single_root, empty, value, result, nothing, s
         sum_by_logarithms(0, 1, item, scores, size, *options, empty, 1, *outputs)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
     if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
@@ -844,7 +768,7 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
@@ -916,8 +840,8 @@ FAMILY = Family(
     total_cost=lambda n: 1_000 + 3.0 * n**2 + 0.02 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
     wide=sum_by_logarithms,
-    first=sum_by_inverse,
-    first_for=lambda what, options: what > 0 and not options[2],
+    first=sum_by_escapes,
+    first_for=lambda what, options: what > 0,
     same_dtype=True,
     device=BLOCKS,
 )

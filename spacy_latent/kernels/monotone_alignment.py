@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 WARPING, MATCHING = 0, 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def in_window(i, j, rows, columns, window):
     """Whether cell (i, j) lies within ``window`` steps of the diagonal; always where it is < 0."""
     if window < 0:
@@ -27,7 +29,7 @@ def in_window(i, j, rows, columns, window):
     return abs(i * (columns - 1) - j * (rows - 1)) <= window * longest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read(scores, rows, columns, window, s):
     wrong = 0
     for i in range(rows):
@@ -41,7 +43,7 @@ def _read(scores, rows, columns, window, s):
     return FEASIBLE if wrong == 0 else NOT_FINITE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _join(a, da, b, db):
     """log(e^a + e^b) and its derivative from those of a and b."""
     if b == -np.inf:
@@ -54,7 +56,7 @@ def _join(a, da, b, db):
     return a + math.log1p(ratio), (da + ratio * db) / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _forward(s, ds, rows, columns, moves, sums, dsums):
     """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
     either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone."""
@@ -103,7 +105,7 @@ def _forward(s, ds, rows, columns, moves, sums, dsums):
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _shares(a, da, b, db, c, dc):
     """Shares of e^a, e^b and e^c in their sum, where one at least is above −inf, and the derivative
     of the sum's logarithm."""
@@ -113,8 +115,8 @@ def _shares(a, da, b, db, c, dc):
     return a / total, b / total, c / total, (a * da + b * db + c * dc) / total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result):
+@kernel
+def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, operation, result):
     """Marginals (what = 1) or their derivatives. flow, dflow: workspaces like sums, of the
     probability of each point and state.
 
@@ -131,7 +133,7 @@ def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, resul
         for i in range(rows, 0, -1):
             for j in range(columns, 0, -1):
                 own, change = of_first[i, j], d_of_first[i, j]
-                result[i - 1, j - 1] = change if what == 2 else own
+                result[i - 1, j - 1] = change if operation == HESSIAN_PRODUCT else own
                 if own == 0.0 or (i == 1 and j == 1):
                     continue
                 up, left, both, mean = _shares(
@@ -193,10 +195,10 @@ def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, resul
             d_of_first[i - 1, j - 1] += d_a
             of_second[i - 1, j - 1] += own * b
             d_of_second[i - 1, j - 1] += d_b
-            result[i - 1, j - 1] = d_a + d_b if what == 2 else own * (a + b)
+            result[i - 1, j - 1] = d_a + d_b if operation == HESSIAN_PRODUCT else own * (a + b)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _room(start, stop, lengths):
     rows, columns = 0, 0
     for b in range(start, stop):
@@ -205,9 +207,20 @@ def _room(start, stop, lengths):
     return rows, columns
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_alignments(
-    start, stop, scores, lengths, moves, window, along, what, log_partition, result, kept, status
+    start,
+    stop,
+    scores,
+    lengths,
+    moves,
+    window,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N, M)``, lengths ``(B, 2)``."""
     most_rows, most_columns = _room(start, stop, lengths)
@@ -217,12 +230,12 @@ def sum_over_alignments(
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         log_partition[b] = 0.0
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b] = _read(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             for i in range(rows):
                 for j in range(columns):
                     ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
@@ -231,11 +244,11 @@ def sum_over_alignments(
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total
-        if what > 0:
-            _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, what, result[b])
+        if operation != LOG_PARTITION:
+            _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, operation, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_alignments(start, stop, scores, lengths, moves, window, best, status):
     """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
     most_rows, most_columns = _room(start, stop, lengths)
@@ -293,18 +306,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
                 j -= 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _pick(weights, count, state):
     """An index with probability in proportion to exp(weights)."""
     top = -np.inf
@@ -313,7 +315,7 @@ def _pick(weights, count, state):
     total = 0.0
     for k in range(count):
         total += math.exp(weights[k] - top)
-    left, chosen = _uniform(state) * total, 0
+    left, chosen = uniform_of_splitmix(state) * total, 0
     for k in range(count):
         share = math.exp(weights[k] - top)
         if share > 0.0:
@@ -324,7 +326,7 @@ def _pick(weights, count, state):
     return chosen
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
     """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
     most_rows, most_columns = _room(start, stop, lengths)

@@ -11,7 +11,6 @@ compiled, or read from numba's cache, only once they are needed.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,10 +31,9 @@ from spacy_latent.errors import (
 from spacy_latent.kernels import blocks
 from spacy_latent.kernels.blocks import Found
 from spacy_latent.kernels.lanes import COST
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, TOO_LARGE, UNSOLVED
-
-LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,12 @@ class Family:
 
     name: of the structure, for messages.
     best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
-    total: (start, stop, scores, lengths, *options, along, what, log_partition, result, kept,
-        status). what: 0 writes log_partition ``(B,)`` alone; 1 also the marginals to result; 2 to
-        result the product of the Hessian of the log-partition with ``along``. All are float64, in
-        the shape of the scores; result comes uninitialised, and must be 0 at what is no part.
-        kept: ``(B, kept_size)``; what=1 may write there what what=2 reads, if its width is not 0.
+    total: (start, stop, scores, lengths, *options, along, operation, log_partition, result, kept,
+        status). operation: LOG_PARTITION writes log_partition ``(B,)`` alone; MARGINALS also the
+        marginals to result; HESSIAN_PRODUCT to result the product of the Hessian of the
+        log-partition with ``along``. All are float64, in the shape of the scores; result comes
+        uninitialised, and must be 0 at what is no part. kept: ``(B, kept_size)``; MARGINALS may
+        write there what HESSIAN_PRODUCT reads, if its width is not 0.
     sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)`` uint64,
         not 0; samples ``(K, *shape of best)``.
     sample_rest: as sample, with int64 items after start and stop, which count these; for what
@@ -68,8 +67,8 @@ class Family:
     wide: as total, for what total leaves UNSOLVED. Where it is given, both get int64 items after
         start and stop, which count these: two kernels, so that the second is compiled only where
         something asks for it.
-    first, first_for: as total, and before it where the second says so, given what and the options;
-        total gets what it leaves UNSOLVED. For families with ``wide``.
+    first, first_for: as total, and before it where the second says so, given the operation and the
+        options; total gets what it leaves UNSOLVED. For families with ``wide``.
     beside: as total, for items side by side: gets ``(G, size)`` int64 after start and stop, which
         count these groups of items of like length; −1 where the last has none. What it leaves
         UNSOLVED goes to total, which then keeps nothing.
@@ -91,7 +90,7 @@ class Family:
     wide: Callable[..., None] | None = None
     sample_rest: Callable[..., None] | None = None
     first: Callable[..., None] | None = None
-    first_for: Callable[[int, Sequence[int]], bool] = lambda what, options: True
+    first_for: Callable[[int, Sequence[int]], bool] = lambda operation, options: True
     beside: Callable[..., None] | None = None
     group: Callable[[torch.Size], int] = lambda shape: 1
     device: blocks.Blocks | None = None
@@ -105,8 +104,8 @@ class Family:
 
 
 @cache
-def family_of(place: str) -> Family:
-    module, attribute = place.split(":")
+def family_of(family_name: str) -> Family:
+    module, attribute = family_name.split(":")
     family = getattr(import_module(module), attribute)
     assert isinstance(family, Family)
     return family
@@ -125,8 +124,13 @@ def read_float64(values: Tensor) -> np.ndarray:
 
 def like(array: np.ndarray, values: Tensor) -> Tensor:
     """A tensor in the precision of ``values`` and where they are. NumPy converts, as above."""
-    dtype = torch.empty(0, dtype=values.dtype).numpy().dtype
+    dtype = _dtype_of_numpy(values.dtype)
     return torch.from_numpy(array.astype(dtype, copy=False)).to(values.device)
+
+
+@cache
+def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def check(name: str, status: np.ndarray) -> None:
@@ -156,8 +160,8 @@ def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence
     return blocks.best(family.device, scores, lengths, options, shape, on_cpu) or on_cpu()
 
 
-def _read_best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
-    family = family_of(place)
+def _read_best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
+    family = family_of(family_name)
     found = find_best(family, scores, lengths, options)
     check(family.name, found.status)
     return found.result
@@ -166,14 +170,14 @@ def _read_best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[in
 _best = library.custom_op("spacy_latent::best", _read_best, mutates_args=())
 
 
-def best(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+def best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     """The best structures as the family writes them, ``family.best_shape``, int32."""
-    return (_best if is_traced(scores) else _read_best)(scores, lengths, place, options)
+    return (_best if is_traced(scores) else _read_best)(scores, lengths, family_name, options)
 
 
 @_best.register_fake
-def _(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
-    return scores.new_empty(family_of(place).best_shape(scores.shape), dtype=torch.int32)
+def _(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
+    return scores.new_empty(family_of(family_name).best_shape(scores.shape), dtype=torch.int32)
 
 
 def is_traced(scores: Tensor) -> bool:
@@ -191,18 +195,20 @@ def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
 def _total(
     scores: Tensor,
     lengths: Tensor,
-    place: str,
+    family_name: str,
     options: Sequence[int],
-    what: int,
+    operation: int,
     kept: np.ndarray,
     change: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    family = family_of(place)
+    family = family_of(family_name)
 
     def on_cpu() -> Found:
-        return _total_on_cpu(family, scores, lengths, options, what, kept, change)
+        return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
 
-    found = blocks.total(family.device, scores, lengths, options, what, on_cpu, change) or on_cpu()
+    found = (
+        blocks.total(family.device, scores, lengths, options, operation, on_cpu, change) or on_cpu()
+    )
     check(family.name, found.status)
     assert found.log_partition is not None
     return found.log_partition, found.result
@@ -213,7 +219,7 @@ def _total_on_cpu(
     scores: Tensor,
     lengths: Tensor,
     options: Sequence[int],
-    what: int,
+    operation: int,
     kept: np.ndarray,
     change: Tensor | None,
 ) -> Found:
@@ -223,10 +229,12 @@ def _total_on_cpu(
     if change is not None:
         along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
     log_partition = np.zeros(len(array))
-    result = np.empty(array.shape if what else (0,) * array.ndim, dtype=precision)
+    result = np.empty(
+        array.shape if operation != LOG_PARTITION else (0,) * array.ndim, dtype=precision
+    )
     status = np.full(len(array), UNSOLVED if family.wide else FEASIBLE, dtype=np.int8)
-    costs = family.total_cost(sizes) * (1 + what)
-    arguments = (array, sizes, *options, along, what, log_partition, result, kept, status)
+    costs = family.total_cost(sizes) * (1 + operation)
+    arguments = (array, sizes, *options, along, operation, log_partition, result, kept, status)
     size = family.group(scores.shape)
     if family.beside is not None and size > 1:
         groups = _groups(sizes, size)
@@ -237,9 +245,11 @@ def _total_on_cpu(
         spread(family.total, costs, arguments)
     else:
         stages = [family.total, family.wide]
-        if family.first is not None and family.first_for(what, options):
+        if family.first is not None and family.first_for(operation, options):
             stages.insert(0, family.first)
         for kernel in stages:
+            if not status.any():
+                break
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
@@ -247,19 +257,21 @@ def _total_on_cpu(
 
 
 @library.custom_op("spacy_latent::log_partition", mutates_args=())
-def log_partition(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+def log_partition(
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+) -> Tensor:
     """log Σ exp(score) over structures, ``(B,)``."""
     kept = np.empty((len(scores), 0))
-    return _total(scores, lengths, place, options, LOG_PARTITION, kept)[0]
+    return _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
 
 
 def _read_marginals(
-    scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(place).kept_shape(scores) if keep else (len(scores), 0)
+    shape = family_of(family_name).kept_shape(scores) if keep else (len(scores), 0)
     # torch aligns it to whole vectors.
     kept = torch.empty(shape, dtype=torch.float64)
-    result = _total(scores, lengths, place, options, MARGINALS, kept.numpy())[1]
+    result = _total(scores, lengths, family_name, options, MARGINALS, kept.numpy())[1]
     return result, kept
 
 
@@ -268,7 +280,7 @@ def _read_hessian_product(
     change: Tensor,
     kept: Tensor,
     lengths: Tensor,
-    place: str,
+    family_name: str,
     options: Sequence[int],
 ) -> Tensor:
     """The Hessian of the log-partition times ``change``, like ``scores``.
@@ -276,7 +288,7 @@ def _read_hessian_product(
     kept: what the marginals kept at the same scores, or of width 0; the marginals themselves where
         the family has a kernel for them.
     """
-    family = family_of(place)
+    family = family_of(family_name)
     if family.product is not None:
         kernel = family.product
 
@@ -289,12 +301,12 @@ def _read_hessian_product(
             spread(kernel, costs, (array, sizes, *options, along, result, status))
             return Found(torch.from_numpy(result).to(scores.device), None, status)
 
-        what = HESSIAN_PRODUCT
-        found = blocks.total(family.device, kept, lengths, options, what, on_cpu, change)
+        operation = HESSIAN_PRODUCT
+        found = blocks.total(family.device, kept, lengths, options, operation, on_cpu, change)
         found = found or on_cpu()
         check(family.name, found.status)
         return found.result
-    return _total(scores, lengths, place, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
+    return _total(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
 _marginals = library.custom_op("spacy_latent::marginals", _read_marginals, mutates_args=())
@@ -303,43 +315,42 @@ hessian_product = library.custom_op(
 )
 
 
-def marginals(scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]) -> Tensor:
+def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     """Probabilities of the parts, like ``scores``; zero at what is no part."""
     keep = scores.requires_grad and torch.is_grad_enabled()
     if is_traced(scores):
-        return _marginals(scores, lengths, place, options, keep)[0]
+        return _marginals(scores, lengths, family_name, options, keep)[0]
     if not keep:
-        return _read_marginals(scores, lengths, place, options, False)[0]
-    result = _Marginals.apply(scores, lengths, place, options)[0]
+        return _read_marginals(scores, lengths, family_name, options, False)[0]
+    result = _Marginals.apply(scores, lengths, family_name, options)
     assert isinstance(result, Tensor)
     return result
 
 
 class _Marginals(torch.autograd.Function):
-    """The operator and its gradient, for tensors that nothing traces."""
+    """The operator and its gradient, for tensors that nothing traces. With a ``setup_context`` of
+    its own torch would look at the signature of ``forward`` at each call."""
 
     @staticmethod
     def forward(
-        scores: Tensor, lengths: Tensor, place: str, options: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        return _read_marginals(scores, lengths, place, options, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _keep_marginals(ctx, inputs, output)
+        ctx: Any, scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+    ) -> Tensor:
+        result, kept = _read_marginals(scores, lengths, family_name, options, True)
+        ctx.family = family_name, options
+        from_marginals = family_of(family_name).product is not None
+        ctx.save_for_backward(scores, lengths, result if from_marginals else kept)
+        # Else a gradient that is not there would be zeros.
+        ctx.set_materialize_grads(False)
+        return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return None, None, None, None
         scores, lengths, kept = ctx.saved_tensors
         product = _read_hessian_product(scores, gradient, kept, lengths, *ctx.family)
         return product, None, None, None
-
-
-# torch asks for it at each call.
-_Marginals.forward.__signature__ = inspect.signature(_Marginals.forward)  # type: ignore[attr-defined]
 
 
 @log_partition.register_fake
@@ -349,9 +360,9 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 
 @_marginals.register_fake
 def _(
-    scores: Tensor, lengths: Tensor, place: str, options: Sequence[int], keep: bool
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(place).kept_shape(scores) if keep else (scores.shape[0], 0)
+    shape = family_of(family_name).kept_shape(scores) if keep else (scores.shape[0], 0)
     result = torch.empty_like(scores, memory_format=torch.contiguous_format)
     return result, torch.empty(shape, dtype=torch.float64, device="cpu")
 
@@ -396,13 +407,13 @@ _marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
 def sample(
     scores: Tensor,
     lengths: Tensor,
-    place: str,
+    family_name: str,
     options: Sequence[int],
     num_samples: int,
     generator: torch.Generator | None,
 ) -> Tensor:
     """Exact samples, ``(num_samples, *family.best_shape)`` int32."""
-    family = family_of(place)
+    family = family_of(family_name)
     array, sizes = read(scores, lengths)
     # One stream for each item: a draw does not depend on the threads or on the other items' luck.
     seeds = torch.randint(1, 2**62, (len(array),), generator=generator).numpy().astype(np.uint64)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.linear_chain import (
@@ -31,12 +31,13 @@ from spacy_latent.kernels.linear_chain import (
     log_sum,
     previous_of,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 from spacy_latent.kernels.vector import LANES, scan
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _split(item, longest):
     """Segments ``(N, L, K)``, transitions, and the scores of the first and the last label."""
     rows, labels = item.shape
@@ -45,24 +46,24 @@ def _split(item, longest):
     return segments, item[count : count + labels], item[rows - 2], item[rows - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _status(item, n, longest):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
     segments = _split(item, longest)[0]
     _, wrong = scan(item[len(item) - item.shape[1] - 2 :].reshape(-1))
     for i in range(n):
-        _, found = scan(segments[i, : min(longest, n - i)].reshape(-1))
-        wrong |= found
+        _, not_finite = scan(segments[i, : min(longest, n - i)].reshape(-1))
+        wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _table(labels):
     """A workspace for transitions, with room for a vector after the last row."""
     return np.zeros(labels * labels + LANES)[: labels * labels].reshape((labels, labels))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _best(item, n, longest, table, begin, end):
     """Scores of the best sequences that begin[i, k] goes on from, and that end in end[j, k]."""
     segments, transitions, first, _ = _split(item, longest)
@@ -70,18 +71,18 @@ def _best(item, n, longest, table, begin, end):
     table[:] = transitions
     begin[0, :labels] = first
     for j in range(1, n + 1):
-        own = end[j]
-        own[:] = -np.inf
+        totals = end[j]
+        totals[:] = -np.inf
         for length in range(1, min(longest, j) + 1):
             source, row = begin[j - length], segments[j - length, length - 1]
             for k in range(labels):
                 value = source[k] + row[k]
-                own[k] = value if value > own[k] else own[k]
+                totals[k] = value if value > totals[k] else totals[k]
         if j < n:
-            best_step(own, table, begin[j])
+            best_step(totals, table, begin[j])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_segments(start, stop, scores, lengths, longest, codes, status):
     """``Family.best``: codes ``(B, N·L)``, the label of each segment, −1 where there is none."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
@@ -119,7 +120,7 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
             j = i
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _log_forward(item, n, longest, level, begin, end, top):
     """Logarithms of sums forward. level ``(N + 1,)``: what is taken out at each cut. RETURNS: the
     log-partition but for level[n], −inf where there is no sequence."""
@@ -128,10 +129,10 @@ def _log_forward(item, n, longest, level, begin, end, top):
     for k in range(labels):
         begin[0, k] = first[k]
     for j in range(1, n + 1):
-        own = end[j]
+        totals = end[j]
         for k in range(labels):
             top[k] = -np.inf
-            own[k] = 0.0
+            totals[k] = 0.0
         for length in range(1, min(longest, j) + 1):
             i = j - length
             source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
@@ -143,17 +144,17 @@ def _log_forward(item, n, longest, level, begin, end, top):
             source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
             for k in range(labels):
                 highest = top[k] if top[k] > -np.inf else 0.0
-                own[k] += exponential(source[k] + (row[k] + shift) - highest)
+                totals[k] += exponential(source[k] + (row[k] + shift) - highest)
         for k in range(labels):
-            own[k] = top[k] + math.log(own[k]) if top[k] > -np.inf else -np.inf
+            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
         if j < n:
-            log_forward_step(own, transitions, top, begin[j])
+            log_forward_step(totals, transitions, top, begin[j])
     for k in range(labels):
         top[k] = end[n, k] + final[k]
     return log_sum(top[:labels])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
     """As _log_forward, of what follows."""
     segments, transitions, first, final = _split(item, longest)
@@ -161,10 +162,10 @@ def _log_backward(item, n, longest, level, begin, end, top):
     for k in range(labels):
         end[n, k] = final[k]
     for i in range(n - 1, -1, -1):
-        own = begin[i]
+        totals = begin[i]
         for k in range(labels):
             top[k] = -np.inf
-            own[k] = 0.0
+            totals[k] = 0.0
         for length in range(1, min(longest, n - i) + 1):
             j = i + length
             target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
@@ -176,14 +177,14 @@ def _log_backward(item, n, longest, level, begin, end, top):
             target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
             for k in range(labels):
                 highest = top[k] if top[k] > -np.inf else 0.0
-                own[k] += exponential(target[k] + (row[k] + shift) - highest)
+                totals[k] += exponential(target[k] + (row[k] + shift) - highest)
         for k in range(labels):
-            own[k] = top[k] + math.log(own[k]) if top[k] > -np.inf else -np.inf
+            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
         if i > 0:
-            log_backward_step(own, transitions, end[i])
+            log_backward_step(totals, transitions, end[i])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_marginals(item, n, longest, level, total, begin, end, begin_after, end_after, result):
     """begin, end: forward; begin_after, end_after: backward."""
     segments, transitions, first, final = _split(item, longest)
@@ -207,7 +208,7 @@ def _write_marginals(item, n, longest, level, total, begin, end, begin_after, en
         of_final[k] = exponential(end[n, k] + final[k] - total)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _write_product(
     item, n, longest, level, total, begin, end, begin_after, end_after, along, result, mean, rest
 ):
@@ -286,7 +287,7 @@ def _write_product(
             of_final[k] = share * (mean[1, n, k] + rest[1, n, k] - whole)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _levels(n, end, level):
     """The best score up to each cut, from what _best left; 0 at a cut that nothing reaches."""
     level[0] = 0.0
@@ -295,7 +296,7 @@ def _levels(n, end, level):
         level[j] = best if best > -np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _covers(marginals, n, longest):
     """Whether segments cover each position once."""
     segments, _, _, _ = _split(marginals, longest)
@@ -307,7 +308,7 @@ def _covers(marginals, n, longest):
     return abs(total - n) < 1e-6 * n
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _room(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -315,21 +316,21 @@ def _room(start, stop, lengths):
     return longest + 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_segments(
-    start, stop, scores, lengths, longest, along, what, log_partition, result, kept, status
+    start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
     """``Family.total`` of kernels.operators."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
     table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
-    after = np.empty((2, room if what else 0, labels))
-    spare = np.empty((4, room if what == 2 else 0, labels))
+    after = np.empty((2, room if operation != LOG_PARTITION else 0, labels))
+    spare = np.empty((4, room if operation == HESSIAN_PRODUCT else 0, labels))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
         status[b] = FEASIBLE
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         if n == 0:
             continue
@@ -344,10 +345,10 @@ def sum_over_segments(
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
-        if what == 0:
+        if operation == LOG_PARTITION:
             continue
         _log_backward(item, n, longest, level, after[0], after[1], top)
-        if what == 1:
+        if operation == MARGINALS:
             _write_marginals(
                 item, n, longest, level, total, begin, end, after[0], after[1], result[b]
             )
@@ -360,7 +361,7 @@ def sum_over_segments(
             )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
     """``Family.sample``: codes as best_segments writes them, ``(S, B, N·L)``."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
@@ -405,7 +406,7 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
                 label = choose(column, labels, state)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
     """As kernels.linear_chain.k_best_chains, codes as best_segments writes them."""
     room, labels, count = _room(start, stop, lengths), scores.shape[2], len(codes)

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, library
 
+from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
-FAST = {"reassoc", "contract", "nsz"}
 # Nanoseconds of one number of a row, for sharing rows among threads.
 COST = 3.0
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _above(row, n, threshold):
     """How many numbers lie above the threshold, and their sum."""
     count, total = 0.0, 0.0
@@ -28,7 +27,7 @@ def _above(row, n, threshold):
     return count, total
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sparsemax_rows(start, stop, scores, lengths, result, status):
     """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length
     (Michelot 1986): drop what lies below the threshold of what is left, until nothing does.
@@ -70,7 +69,7 @@ def sparsemax_rows(start, stop, scores, lengths, result, status):
             result[r, j] = max(row[j] - threshold, 0.0)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def sparsemax_gradient_rows(start, stop, output, upstream, result):
     """1_S(g − mean of g over S), S where the output is positive."""
     n = output.shape[1]
@@ -85,7 +84,7 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
             result[r, j] = upstream[r, j] - mean if output[r, j] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, status):
     """Project rows onto {0 ≤ p ≤ 1, Σp = k} (exactly), or Σp ≤ k, k the smaller of ``largest`` and
     the number of allowed (not −inf) scores.

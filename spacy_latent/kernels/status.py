@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.vector import scan, widen
 
 FEASIBLE = 0
@@ -18,7 +18,7 @@ TOO_LARGE = 4
 LARGE = 1e9
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def is_arc(head, modifier, direction, max_arc_length):
     """Whether the constraints of a dependency structure allow an arc. direction: 0 any, −1 heads
     earlier, 1 heads later. max_arc_length: negative for no bound. Root arcs are always allowed."""
@@ -33,7 +33,7 @@ def is_arc(head, modifier, direction, max_arc_length):
     return max_arc_length < 0 or abs(head - modifier) <= max_arc_length
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def is_finite(matrix, size):
     """Whether the first ``size`` rows and columns are."""
     total = 0.0
@@ -43,7 +43,7 @@ def is_finite(matrix, size):
     return total == 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def read_arc_scores(scores, n, direction, max_arc_length, result):
     """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
     −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
@@ -64,6 +64,6 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
             target[modifier] = -np.inf
         if suspect:
             # Perhaps only what is no arc.
-            _, found = scan(target)
-            wrong |= found
+            _, not_finite = scan(target)
+            wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE

@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_add(a, b):
     """log(e^a + e^b), and the share of e^b in it."""
     if b == -np.inf:
@@ -26,7 +28,7 @@ def _log_add(a, b):
     return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read(scores, n, row):
     """Copy the scores less the largest, so that what all have in common costs no digits. RETURNS:
     FEASIBLE or NOT_FINITE, and the largest, 0 where it is no number."""
@@ -43,7 +45,7 @@ def _read(scores, n, row):
     return FEASIBLE, top
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _forward(row, drow, n, k, sums, dsums):
     """sums[i, j]: log of the sum over subsets of j of the first i items; dsums: its derivative."""
     sums[0, :] = -np.inf
@@ -60,7 +62,7 @@ def _forward(row, drow, n, k, sums, dsums):
             dsums[i + 1, j] = change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _whole(sums, dsums, n, k, exactly, top):
     """log Z less k·top, and its derivative. top: what was taken off each score."""
     if exactly:
@@ -72,8 +74,8 @@ def _whole(sums, dsums, n, k, exactly, top):
     return total, change
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
+@kernel
+def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
     """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
     of each size divides among subsets with the item and without: it adds up to 1 at scores of any
     size."""
@@ -105,7 +107,7 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
             more, less = (large, small) if chosen >= without else (small, large)
             flow[j] = own * less
             flow[j - 1] += own * more
-            if what == 1:
+            if operation == MARGINALS:
                 marginal += own * more
                 continue
             difference = 0.0
@@ -114,12 +116,23 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, what, result):
             marginal += change * more + difference
             dflow[j] = change * less - difference
             dflow[j - 1] += change * more + difference
-        result[i] = min(marginal, 1.0) if what == 1 else marginal
+        result[i] = min(marginal, 1.0) if operation == MARGINALS else marginal
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_subsets(
-    start, stop, scores, lengths, largest, exactly, along, what, log_partition, result, kept, status
+    start,
+    stop,
+    scores,
+    lengths,
+    largest,
+    exactly,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; exactly: 1 or 0."""
     room = scores.shape[1]
@@ -130,12 +143,12 @@ def sum_over_subsets(
         n = lengths[b]
         k = min(largest, n)
         log_partition[b] = 0.0
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         status[b], top = _read(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
         _forward(row, drow, n, k, sums, dsums)
@@ -144,11 +157,11 @@ def sum_over_subsets(
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total + k * top
-        if what > 0:
-            _backward(row, drow, n, k, exactly, top, sums, dsums, what, result[b])
+        if operation != LOG_PARTITION:
+            _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
     """0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
     row = np.empty(scores.shape[1])
@@ -172,18 +185,7 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
                 best[b, order[i]] = 1
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _uniform(state):
-    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
     """Exact samples: from the last item to the first, each in or out given how many are left."""
     room = scores.shape[1]
@@ -207,7 +209,7 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
         for draw in range(samples.shape[0]):
             left = k
             if not exactly:
-                point, left = _uniform(state), 0
+                point, left = uniform_of_splitmix(state), 0
                 passed = math.exp(sums[n, 0] - k * top - total)
                 while left < k and point >= passed:
                     left += 1
@@ -219,7 +221,7 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
                 if left == 0:
                     break
                 share = math.exp(sums[i, left - 1] + row[i] - sums[i + 1, left])
-                if _uniform(state) < share or sums[i, left] == -np.inf:
+                if uniform_of_splitmix(state) < share or sums[i, left] == -np.inf:
                     samples[draw, b, i] = 1
                     left -= 1
 

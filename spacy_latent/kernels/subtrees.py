@@ -6,80 +6,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
-HARD, SOFT = 0, 1
-# Levels above and below a token of a cycle: more than any text has.
-ENDLESS = 1 << 30
-
-
-@njit(cache=True, nogil=True, fastmath=False)
-def _read_heads(z, n, heads):
-    """Heads of the tokens 1 .. n, −1 where a token has none. RETURNS: whether z is 0/1 with at most
-    one head for each token."""
-    heads[: n + 1] = -1
-    for head in range(n + 1):
-        row = z[head]
-        for modifier in range(1, n + 1):
-            value = row[modifier]
-            if value != 0.0:
-                if value != 1.0 or heads[modifier] >= 0:
-                    return SOFT
-                heads[modifier] = head
-    return HARD
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.heads import (
+    ENDLESS,
+    HARD,
+    SOFT,
+    modifiers_of,
+    order_upwards,
+    read_heads,
+)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _climb(heads, n, waiting, order, height, depth):
-    """order: the tokens, each after its modifiers, and last those of cycles. height: levels below a
-    token; depth: tokens above it. RETURNS: the levels of what is on no cycle and below none; 1 at
-    least."""
-    waiting[: n + 1] = 0
-    for token in range(1, n + 1):
-        height[token] = 0
-        depth[token] = 0
-        if heads[token] > 0:
-            waiting[heads[token]] += 1
-    found = 0
-    for token in range(1, n + 1):
-        if waiting[token] == 0:
-            order[found] = token
-            found += 1
-    done = 0
-    while done < found:
-        token = order[done]
-        done += 1
-        head = heads[token]
-        if head > 0:
-            height[head] = max(height[head], height[token] + 1)
-            waiting[head] -= 1
-            if waiting[head] == 0:
-                order[found] = head
-                found += 1
-    hanging = found
-    for token in range(1, n + 1):
-        if waiting[token] > 0:
-            height[token], depth[token] = ENDLESS, ENDLESS
-            order[found] = token
-            found += 1
-    levels = 1
-    for place in range(hanging - 1, -1, -1):
-        token = order[place]
-        if heads[token] > 0:
-            depth[token] = depth[heads[token]] + 1
-        if depth[token] < ENDLESS:
-            levels = max(levels, depth[token] + 1)
-    return levels
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _rounds_of(rounds, height, depth):
     """The first and the last round after which the state of a token is asked for."""
     last = min(rounds, height + 1)
     return min(max(rounds - depth, 1), last), last
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _same(sources, one, other, end):
     """Whether what follows at two places, to the end from the second, is the same."""
     for index in range(end - other):
@@ -88,7 +34,7 @@ def _same(sources, one, other, end):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _read_forests(
     z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
 ):
@@ -98,9 +44,9 @@ def _read_forests(
     totals[:] = 0
     for s in range(len(z)):
         n = lengths[s]
-        if _read_heads(z[s], n, heads[s]) != HARD:
+        if read_heads(z[s], n, heads[s]) != HARD:
             return SOFT
-        levels = _climb(heads[s], n, waiting, order[s], height[s], depth[s])
+        levels = order_upwards(heads[s], n, waiting, order[s], height[s], depth[s])
         rounds[s] = most if all_of_them else min(most, levels)
         for token in range(1, n + 1):
             low, high = _rounds_of(rounds[s], height[s, token], depth[s, token])
@@ -112,27 +58,7 @@ def _read_forests(
     return HARD
 
 
-@njit(cache=True, nogil=True, fastmath=False)
-def _modifiers_of(heads, n, start, modifiers):
-    """The modifiers of token t, in order, are those from start[t] to start[t + 1]."""
-    start[: n + 2] = 0
-    for token in range(1, n + 1):
-        if heads[token] > 0:
-            start[heads[token] + 1] += 1
-    for token in range(1, n + 1):
-        start[token + 1] += start[token]
-    for token in range(1, n + 1):
-        head = heads[token]
-        if head > 0:
-            modifiers[start[head]] = token
-            start[head] += 1
-    # Each has come to the beginning of the next.
-    for token in range(n, 0, -1):
-        start[token + 1] = start[token]
-    start[1] = 0
-
-
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _find_states(
     lengths,
     item,
@@ -166,7 +92,7 @@ def _find_states(
     rows = used = 0
     for s in range(len(lengths)):
         n = lengths[s]
-        _modifiers_of(heads[s], n, start, modifiers)
+        modifiers_of(heads[s], n, start, modifiers)
         filled = index = 0
         while index < n:
             token = order[s, index]
@@ -178,7 +104,7 @@ def _find_states(
                 filled += high - low + 1
             for now in range(low, high + 1):
                 for token in order[s, index : index + group]:
-                    own = item[s] * width + token - 1
+                    alone = item[s] * width + token - 1
                     begin = used
                     for child in range(start[token], start[token + 1]):
                         below = modifiers[child]
@@ -188,7 +114,7 @@ def _find_states(
                             then = min(now - 1, height[s, below] + 1)
                             sources[used] = row_of[offset[below] + then]
                         used += 1
-                    row = latest[own]
+                    row = latest[alone]
                     while row >= 0:
                         if (
                             round_of[row] == now
@@ -202,10 +128,10 @@ def _find_states(
                     else:
                         row = rows
                         rows += 1
-                        place[row], round_of[row] = own, now
+                        place[row], round_of[row] = alone, now
                         first[row], end[row] = begin, used
-                        following[row] = latest[own]
-                        latest[own] = row
+                        following[row] = latest[alone]
+                        latest[alone] = row
                     row_of[offset[token] + now] = row
                     result[s, token - 1] = row
             index += group
@@ -322,7 +248,7 @@ def share_subtrees(
     )
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def share_equals(z, item, items):
     """Which of many arrays are the same as an earlier one of the same item.
 
@@ -331,23 +257,23 @@ def share_equals(z, item, items):
     """
     kinds, kind = np.empty(len(z), np.int64), np.empty(len(z), np.int64)
     latest, following = np.full(items, -1, np.int64), np.empty(len(z), np.int64)
-    found = 0
+    different = 0
     for s in range(len(z)):
         other = latest[item[s]]
         while other >= 0:
             earlier, same = z[kinds[other]], True
-            for place in range(z.shape[1]):
-                if earlier[place] != z[s, place]:
+            for index in range(z.shape[1]):
+                if earlier[index] != z[s, index]:
                     same = False
                     break
             if same:
                 break
             other = following[other]
         if other < 0:
-            other = found
-            found += 1
+            other = different
+            different += 1
             kinds[other] = s
             following[other] = latest[item[s]]
             latest[item[s]] = other
         kind[s] = other
-    return kinds[:found], kind
+    return kinds[:different], kind

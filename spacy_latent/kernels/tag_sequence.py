@@ -13,12 +13,11 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.linear_chain import (
-    FAST,
     TRUSTED,
     backward_step,
     best_step,
@@ -35,12 +34,13 @@ from spacy_latent.kernels.linear_chain import (
     trace_k_best,
     weigh,
 )
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, scan
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _split(item):
     """Emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
@@ -48,7 +48,7 @@ def _split(item):
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _status(item, n):
     """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
     _, wrong = scan(item[:n].reshape(-1))
@@ -56,13 +56,13 @@ def _status(item, n):
     return NOT_FINITE if wrong or of_bound else FEASIBLE
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _table(tags):
     """A workspace for transitions, with room for a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -70,7 +70,7 @@ def _longest(start, stop, lengths):
     return longest
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def best_sequences(start, stop, scores, lengths, tags, status):
     """``Family.best``: tags ``(B, N)``, −1 at padding."""
     count = scores.shape[2]
@@ -105,7 +105,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, weights, factors, left, share, gamma):
     """Sums forward and backward.
 
@@ -127,11 +127,11 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     left[0, :tags] = factors[0]
     scales[0] = scaled(left[0, :tags])
     for i in range(1, n):
-        own, factor = left[i], factors[i]
-        forward_step(left[i - 1], weights, own)
+        current, factor = left[i], factors[i]
+        forward_step(left[i - 1], weights, current)
         for t in range(tags):
-            own[t] *= factor[t]
-        scales[i] = scaled(own[:tags])
+            current[t] *= factor[t]
+        scales[i] = scaled(current[:tags])
         if scales[i] == 0.0:
             return False, 0.0
     total = 0.0
@@ -144,15 +144,15 @@ def _sweep(item, n, weights, factors, left, share, gamma):
         log_partition += math.log(scales[i])
     share[:n] = 0.0
     for i in range(n - 1, -1, -1):
-        own, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
+        current, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
         total = 0.0
         for t in range(tags):
-            total += own[t] * right[t]
+            total += current[t] * right[t]
         if not total * scales[i] >= TRUSTED:
             return False, 0.0
         normal = 1.0 / total
         for t in range(tags):
-            tag_marginals[t] = own[t] * right[t] * normal
+            tag_marginals[t] = current[t] * right[t] * normal
         if i == 0:
             break
         normal /= scales[i]
@@ -163,7 +163,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     return True, log_partition
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_forward(item, n, left, top):
     """Logarithms of the forward sums to ``left``, rows centred. RETURNS: the log-partition, −inf
     where there is no sequence."""
@@ -185,7 +185,7 @@ def _log_forward(item, n, left, top):
     return total + log_sum(top)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def _log_sweep(item, n, left, share, gamma):
     """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
     transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
@@ -219,7 +219,7 @@ def _log_sweep(item, n, left, share, gamma):
     return log_partition
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def _pairs(plain, weights, left, share, pairs):
     """Marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
@@ -233,7 +233,7 @@ def _pairs(plain, weights, left, share, pairs):
                 target[t] = exponential(base + row[t] + share[t])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
     emissions[:n] = gamma[:n]
@@ -248,7 +248,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
                 target[t] += source[t]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
     """As kernels.linear_chain.product_with_hessian. mean: workspace (n, K), the expected change of
     the score up to a position, given the tag there."""
@@ -260,20 +260,20 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
         value = of_emissions[0, t] + of_first[t]
         mean[0, t] = value if gamma[0, t] > 0.0 else 0.0
     for i in range(1, n):
-        before, own = mean[i - 1], mean[i]
+        before, current = mean[i - 1], mean[i]
         _pairs(plain, weights, left[i - 1], share[i], pairs)
         for t in range(tags):
-            own[t] = 0.0
+            current[t] = 0.0
             weight[t] = 0.0
         for p in range(tags):
             base, row, change = before[p], pairs[p], of_transitions[p]
             for t in range(tags):
                 value = row[t] * (base + change[t])
-                own[t] += value if row[t] > 0.0 else 0.0
+                current[t] += value if row[t] > 0.0 else 0.0
                 weight[t] += row[t]
         for t in range(tags):
             likely = weight[t] > 0.0 and gamma[i, t] > 0.0
-            own[t] = own[t] / weight[t] + of_emissions[i, t] if likely else 0.0
+            current[t] = current[t] / weight[t] + of_emissions[i, t] if likely else 0.0
     for t in range(tags):
         likely = gamma[n - 1, t] > 0.0
         rest[t] = of_final[t] if likely else 0.0
@@ -306,21 +306,21 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
     first[:] = emissions[0]
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sum_over_sequences(
-    start, stop, scores, lengths, along, what, log_partition, result, kept, status
+    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """``Family.total`` of kernels.operators."""
     room, tags = _longest(start, stop, lengths), scores.shape[2]
     weights, pairs = _table(tags), np.empty((tags, tags))
     left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
     factors, gamma = np.empty((room, tags)), np.empty((room, tags))
-    mean = np.empty((room if what == 2 else 0, tags))
+    mean = np.empty((room if operation == HESSIAN_PRODUCT else 0, tags))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
         status[b] = FEASIBLE
-        if what:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         if n == 0:
             continue
@@ -335,13 +335,13 @@ def sum_over_sequences(
         log_partition[b] = total
         if total == -np.inf:
             status[b] = INFEASIBLE
-        elif what == 1:
+        elif operation == MARGINALS:
             _write_marginals(n, plain, weights, left, share, gamma, pairs, result[b])
-        elif what == 2:
+        elif operation == HESSIAN_PRODUCT:
             _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
     tags = scores.shape[2]
@@ -373,7 +373,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
                 samples[k, b, i - 1] = tag
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
     """As kernels.linear_chain.k_best_chains."""
     count, k = scores.shape[2], len(tags)
@@ -396,14 +396,14 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
         for t in range(count):
             values[0, t, 0] = np.float64(emissions[0, t]) + first[t]
         for i in range(1, n):
-            own = values[i % 2]
-            k_best_step(values[(i - 1) % 2], transitions, own, origin[i])
+            current = values[i % 2]
+            k_best_step(values[(i - 1) % 2], transitions, current, origin[i])
             for t in range(count):
-                own[t] += emissions[i, t]
-        own = values[(n - 1) % 2]
+                current[t] += emissions[i, t]
+        current = values[(n - 1) % 2]
         for t in range(count):
-            own[t] += final[t]
-        k_best_last(own, best, places)
+            current[t] += final[t]
+        k_best_last(current, best, places)
         if best[0] == -np.inf:
             status[b] = INFEASIBLE
         else:
@@ -411,7 +411,7 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
             trace_k_best(places, origin, n, k, tags[:, b])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
     """How probable each step along given sequences is.
 
@@ -433,16 +433,16 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
         status[b] = _status(scores[b], n)
         if status[b] != FEASIBLE:
             continue
-        gamma, own = marginals[b], tags[b]
+        gamma, path = marginals[b], tags[b]
         plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma)
         if not plain:
             if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
                 status[b] = INFEASIBLE
                 continue
             weights[:] = _split(scores[b])[1]
-        steps[b, 0] = gamma[0, own[0]]
+        steps[b, 0] = gamma[0, path[0]]
         for i in range(1, n):
-            p, t = own[i - 1], own[i]
+            p, t = path[i - 1], path[i]
             if plain:
                 pair = left[i - 1, p] * weights[p, t] * share[i, t]
             else:

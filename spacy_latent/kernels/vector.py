@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from spacy_latent.kernels.compilation import kernel
 
 # Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
 LANES = 8
@@ -23,7 +25,7 @@ GROUP = 4
 FLAGS = ("contract", "nsz")
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def aligned_empty(size):
     """Room for ``size`` float64 from the start of a cache line: vectors that lie across two take
     half as long again."""
@@ -215,7 +217,7 @@ def _maxima_in_vectors(
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def column_maxima(matrix, begin, size, largest, where):
     """For each column j < size the largest off the diagonal of the rows begin ≤ i < size, and the
     first row that has it; −inf and ``begin`` where all are −inf. RETURNS: whether any of these
@@ -383,7 +385,7 @@ def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def widen(row, result, size):
     """Copy the first numbers of a contiguous row of float32 or float64 to one of float64. RETURNS:
     whether any is NaN or +inf."""
@@ -573,7 +575,7 @@ def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def count_equal(first, second, size):
     """In how many of the first ``size`` places two contiguous rows of int32 have the same
     number."""
@@ -619,7 +621,7 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
     return signature, generate
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def scan(row):
     """The largest number of a contiguous row of float32 or float64, and whether any is NaN or +inf,
     in which case the first result means nothing."""

@@ -9,23 +9,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.exponential import LN2_HIGH, LN2_LOW, LOG2_E, ROUND, _bits, _from_bits
 
-FAST = {"reassoc", "contract", "nsz"}
 EMPTY = -1e300
 LN2 = math.log(2.0)
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def power(x):
     """2^x for whole x ≤ 1023; 0 below −1022."""
     x = x if x > -1023.0 else -1023.0
     return _from_bits(_bits(1.0) + (_bits(x + ROUND) << 52))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def split(x):
     """Mantissa and exponent of exp(x), x below +inf."""
     if x == -np.inf:
@@ -36,7 +35,7 @@ def split(x):
     return math.exp(min(max(rest, -1.0), 1.0)), exponent
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@kernel
 def normalised(value, exponent):
     """The factor that brings a value ≥ 0 to [1/2, 1), and the exponent that it has then."""
     if not value > 0.0:
@@ -45,7 +44,7 @@ def normalised(value, exponent):
     return power(-shift), exponent + shift
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def push(target, target_exponents, row, exponents, scalar, exponent, size):
     """target[j] += scalar · row[j] over j < size."""
     for j in range(size):
@@ -55,7 +54,7 @@ def push(target, target_exponents, row, exponents, scalar, exponent, size):
         target_exponents[j] = new
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+@kernel(fastmath=FUSED)
 def push_tangent(
     target, dtarget, target_exponents, row, drow, exponents, scalar, dscalar, exponent, size
 ):
@@ -69,7 +68,7 @@ def push_tangent(
         target_exponents[j] = new
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, size):
     """The adjoint of :func:`push`: RETURNS that of the scalar, adds to ``outer_row`` that of the
     row. outer: that of the target; an adjoint has the exponent −e where the number has e."""
@@ -81,7 +80,7 @@ def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, s
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=ANY_ORDER)
 def pull_tangent(
     outer,
     douter,

@@ -169,7 +169,7 @@ def _supports(group: Group, output: LatentOutput, layer: LatentModule) -> list[i
         return (draw.weights > 0).sum(0).tolist()
     if layer.estimator.hard_at_prediction:
         return [1] * len(group.members)
-    if layer.estimator.name == "SparseMAP" and layer.structure.has_map:
+    if layer.estimator.has_support and layer.structure.has_map:
         _, weights = alternatives_of(output, layer, group.lengths, 1)
         return (weights > 0).sum(0).tolist()
     return [0] * len(group.members)

@@ -465,7 +465,14 @@ def given_structures(
 def detached(output: LatentOutput) -> LatentOutput:
     draw = output.draw
     log_probs = None if draw.log_probs is None else draw.log_probs.detach()
-    apart = type(draw)(draw.z.detach(), draw.weights.detach(), log_probs, draw.padding)
+    apart = replace(
+        draw,
+        z=draw.z.detach(),
+        weights=draw.weights.detach(),
+        log_probs=log_probs,
+        penalty=None,
+        extras=None,
+    )
     return replace(
         output, vectors=output.vectors.detach(), draw=apart, scores=output.scores.detach()
     )

@@ -281,14 +281,14 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     def backprop_scores(d_scores: Floats2d) -> Any:
         gradient = weights[:, :, None] * xp2torch(d_scores).to(weights)
         nothing = torch.zeros_like(weights)
-        return backprop((gradient, nothing, nothing))
+        return backprop((gradient, nothing, nothing, torch.zeros_like(found.made.extras)))
 
     return found.scores, backprop_scores
 
 
 def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredictions, Any]:
     """The forward pass with the prediction of each structure. Its backprop takes the gradients of
-    logits, weights and log-probabilities."""
+    logits, weights, log-probabilities and extras."""
     found, backprop, _ = run_and_keep(model, docs, is_train)
     return found, backprop
 
@@ -315,7 +315,7 @@ def run_and_keep(
     scores: Any = torch2xp(mean)
     found = TextPredictions(logits, scores, made)
 
-    def backprop(gradients: tuple[Tensor, Tensor, Tensor]) -> Any:
+    def backprop(gradients: tuple[Tensor, Tensor, Tensor, Tensor]) -> Any:
         d_logits = torch2xp(gradients[0].reshape(rows.shape).to(logits))
         d_vectors = backprop_output(d_logits)
         return backprop_tok2vec(backprop_texts((d_vectors, *gradients[1:])))

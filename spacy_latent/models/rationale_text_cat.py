@@ -165,9 +165,7 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
 
 def check_estimator(structure: Structure, estimator: Estimator, transition_cost: float) -> None:
     """Refuse SparseMAP of what has scores of transitions and no parts for them."""
-    projects = estimator.name == "Spigot" and getattr(estimator, "projection", "") == "exact"
-    solves = projects or estimator.name in ("SparseMAP", "SpigotMarginals")
-    if transition_cost and structure.parts == "tags" and solves:
+    if transition_cost and structure.parts == "tags" and estimator.solves:
         raise IncompatiblePair(
             f"{NAME} with transition_cost and {structure.name}",
             estimator.name,

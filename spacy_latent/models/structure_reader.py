@@ -133,7 +133,7 @@ def alternatives_of(
         return draw.z, draw.weights
     if not structure.has_map:
         return draw.z[:0], draw.weights[:0]
-    if layer.estimator.name == "SparseMAP" or "log_partition" not in structure.tractable:
+    if layer.estimator.has_support or "log_partition" not in structure.tractable:
         solution = structure.sparsemap(scores, lengths)
         return solution.atoms, solution.weights
     best = structure.top_k(scores, lengths, count)

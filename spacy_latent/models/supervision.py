@@ -15,7 +15,6 @@ from spacy_latent.estimators.base import Draw
 from spacy_latent.kinds import complete_kind, find_kind
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.fenchel_young import structured_loss
 
 
@@ -72,7 +71,7 @@ class Supervision:
             # Of both texts, for alignments.
             tokens[b] = int(np.sum(length))
         _complete(structure, z, allowed, scores, lengths, partial)
-        inside = _is_member(structure, z, lengths)
+        inside = structure.contains(z, lengths)
         agrees = ((z == 0) | allowed).flatten(1).all(1)
         counts = (tokens > 0) & inside & agrees
         self.left_out += int(((tokens > 0) & ~counts).sum())
@@ -118,15 +117,6 @@ def _complete(
             feasible = torch.ones_like(rows, dtype=torch.bool)
             feasible[error.items] = False
             rows = rows[feasible]
-
-
-def _is_member(structure: Structure, z: Tensor, lengths: Tensor) -> Tensor:
-    """Which of ``(B, *parts)`` are in the set, ``(B,)`` bool: those that are the best where their
-    parts count for them and all others against."""
-    if structure.parts == "merges":
-        return torch.ones(len(z), dtype=torch.bool, device=z.device)
-    linear = structure if structure.linear else ConstituencyTree()
-    return (linear.map(2 * z - 1, lengths) == z).flatten(1).all(1)
 
 
 def supervise(

@@ -48,6 +48,7 @@ class TextVectors:
 
     vectors: ``(K·D, width)``, those of the first structure of all texts before the second's.
     weights, log_probs: ``(K, D)``; log_probs are 0 where the estimator has none.
+    extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 where it has none.
     features: ``(D, d)``, the mean input vectors, without gradient.
     batch: the structures; its vectors are empty.
     """
@@ -55,6 +56,7 @@ class TextVectors:
     vectors: Floats2d
     weights: Tensor
     log_probs: Tensor
+    extras: Tensor
     features: Tensor
     batch: LatentBatch
 
@@ -104,12 +106,13 @@ class TextModule(nn.Module):
         docs: list[Range],
         texts: list[Range],
         given: Given | None = None,
-    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], int, Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], tuple[int, int], Tensor]]:
         """docs: the rows of each doc. texts: those of each text, a doc's together. given:
         structures that stand for those of spans.
 
-        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` in one row, so
-        that there is one gradient; a penalty or None; structures, K, and the docs' features.
+        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` and extras
+        ``(E·D)`` in one row, so that there is one gradient; a penalty or None; structures, K and E,
+        and the docs' features.
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -130,14 +133,16 @@ class TextModule(nn.Module):
         roots = _roots(groups, draws, composed, blank) if self.reads_root else None
         pooled = self.dropout(self._pool(cells, place, texts, roots))
         weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
-        log_probs = self.log_probs(groups, [output.draw for output in outputs], count, len(docs))
-        flat = torch.cat([part.float().flatten() for part in (pooled, weights, log_probs)])
+        log_probs = self.log_probs(groups, draws, count, len(docs))
+        extras = _sum_over_spans(groups, [draw.extras for draw in draws], len(docs), log_probs)
+        parts = (pooled, weights, log_probs, extras)
+        flat = torch.cat([part.float().flatten() for part in parts])
         penalty = None
         if self.training:
             penalty = total_penalty(self.latent, groups, outputs, self.entropy_weight)
         padded, inside = _padded(rows.detach()[None], docs)
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
-        return flat, penalty, (outputs, count, means)
+        return flat, penalty, (outputs, (count, len(extras)), means)
 
     def _pool(
         self, cells: Tensor, place: Tensor, texts: list[Range], roots: Tensor | None
@@ -225,6 +230,19 @@ def _roots(groups: list[Group], draws: list[Draw], composed: list[Tensor], blank
     return total / spans.clamp_min(1)[:, None]
 
 
+def _sum_over_spans(
+    groups: list[Group], parts: list[Tensor | None], docs: int, like: Tensor
+) -> Tensor:
+    """``(E, B)`` of each group as ``(E, D)``, E the largest there is, in the dtype of ``like``."""
+    count = max((len(part) for part in parts if part is not None), default=0)
+    total = like.new_zeros(count, docs)
+    for group, part in zip(groups, parts):
+        if part is not None:
+            doc = torch.tensor([d for d, _ in group.members], device=total.device)
+            total = total.index_add(1, doc, _up_to(part, count).to(total))
+    return total
+
+
 def _up_to(part: Tensor, count: int) -> Tensor:
     """``(K, ...)`` with zeros up to ``count``."""
     if len(part) == count:
@@ -275,8 +293,8 @@ def build_text_layer_model(
     """Model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
     texts: how many texts each doc has that are pooled on their own: 1, or 2 for pairs of spans.
-    Its backprop takes the gradients of vectors, weights and log_probs and returns those of the
-    rows. For the arguments see ``build_latent_text_classifier_v2``.
+    Its backprop takes the gradients of vectors, weights, log_probs and extras and returns those of
+    the rows. For the arguments see ``build_latent_text_classifier_v2``.
     """
     check_parts(structure, estimator, scorer, composer)
     check_entropy_weight(structure, entropy_weight)
@@ -349,21 +367,23 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     texts = docs if shim.module.texts == 1 else pair_ranges(docs, spans)
     read = (rows, groups, docs, texts, *known)
     if is_train:
-        (result, _, (outputs, count, features)), backprop_rows = shim.begin_update(read)
+        (result, _, (outputs, (count, extra), features)), backprop_rows = shim.begin_update(read)
     else:
-        result, _, (outputs, count, features) = shim.predict(read)
+        result, _, (outputs, (count, extra), features) = shim.predict(read)
         if not torch.isfinite(result).all():
             refuse_not_finite()
     pairs = count * len(sizes)
-    size = result.numel() - 2 * pairs
+    size = result.numel() - 2 * pairs - extra * len(sizes)
     held = result.detach()
     vectors: Any = torch2xp(held[:size].view(pairs, -1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
     weights = held[size : size + pairs].view(count, -1)
-    log_probs = held[size + pairs :].view(count, -1)
-    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, features.detach(), batch)
+    log_probs = held[size + pairs : size + 2 * pairs].view(count, -1)
+    extras = held[size + 2 * pairs :].view(extra, len(sizes))
+    told = features.detach()
+    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch)
 
-    def backprop(gradients: tuple[Floats2d, Tensor, Tensor]) -> list[Floats2d]:
+    def backprop(gradients: tuple[Floats2d, Tensor, Tensor, Tensor]) -> list[Floats2d]:
         if backprop_rows is None:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)

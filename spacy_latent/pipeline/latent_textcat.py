@@ -317,7 +317,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
         """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
-        each structure, summed over docs as in spaCy's textcat."""
+        each structure and of the extras, summed over docs as in spaCy's textcat."""
         import torch
         from thinc.api import xp2torch
 
@@ -328,11 +328,14 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         given: Any = self._examples_to_truth(examples)
         truths = xp2torch(self.targets_of(given[0]), device=logits.device)
         known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
-        leaves = [part.detach().requires_grad_() for part in (logits, made.weights, made.log_probs)]
+        parts = (logits, made.weights, made.log_probs, made.extras)
+        leaves = [part.detach().requires_grad_() for part in parts]
         with torch.enable_grad():
             each = self.loss_of(leaves[0], truths, known)
             estimator = latent_layer(self.model).present_estimator
-            objective = estimator.objective(each, leaves[1], leaves[2], made.features)
+            extras = leaves[3] if len(leaves[3]) else None
+            weights, log_probs = leaves[1:3]
+            objective = estimator.objective(each, weights, log_probs, made.features, extras)
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves

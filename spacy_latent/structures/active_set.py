@@ -5,6 +5,7 @@ Nocedal and Wright, *Numerical Optimization*, section 16.5; Wolfe 1976 in its mi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.kernels import active_set as kernel
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.kernels.operators import check, like, read, read_float64
+from spacy_latent.kernels.pool import spread
+from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.results import SparseSolution
 
 
 def solve_with_oracle(
-    structure: Structure, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
     """argmax over the convex hull of the structures of μ·s − ½‖μ‖², with its sparse weights.
 
@@ -30,12 +34,58 @@ def solve_with_oracle(
     The backward is exact where no weight of the support is zero; it cannot be differentiated again.
     """
     check_options(structure, max_iter, tolerance)
-    state: list[_Support] = []
-    mean, weights, gap = _ActiveSet.apply(scores, structure, lengths, max_iter, tolerance, state)
-    return SparseSolution(mean, weights, gap, _expander(state, weights.shape[0], scores))
+
+    def solve(scores: Tensor) -> Supports:
+        return _solve_by_map(structure, scores, lengths, max_iter, tolerance)
+
+    return _solution(scores, solve)
 
 
-def check_options(structure: Structure, max_iter: int, tolerance: float) -> None:
+def solve_with_kernel(
+    structure: Oracle,
+    scores: Tensor,
+    lengths: Tensor,
+    max_iter: int,
+    tolerance: float,
+    oracle: tuple[Any, ...],
+    most_parts: int,
+    costs: Callable[[np.ndarray], np.ndarray],
+) -> SparseSolution:
+    """As :func:`solve_with_oracle`, with an oracle that is called in the compiled loop.
+
+    scores: ``(B, N, M)``.
+    oracle: see kernels.active_set.
+    most_parts: of one structure.
+    costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
+    """
+    check_options(structure, max_iter, tolerance)
+
+    def solve(scores: Tensor) -> Supports:
+        array, sizes = read(scores, lengths)
+        batch, parts = len(array), array[0].size if len(array) else 0
+        # A support is affinely independent, and the polytope has at most as many dimensions.
+        room = min(max_iter, parts + 1) + 2
+        status = np.zeros(batch, dtype=np.int8)
+        supports = Supports(
+            atoms=np.empty((batch, room, most_parts), dtype=np.int32),
+            weights=np.empty((batch, room)),
+            inverses=np.empty(batch * room * room),
+            offsets=np.zeros(batch, dtype=np.int64),
+            means=np.zeros((batch, parts)),
+            counts=np.zeros(batch, dtype=np.int64),
+            gaps=np.zeros(batch),
+        )
+        written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
+        sums = (supports.means, supports.counts, supports.gaps, status)
+        options = (oracle, max_iter, tolerance)
+        spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
+        check(structure.name, status)
+        return supports
+
+    return _solution(scores, solve)
+
+
+def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
     if max_iter < 1 or not tolerance > 0:
         raise InvalidScores(
             f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
@@ -43,66 +93,130 @@ def check_options(structure: Structure, max_iter: int, tolerance: float) -> None
         )
 
 
+# ------------------------------------------------------------------------------------ gradients
+
+
+@dataclass
+class Supports:
+    """The supports of all items, as kernels.active_set.solve writes them, with rooms that may be
+    larger than needed."""
+
+    atoms: np.ndarray
+    weights: np.ndarray
+    inverses: np.ndarray
+    offsets: np.ndarray
+    means: np.ndarray
+    counts: np.ndarray
+    gaps: np.ndarray
+
+    def sort(self) -> tuple[np.ndarray, np.ndarray]:
+        """The weights ``(B, K)`` from the heaviest on, K the largest support, and the rows of their
+        atoms. Gives up what is not needed further on."""
+        largest = int(self.counts.max(initial=1))
+        kept = self.weights[:, :largest].copy()
+        kept[np.arange(largest) >= self.counts[:, None]] = 0.0
+        # A copy: the rooms are as large as max_iter allows, and mostly unused.
+        self.atoms, self.weights = self.atoms[:, :largest].copy(), kept
+        order = np.argsort(-kept, axis=1, kind="stable")
+        return np.take_along_axis(kept, order, 1), order
+
+
+def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolution:
+    state: list[Any] = []
+    mean, weights, gap = _ActiveSet.apply(scores, solve, state)
+    supports, order = state
+    return SparseSolution(mean, weights, gap, _expander(supports, order, scores))
+
+
+class _ActiveSet(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, solve: Callable[[Tensor], Supports], state: list[Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        supports = solve(scores.detach())
+        weights, order = supports.sort()
+        state.extend((supports, order))
+        ctx.supports, ctx.order = supports, order
+        results = (
+            like(supports.means.reshape(scores.shape), scores),
+            like(np.ascontiguousarray(weights.T), scores),
+            torch.from_numpy(supports.gaps).to(scores.device),
+        )
+        ctx.mark_non_differentiable(results[2])
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
+        supports: Supports = ctx.supports
+        of_means = read_float64(mean_gradient).reshape(supports.means.shape)
+        of_weights = np.empty(supports.weights.shape)
+        np.put_along_axis(of_weights, ctx.order, read_float64(weights_gradient).T, 1)
+        result = np.zeros(of_means.shape)
+        # Nanoseconds of what is read: atoms twice, and the inverse.
+        costs = supports.counts * (2.0 * supports.atoms.shape[2] + supports.counts)
+        inputs = (supports.atoms, supports.counts, supports.inverses, supports.offsets)
+        spread(kernel.pull_back, costs, (*inputs, of_means, of_weights, result))
+        return like(result.reshape(mean_gradient.shape), mean_gradient), None, None
+
+
+def _expander(supports: Supports, order: np.ndarray, scores: Tensor) -> Callable[[], Tensor]:
+    shape, dtype, device = scores.shape, scores.dtype, scores.device
+    largest, parts = supports.weights.shape[1], supports.means.shape[1]
+
+    def expand() -> Tensor:
+        result = np.zeros((largest, shape[0], parts), dtype=np.float32)
+        for b, count in enumerate(supports.counts):
+            atoms = supports.atoms[b][order[b, :count]]
+            atom, slot = np.nonzero(atoms >= 0)
+            result[atom, b, atoms[atom, slot]] = 1.0
+        return torch.from_numpy(result).view(largest, *shape).to(device, dtype)
+
+    return expand
+
+
+# ------------------------------------------------------------------------------------ by map alone
+
+
 class _Support:
     """The support of one item: rows of part numbers, their weights, the inverse of G + 11ᵀ."""
 
     def __init__(self, scores: np.ndarray, parts: np.ndarray) -> None:
-        room = kernel.row_room(1)
         self.scores = scores
-        self.count = 1
-        self.gap = np.inf
+        self.count = 0
+        self.gap = np.full(1, np.inf)
+        room = kernel.row_room(1)
         self.atoms = np.full((room, max(len(parts), 1)), -1, dtype=np.int32)
-        self.atoms[0, : len(parts)] = parts
         self.inverse = np.zeros((room, room))
         self.row_sums = np.zeros(room)
-        self.inverse[0, 0] = self.row_sums[0] = 1.0 / (len(parts) + 1.0)
         self.weights = np.zeros(room)
-        self.weights[0] = 1.0
         self.gradient = scores.copy()
-        self.gradient[parts] -= 1.0
         self.indicator = np.zeros(len(scores), dtype=np.int32)
+        self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
         """Let an atom in; False where it cannot improve the solution by more than ``tolerance``."""
-        reached = self.weights[: self.count] @ self.along_atoms(self.gradient)
-        self.gap = float(self.gradient[parts].sum() - reached)
-        if self.gap <= tolerance:
-            return False
         self._make_room(len(parts))
-        self.indicator[parts] = 1
-        room = len(self.weights)
-        column = np.empty(room)
-        kernel.shared_parts(self.atoms, self.count, self.indicator, column)
-        self.indicator[parts] = 0
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
-        count = kernel.enter(
+        count = kernel.let_in(
             self.atoms,
             self.atoms.shape[1],
             self.count,
-            len(parts),
-            self.gap,
-            column,
+            False,
+            tolerance,
+            False,
+            self.indicator,
             self.inverse,
             self.row_sums,
             self.weights,
             self.gradient,
-            np.empty(room),
-            np.empty(room),
+            self.gap,
+            np.empty((3, len(self.weights))),
         )
         # An atom that depends on the support has no gap beyond rounding.
         self.count = count or self.count
         return count > 0
-
-    def along_atoms(self, values: np.ndarray) -> np.ndarray:
-        """The sum of ``values`` over the parts of each atom."""
-        atoms = self.atoms[: self.count]
-        return np.where(atoms >= 0, values[atoms], 0.0).sum(1)
-
-    def mean(self) -> np.ndarray:
-        result = np.zeros(len(self.scores))
-        kernel.scatter(self.atoms, self.count, self.weights, result)
-        return result
 
     def finish(self) -> None:
         kernel.polish(
@@ -117,10 +231,6 @@ class _Support:
             np.empty(len(self.weights)),
             np.empty(len(self.weights)),
         )
-        order = np.argsort(-self.weights[: self.count], kind="stable")
-        self.atoms = self.atoms[order]
-        self.weights = self.weights[order]
-        self.inverse = np.ascontiguousarray(self.inverse[np.ix_(order, order)])
 
     def _make_room(self, parts: int) -> None:
         rows, width = self.atoms.shape
@@ -133,93 +243,65 @@ class _Support:
             self.weights = np.pad(self.weights, (0, rows))
 
 
-class _ActiveSet(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        structure: Structure,
-        lengths: Tensor,
-        max_iter: int,
-        tolerance: float,
-        state: list[_Support],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        batch = scores.shape[0]
-        # float64: the gap is the difference of sums of parts that may be as large as the scores.
-        masked = scores.detach().double()
-        masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
+def _solve_by_map(
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+) -> Supports:
+    batch = scores.shape[0]
+    # float64: the gap is the difference of sums of parts that may be as large as the scores.
+    masked = scores.double()
+    masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
+    flat = masked.flatten(1).cpu().numpy()
+    finite = (flat < np.inf).all(1)
+    if not finite.all():
+        items = np.flatnonzero(~finite).tolist()
+        raise InvalidScores(not_finite_message(structure.name, items))
+    if structure.exclusive_axes and masked.numel():
+        # Each structure has one part of these. What they have in common would cost digits.
+        top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
+        masked = masked - top.masked_fill(top.isneginf(), 0.0)
         flat = masked.flatten(1).cpu().numpy()
-        finite = (flat < np.inf).all(1)
-        if not finite.all():
-            items = np.flatnonzero(~finite).tolist()
-            raise InvalidScores(not_finite_message(structure.name, items))
-        if structure.exclusive_axes and masked.numel():
-            # Each structure has one part of these. What they have in common would cost digits.
-            top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
-            masked = masked - top.masked_fill(top.isneginf(), 0.0)
-            flat = masked.flatten(1).cpu().numpy()
-        atoms = _ask(structure, masked, lengths)
-        wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
-        if wrong:
-            structure.raise_infeasible(wrong)
-        state.extend(_Support(flat[b], atoms[b]) for b in range(batch))
-        active = list(range(batch))
-        for _ in range(max_iter):
-            if not active:
-                break
-            gradients = torch.from_numpy(np.stack([state[b].gradient for b in active]))
-            gradients = gradients.view(len(active), *scores.shape[1:]).to(scores.device)
-            index = torch.as_tensor(active, device=lengths.device)
-            atoms = _ask(structure, gradients, lengths[index])
-            active = [b for b, parts in zip(active, atoms) if state[b].add(parts, tolerance)]
-        for support in state:
-            support.finish()
-        largest = max((support.count for support in state), default=1)
-        mean = np.zeros(flat.shape)
-        weights = np.zeros((largest, batch))
-        for b, support in enumerate(state):
-            mean[b] = support.mean()
-            weights[: support.count, b] = support.weights[: support.count]
-        gap = torch.tensor([max(support.gap, 0.0) for support in state], dtype=torch.float64)
-        ctx.state, ctx.shape = state, scores.shape
-        results = (
-            torch.from_numpy(mean).view(scores.shape).to(scores),
-            torch.from_numpy(weights).to(scores),
-            gap.to(scores.device),
-        )
-        ctx.mark_non_differentiable(results[2])
-        return results
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, mean_gradient: Tensor, weights_gradient: Tensor, _: Any) -> Any:
-        upstream = mean_gradient.detach().double().flatten(1).cpu().numpy()
-        of_weights = weights_gradient.detach().double().cpu().numpy()
-        result = np.zeros_like(upstream)
-        for b, support in enumerate(ctx.state):
-            total = of_weights[: support.count, b] + support.along_atoms(upstream[b])
-            change, row_sums = np.empty((2, support.count))
-            kernel.gradient_of_weights(support.count, support.inverse, total, change, row_sums)
-            kernel.scatter(support.atoms, support.count, change, result[b])
-        gradient = torch.from_numpy(result).view(ctx.shape).to(mean_gradient)
-        return gradient, None, None, None, None, None
+    atoms = _ask(structure, masked, lengths)
+    wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
+    if wrong:
+        structure.raise_infeasible(wrong)
+    state = [_Support(flat[b], atoms[b]) for b in range(batch)]
+    active = list(range(batch))
+    for _ in range(max_iter):
+        if not active:
+            break
+        gradients = torch.from_numpy(np.stack([state[b].gradient for b in active]))
+        gradients = gradients.view(len(active), *scores.shape[1:]).to(scores.device)
+        index = torch.as_tensor(active, device=lengths.device)
+        atoms = _ask(structure, gradients, lengths[index])
+        active = [b for b, parts in zip(active, atoms) if state[b].add(parts, tolerance)]
+    for support in state:
+        support.finish()
+    return _pack(state, flat.shape)
 
 
-def _ask(structure: Structure, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
+def _ask(structure: Oracle, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
     """Part numbers of the best structure of each item."""
     best = structure._map(scores, lengths).flatten(1).cpu().numpy()
     return [np.flatnonzero(row).astype(np.int32) for row in best]
 
 
-def _expander(state: list[_Support], largest: int, scores: Tensor) -> Callable[[], Tensor]:
-    shape, dtype, device = scores.shape, scores.dtype, scores.device
-
-    def expand() -> Tensor:
-        atoms = np.zeros((largest, len(state), int(np.prod(shape[1:]))), dtype=np.float32)
-        for b, support in enumerate(state):
-            for k in range(support.count):
-                row = support.atoms[k]
-                atoms[k, b, row[row >= 0]] = 1.0
-        return torch.from_numpy(atoms).view(largest, *shape).to(device, dtype)
-
-    return expand
+def _pack(state: list[_Support], shape: tuple[int, int]) -> Supports:
+    counts = np.array([support.count for support in state], dtype=np.int64)
+    largest = int(counts.max(initial=1))
+    width = max((support.atoms.shape[1] for support in state), default=1)
+    atoms = np.full((len(state), largest, width), -1, dtype=np.int32)
+    weights, means = np.zeros((len(state), largest)), np.zeros(shape)
+    for b, (support, count) in enumerate(zip(state, counts)):
+        atoms[b, :count, : support.atoms.shape[1]] = support.atoms[:count]
+        weights[b, :count] = support.weights[:count]
+        kernel.scatter(support.atoms, count, support.weights, means[b])
+    inverses = [support.inverse[:count, :count].ravel() for support, count in zip(state, counts)]
+    return Supports(
+        atoms=atoms,
+        weights=weights,
+        inverses=np.concatenate([np.empty(0), *inverses]),
+        offsets=np.cumsum(counts**2) - counts**2,
+        means=means,
+        counts=counts,
+        gaps=np.array([support.gap[0] for support in state], dtype=np.float64),
+    )

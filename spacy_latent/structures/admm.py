@@ -5,7 +5,6 @@ factor graphs, finished by the exact solution on the faces that it finds, and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +12,8 @@ import torch
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels import factor_active_set, logic
 from spacy_latent.kernels.active_set import row_room
-
-if TYPE_CHECKING:
-    from spacy_latent.structures.base import Structure
-    from spacy_latent.structures.factor_graph import FactorGraph
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.encoded_graph import EncodedGraph
 
 # Calls of a structure's oracle before the first iteration, and in each: while copies are far apart
 # it is not worth much to know them exactly, and supports stay from one iteration to the next.
@@ -54,7 +51,7 @@ class Problem:
     with μ, where each part is counted once and all projections are plainly Euclidean.
     """
 
-    def __init__(self, graphs: Sequence[FactorGraph], scores: np.ndarray) -> None:
+    def __init__(self, graphs: Sequence[EncodedGraph], scores: np.ndarray) -> None:
         self.batch = len(graphs)
         counts = [int(np.prod(g.shape)) for g in graphs]
         offsets = np.cumsum([0, *counts])

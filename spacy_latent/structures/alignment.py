@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Structure
 
 
@@ -19,21 +17,9 @@ class Alignment(Structure):
     parts: ClassVar[str] = "cells"
     annotation: ClassVar[str] = "parts"
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
+        self.check_room(lengths, *scores.shape[1:])
         if lengths.dim() == 1:
             lengths = lengths[:, None].expand(-1, 2)
-        if lengths.shape != (scores.shape[0], 2):
-            raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B, 2), the "
-                "numbers of rows and columns of each item."
-            )
-        room = torch.tensor(scores.shape[1:], device=lengths.device)
-        if bool(((lengths < 0) | (lengths > room)).any()):
-            raise InvalidScores(
-                f"{self.name}: lengths lie between {lengths.min(0).values.tolist()} and "
-                f"{lengths.max(0).values.tolist()}, but scores of shape {tuple(scores.shape)} have "
-                f"room for 0 to {list(scores.shape[1:])} words."
-            )
         return scores, lengths

@@ -9,8 +9,6 @@ from a MAP oracle alone then works.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,68 +22,14 @@ from spacy_latent.errors import (
     not_finite_message,
 )
 from spacy_latent.stages import Staged
+from spacy_latent.structures.active_set import solve_with_oracle
+from spacy_latent.structures.k_best import lawler
+from spacy_latent.structures.results import Reparameterized, SparseSolution, TopK
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
     "one (StraightThrough with backward='identity', Spigot, SparseMAP, PerturbAndMap)"
 )
-
-
-@dataclass
-class TopK:
-    """The k best structures of each item, best first.
-
-    z: ``(K, B, *parts)``, 0/1. Where an item has fewer than K structures, the rest is zero.
-    scores: ``(K, B)``, and ``-inf`` where there is no such structure.
-    """
-
-    z: Tensor
-    scores: Tensor
-
-
-@dataclass
-class Reparameterized:
-    """All ``(B, *parts)``; −inf where a part is forbidden or padding.
-
-    z: a sample, 0/1. noisy: perturbed scores of which z is the best structure. redrawn: a draw from
-    the law of ``noisy`` given z.
-    """
-
-    z: Tensor
-    noisy: Tensor
-    redrawn: Tensor
-
-
-@dataclass
-class SparseSolution:
-    """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
-
-    mean: ``(B, *parts)``, the point μ; differentiable.
-    weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
-        differentiable. K is the largest support in the batch.
-    gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
-    """
-
-    mean: Tensor
-    weights: Tensor
-    gap: Tensor
-    _expand: Callable[[], Tensor] = field(repr=False)
-
-    @property
-    def atoms(self) -> Tensor:
-        """The structures of the support, ``(K, B, *parts)``, 0/1, zero where the weight is padding.
-
-        Made on demand: it is K times the size of the scores.
-        """
-        return self._expand()
-
-    def cast(self, dtype: torch.dtype) -> SparseSolution:
-        """The same in another precision; the gap stays as it is."""
-        if self.mean.dtype == dtype:
-            return self
-        expand = self._expand
-        mean, weights = self.mean.to(dtype), self.weights.to(dtype)
-        return SparseSolution(mean, weights, self.gap, lambda: expand().to(dtype))
 
 
 class Structure(Staged, ABC):
@@ -107,6 +51,9 @@ class Structure(Staged, ABC):
     linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
         decisions that lead to z.
     acyclic: whether no part leads round in a circle; False for graphs that need not be trees.
+    masks_itself: whether the methods that begin with an underscore mask what is no part, and check
+        the values, themselves. They then get scores as :meth:`check` leaves them, else as
+        :meth:`masked` does.
     annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
         one tag per position, or "parts".
     """
@@ -117,6 +64,7 @@ class Structure(Staged, ABC):
     tractable: ClassVar[frozenset[str]] = frozenset()
     linear: ClassVar[bool] = True
     has_map: ClassVar[bool] = True
+    masks_itself: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
 
@@ -138,7 +86,9 @@ class Structure(Staged, ABC):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
 
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "stages"}
+        # Without what the class declares and a constructor narrows, such as ``tractable``.
+        mine = vars(self).items()
+        return {name: value for name, value in mine if not hasattr(Structure, name)}
 
     def covers(self, other: Structure) -> bool | None:
         """Whether this set holds every structure of ``other``; None where that is not known. Only
@@ -151,7 +101,7 @@ class Structure(Staged, ABC):
     @abstractmethod
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """The best structure of each item, 0/1 in the dtype of ``scores``. Ties may be broken
-        freely but always the same way. ``scores`` come from :meth:`prepare`."""
+        freely but always the same way. For ``scores`` see ``masks_itself``."""
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
@@ -192,18 +142,18 @@ class Structure(Staged, ABC):
 
         RETURNS: ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``; no gradient.
         """
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             return self._map(prepared.detach(), lengths).to(scores.dtype)
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._log_partition(prepared, lengths).to(scores.dtype)
 
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._marginals(prepared, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -244,15 +194,8 @@ class Structure(Staged, ABC):
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log of the number of structures whose every part is above −inf, ``(B,)``."""
-        prepared, lengths = self.prepare(scores.detach(), lengths)
-        bad = torch.isnan(prepared) | torch.isposinf(prepared)
-        if bool(bad.any()):
-            # Perhaps only at padding, which some structures leave to their kernels.
-            bad = (bad & self.part_mask(prepared, lengths)).flatten(1).any(1)
-            if bool(bad.any()):
-                items = bad.nonzero().flatten().tolist()
-                raise InvalidScores(not_finite_message(self.name, items))
-        zeros = torch.where(torch.isneginf(prepared), prepared, torch.zeros_like(prepared))
+        masked, lengths = self.masked(scores.detach(), lengths)
+        zeros = torch.where(torch.isneginf(masked), masked, torch.zeros_like(masked))
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -278,7 +221,7 @@ class Structure(Staged, ABC):
         """
         if num_samples < 1:
             raise InvalidScores(f"{self.name}.sample: num_samples is {num_samples}, must be >= 1.")
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
         return drawn.to(scores.dtype)
@@ -286,7 +229,7 @@ class Structure(Staged, ABC):
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """One exact sample of each item as the ``map`` of noisy scores, and those drawn again from
         what they are known to be; the last two differentiable in ``scores``."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return self._reparameterize(prepared, lengths)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
@@ -296,9 +239,7 @@ class Structure(Staged, ABC):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
-        from spacy_latent.structures.k_best import lawler
-
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             best = lawler(self, prepared.detach(), lengths, k)
         return TopK(best.z.to(scores.dtype), best.scores.to(scores.dtype))
@@ -311,11 +252,34 @@ class Structure(Staged, ABC):
         max_iter: bound on the number of calls of the MAP oracle per item.
         tolerance: bound on the duality gap.
         """
-        from spacy_latent.structures.active_set import solve_with_oracle
-
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
         return solution.cast(scores.dtype)
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        """Which of ``z`` ``(B, *parts)`` are structures of this set, ``(B,)`` bool: 0/1, and 0
+        where there is no part, padding included.
+
+        The default asks the MAP oracle: a structure is the best one where its own parts score 1 and
+        all others −1. A set whose scores are of decisions, or that has no exact ``map``, overrides
+        it; so may one with a cheaper test.
+        """
+        if not (self.linear and self.has_map):
+            raise NotTractable(self.name, "contains", "a method contains() of the set's own")
+        given, sizes = z.detach(), lengths.to(torch.int64)
+        found = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+        rows = ((given == 0) | (given == 1)).flatten(1).all(1).nonzero().flatten()
+        while len(rows):
+            own, own_sizes = given[rows].float(), sizes[rows.to(sizes.device)]
+            try:
+                best = self.map(2 * own - 1, own_sizes)
+            except InfeasibleError as error:
+                # Of these items the set is empty.
+                rows = _without(rows, error.items)
+                continue
+            found[rows] = (best == own).flatten(1).all(1)
+            break
+        return found
 
     def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
         """What an annotation stores of one 0/1 structure ``(*parts)``: here, the chosen parts."""
@@ -331,23 +295,9 @@ class Structure(Staged, ABC):
 
     # ---------------------------------------------------------------- shared steps
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Check and normalise the input of an operation.
-
-        Half precision becomes float32; whatever is not a part becomes −inf. A kernel that reads
-        lengths and constraints itself overrides this with :meth:`check_types` alone.
-        """
-        scores, lengths = self.check_types(scores, lengths)
-        mask = self.part_mask(scores, lengths)
-        prepared = torch.where(mask, scores, scores.new_full((), -torch.inf))
-        bad = torch.isnan(prepared) | torch.isposinf(prepared)
-        if bool(bad.any()):
-            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
-            raise InvalidScores(not_finite_message(self.name, items))
-        return prepared, lengths
-
-    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse a wrong dtype, shape or length; bring half precision to float32."""
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse a wrong dtype, shape or length; bring half precision to float32 and lengths to
+        int64. Values are not looked at. A subclass adds what it asks of shapes and lengths."""
         if not scores.is_floating_point():
             raise InvalidScores(
                 f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
@@ -361,9 +311,58 @@ class Structure(Staged, ABC):
             )
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
+        if type(self).part_mask is Structure.part_mask:
+            self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
         return scores, lengths.to(torch.int64)
+
+    def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`check`, and with −inf at what is no part. NaN and +inf elsewhere are refused
+        with the items."""
+        scores, lengths = self.check(scores, lengths)
+        return self._mask(scores, self.part_mask(scores, lengths.to(scores.device))), lengths
+
+    def _mask(self, scores: Tensor, parts: Tensor) -> Tensor:
+        """The scores where ``parts`` is true, else −inf; NaN and +inf are refused."""
+        masked = torch.where(parts, scores, -torch.inf)
+        bad = torch.isnan(masked) | torch.isposinf(masked)
+        if bool(bad.any()):
+            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
+            raise InvalidScores(not_finite_message(self.name, items))
+        return masked
+
+    def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """What the methods that begin with an underscore get."""
+        if self.masks_itself:
+            return self.check(scores, lengths)
+        return self.masked(scores, lengths)
+
+    def check_room(self, lengths: Tensor, *room: int) -> None:
+        """Refuse lengths that are below 0, or above the room there is along their axis.
+
+        room: for lengths ``(B,)`` one number, or for ``(B, axes)`` one for each axis; one length of
+            an item then stands for all axes.
+        """
+        if lengths.dim() != 1 and (len(room) == 1 or lengths.shape[1:] != (len(room),)):
+            more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
+            raise InvalidScores(
+                f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
+            )
+        if not lengths.numel():
+            return
+        if lengths.dim() == 1:
+            self._check_range(lengths.min().item(), lengths.max().item(), min(room))
+            return
+        for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
+            self._check_range(low, high, own)
+
+    def _check_range(self, low: float, high: float, room: int) -> None:
+        if low < 0 or high > room:
+            raise InvalidScores(
+                f"{self.name}: lengths lie between {low} and {high}, but the scores have room for "
+                f"0 to {room}."
+            )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """z·s of each item, where 0·(−inf) counts as 0; ``z`` as in :meth:`log_prob`."""
@@ -375,6 +374,20 @@ class Structure(Staged, ABC):
         raise InfeasibleError(self.name, items)
 
 
+def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """For tests of membership: the parts of ``z`` ``(B, *parts)``, bool, and which items ``(B,)``
+    are 0/1 and have none where there is no part."""
+    chosen = z.detach() == 1
+    inside = structure.part_mask(z, lengths.to(z.device))
+    return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
+
+
+def _without(rows: Tensor, places: list[int]) -> Tensor:
+    kept = torch.ones_like(rows, dtype=torch.bool)
+    kept[places] = False
+    return rows[kept]
+
+
 def _in_float64(scores: Tensor) -> Tensor:
-    """Others than floating-point ones are left to :meth:`Structure.check_types`, which refuses."""
+    """Others than floating-point ones are left to :meth:`Structure.check`, which refuses."""
     return scores.double() if scores.is_floating_point() else scores

@@ -52,6 +52,11 @@ class Bits(Structure):
             return super().covers(other)
         return self.budget is None or (other.budget is not None and self.budget >= other.budget)
 
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
+        self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
+        return scores, lengths
+
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.part_axes == 1:
             return super().part_mask(scores, lengths)
@@ -93,6 +98,8 @@ class Bits(Structure):
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """With logistic noise: a bit is on where its noisy score is above 0 (Maddison et al. 2017;
         conditionally, Tucker et al. 2017, appendix B)."""
+        if self._subsets:
+            return super()._reparameterize(scores, lengths)
         allowed = ~scores.isneginf()
         safe = scores.masked_fill(~allowed, 0.0)
         noisy = safe + _logistic(safe)
@@ -111,7 +118,7 @@ class Bits(Structure):
     ) -> SparseSolution:
         """Each score clipped to [0, 1], or with a budget the projection on the capped simplex;
         exact. The last two arguments have no effect."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         if self._subsets:
             flat = self._subsets.sparsemap(*_flat(prepared))
             mean = flat.mean.view_as(scores)
@@ -120,7 +127,9 @@ class Bits(Structure):
             flat = decompose(mean.flatten(1).to(scores.dtype))
         weights, shape = flat.weights, scores.shape
         mean = mean.to(scores.dtype)
-        return SparseSolution(mean, weights, flat.gap, lambda: flat.atoms.view(-1, *shape))
+        return SparseSolution(
+            mean, weights, flat.gap, lambda: flat.atoms.view(len(weights), *shape)
+        )
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """The parts that are on: ``(k,)`` items or ``(k, 2)`` arcs, int32."""

@@ -13,6 +13,11 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
+from spacy_latent.structures.encoded_graph import StructureFactor
+from spacy_latent.structures.logic_factors import Budget
+from spacy_latent.structures.lp_sparsemap import ItemGraph, solve_graphs
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
 # Bound on the numbers in a table of the dynamic program for projective trees.
@@ -73,30 +78,20 @@ class BudgetTree(DependencyTree):
     @property
     def tree(self) -> DependencyTree:
         """The same trees without a budget."""
-        from spacy_latent.structures.projective_tree import ProjectiveTree
-        from spacy_latent.structures.spanning_tree import SpanningTree
-
         kind = ProjectiveTree if self.projective else SpanningTree
         return kind(self.single_root, self.direction, self.max_arc_length)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.factor_graph.GraphSolution`.
+        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         max_iter: a tenth of the bound on the iterations of ADMM.
         tolerance: bound on the residual.
         """
-        from spacy_latent.structures.factor_graph import (
-            FactorGraph,
-            StructureFactor,
-            solve_graphs,
-        )
-        from spacy_latent.structures.logic_factors import Budget
-
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         tree = self.tree
-        graphs: dict[int, FactorGraph] = {}
+        graphs: dict[int, ItemGraph] = {}
         sizes = lengths.tolist()
         for n in set(sizes):
             shape = (n + 1, n + 1)
@@ -104,14 +99,14 @@ class BudgetTree(DependencyTree):
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
             rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
-            graphs[n] = FactorGraph(shape, [StructureFactor(tree, parts, n), *budgets])
-        return solve_graphs(
-            [graphs[n] for n in sizes],
-            prepared,
-            max_iter * ITERATIONS_PER_CALL,
-            tolerance,
-            self.name,
-        )
+            graphs[n] = ItemGraph(shape, [StructureFactor(tree, parts, n), *budgets])
+        steps = max_iter * ITERATIONS_PER_CALL
+        chosen = [graphs[n] for n in sizes]
+        return solve_graphs(chosen, prepared, steps, tolerance, self.name).cast(scores.dtype)
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        modifiers = z[:, 1:].sum(2)
+        return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         tree = self.tree

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.compiled import CompiledStructure
 
 Direction = Literal["any", "earlier", "later"]
 DIRECTIONS = {"any": 0, "earlier": -1, "later": 1}
 
 
-class DependencyTree(Structure):
+class DependencyTree(CompiledStructure):
     """Trees over n tokens and a root. Scores ``(B, N+1, N+1)``, ``[b, head, modifier]``, where node
     0 is the root and i the i-th token; lengths ``(B,)``, each at most N.
 
@@ -33,12 +34,10 @@ class DependencyTree(Structure):
 
     part_axes: ClassVar[int] = 2
     parts: ClassVar[str] = "arcs"
-    family: ClassVar[str]
     exclusive_axes: ClassVar[tuple[int, ...]] = (0,)
     annotation: ClassVar[str] = "heads"
     crosses: bool = True
     most_modifiers: float = math.inf
-    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def __init__(
         self,
@@ -70,30 +69,18 @@ class DependencyTree(Structure):
             and _length(self.max_arc_length) >= _length(other.max_arc_length)
         )
 
-    @property
-    def _family(self) -> tuple[str, list[int]]:
+    def _options(self, scores: Tensor) -> list[int]:
         longest = -1 if self.max_arc_length is None else self.max_arc_length
-        return self.family, [DIRECTIONS[self.direction], longest, int(self.single_root)]
+        return [DIRECTIONS[self.direction], longest, int(self.single_root)]
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths and constraints themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         if scores.shape[1] != scores.shape[2] or scores.shape[1] < 1:
             raise InvalidScores(
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
                 "with the root as node 0."
             )
-        if lengths.dim() != 1:
-            raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}, not (B,)."
-            )
-        if lengths.numel():
-            low, high = lengths.min().item(), lengths.max().item()
-            if low < 0 or high >= scores.shape[1]:
-                raise InvalidScores(
-                    f"{self.name}: lengths lie between {low} and {high}, but scores of shape "
-                    f"{tuple(scores.shape)} have room for 0 to {scores.shape[1] - 1} tokens."
-                )
+        self.check_room(lengths, scores.shape[1] - 1)
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -109,36 +96,23 @@ class DependencyTree(Structure):
         inside = node[None, :] <= lengths.to(scores.device)[:, None]
         return mask[None] & inside[:, :, None] & inside[:, None, :]
 
-    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return _indicate(operators.best(scores, lengths, *self._family), scores)
-
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding: what ``map``
         gives, without the arcs."""
-        from spacy_latent.kernels import operators
+        return self._best(*self._read(scores.detach(), lengths))
 
-        prepared, lengths = self.prepare(scores.detach(), lengths)
-        return operators.best(prepared, lengths, *self._family)
+    def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """0/1 arcs ``(R, N+1, N+1)`` from heads ``(R, N+1)``."""
+        if found.is_cuda:
+            head = torch.arange(scores.shape[1], device=found.device)
+            return (found[:, None, :] == head[:, None]).to(scores.dtype)
+        from spacy_latent.kernels.arborescence import mark_arcs
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.log_partition(scores, lengths, *self._family)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.marginals(scores, lengths, *self._family)
-
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        heads = operators.sample(scores, lengths, *self._family, num_samples, generator)
-        return _indicate(heads.flatten(0, 1), scores).unflatten(0, heads.shape[:2])
+        # Not by torch, whose threads would spin on, on the core that the next kernel needs.
+        z = torch.zeros(0, dtype=scores.dtype).numpy()
+        z = np.zeros((found.shape[0], *scores.shape[1:]), dtype=z.dtype)
+        mark_arcs(found.cpu().numpy(), z)
+        return torch.from_numpy(z).to(scores.device)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Heads of the tokens, ``(n,)`` int32: 0 is the root, i the i-th token."""
@@ -153,17 +127,3 @@ class DependencyTree(Structure):
 
 def _length(bound: int | None) -> float:
     return math.inf if bound is None else bound
-
-
-def _indicate(heads: Tensor, scores: Tensor) -> Tensor:
-    """0/1 arcs ``(B, N+1, N+1)`` in the dtype of ``scores`` from heads ``(B, N+1)``."""
-    if heads.is_cuda:
-        head = torch.arange(scores.shape[1], device=heads.device)
-        return (heads[:, None, :] == head[:, None]).to(scores.dtype)
-    from spacy_latent.kernels.arborescence import mark_arcs
-
-    # Not by torch, whose threads would spin on, on the core that the next kernel needs.
-    z = torch.zeros(0, dtype=scores.dtype).numpy()
-    z = np.zeros((heads.shape[0], *scores.shape[1:]), dtype=z.dtype)
-    mark_arcs(heads.cpu().numpy(), z)
-    return torch.from_numpy(z).to(scores.device)

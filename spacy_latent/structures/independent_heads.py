@@ -32,7 +32,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         return {name: value for name, value in super()._settings().items() if name != "single_root"}
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        prepared, lengths = self.prepare(scores.detach(), lengths)
+        prepared, lengths = self._read(scores.detach(), lengths)
         found = self._map(prepared, lengths)
         heads = found.argmax(1)
         return torch.where(found.sum(1) > 0, heads, -1).to(torch.int32)
@@ -44,7 +44,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         the mean give to a common uniform number (systematic sampling, Madow 1949)."""
         from spacy_latent.kernels.simplex import sparsemax
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         return self._solution(sparsemax(rows, sizes, self.name), prepared, scores.dtype)
 
@@ -52,9 +52,9 @@ class IndependentHeads(RowChoices, DependencyTree):
         """Scores of the heads of each node ``(B·(N+1), N+1)``, and how many there are to choose
         from, 0 for the root and padding; checked."""
         sizes = lengths.to(scores.device)
-        masked = self._masked(scores, self.part_mask(scores, sizes))
         node = torch.arange(scores.shape[1], device=scores.device)[None]
         modifier = (node > 0) & (node <= sizes[:, None])
+        masked = self._mask(scores, self.part_mask(scores, sizes))
         none = (masked.isneginf().all(1) & modifier).any(1)
         if bool(none.any()):
             self.raise_infeasible(none.nonzero().flatten().tolist())

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import SparseSolution, Structure
 
 
@@ -19,22 +18,6 @@ class ItemSet(Structure):
     parts: ClassVar[str] = "items"
     annotation: ClassVar[str] = "parts"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
-
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
-        if lengths.dim() != 1:
-            raise InvalidScores(
-                f"{self.name}: lengths have shape {tuple(lengths.shape)}, not (B,)."
-            )
-        if lengths.numel():
-            low, high = lengths.min().item(), lengths.max().item()
-            if low < 0 or high > scores.shape[1]:
-                raise InvalidScores(
-                    f"{self.name}: lengths lie between {low} and {high}, but scores of shape "
-                    f"{tuple(scores.shape)} have room for 0 to {scores.shape[1]} items."
-                )
-        return scores, lengths
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """The chosen items, ``(k,)`` int32, in their order."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.structures.base import Structure, TopK
+from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.results import TopK
 
 # Scores of at most this many parts are copied for one call of the oracle.
 CALL_PARTS = 1 << 23
@@ -30,7 +31,7 @@ class _Candidate:
     forbidden: tuple[int, ...] = field(compare=False)
 
 
-def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
     """The ``k`` best structures of each item, exact up to rounding in float64.
 
     What is left of a subset of structures without its best one splits into subsets that agree with
@@ -69,7 +70,7 @@ def lawler(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> Top
 
 
 def _split(
-    structure: Structure, best: _Candidate, scores: np.ndarray
+    structure: Oracle, best: _Candidate, scores: np.ndarray
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     forced, forbidden = set(best.forced), set(best.forbidden)
     subsets = []
@@ -109,7 +110,7 @@ class _Solver:
     """Batched calls of the oracle on scores where parts are forced and forbidden."""
 
     def __init__(
-        self, structure: Structure, masked: Tensor, flat: np.ndarray, lengths: Tensor
+        self, structure: Oracle, masked: Tensor, flat: np.ndarray, lengths: Tensor
     ) -> None:
         self.structure = structure
         self.masked = masked
@@ -174,7 +175,8 @@ class _Solver:
     def _ask(self, scores: np.ndarray, items: list[int], required: bool) -> dict[int, np.ndarray]:
         remaining = list(range(len(items)))
         while remaining:
-            batch = torch.from_numpy(scores[remaining]).view(-1, *self.masked.shape[1:])
+            batch = torch.from_numpy(scores[remaining])
+            batch = batch.view(len(remaining), *self.masked.shape[1:])
             lengths = self.lengths[[items[i] for i in remaining]]
             try:
                 best = self.structure._map(batch.to(self.masked.device), lengths)

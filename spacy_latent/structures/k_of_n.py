@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
 
 
-class KOfN(ItemSet):
+class KOfN(ItemSet, CompiledStructure):
     """Subsets of k items. Scores ``(B, N)``; lengths ``(B,)``. Where fewer than k items are there,
     k is their number.
 
@@ -21,6 +24,8 @@ class KOfN(ItemSet):
     Sums are elementary symmetric polynomials, O(n·k) on logarithms; SparseMAP is the projection on
     the capped simplex, O(n log n), with subsets from systematic sampling as its support.
     """
+
+    family: ClassVar[str] = FAMILY
 
     def __init__(self, k: int = 5, exactly: bool = True) -> None:
         if k < 1:
@@ -36,39 +41,8 @@ class KOfN(ItemSet):
             return other.exactly and self.k == other.k
         return self.k >= other.k
 
-    @property
-    def _options(self) -> list[int]:
+    def _options(self, scores: Tensor) -> list[int]:
         return [self.k, int(self.exactly)]
-
-    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.best(scores, lengths, FAMILY, self._options).to(scores.dtype)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.log_partition(scores, lengths, FAMILY, self._options)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.marginals(scores, lengths, FAMILY, self._options)
-
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: object
-    ) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        drawn = operators.sample(
-            scores,
-            lengths,
-            FAMILY,
-            self._options,
-            num_samples,
-            generator,  # type: ignore[arg-type]
-        )
-        return drawn.to(scores.dtype)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -76,6 +50,6 @@ class KOfN(ItemSet):
         """Exact; the last two arguments have no effect."""
         from spacy_latent.kernels.simplex import capped_simplex
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         mean = capped_simplex(prepared, lengths, self.k, self.exactly, self.name)
         return decompose(mean.to(scores.dtype))

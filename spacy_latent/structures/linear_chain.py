@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.structures.base import Structure, TopK
+from spacy_latent.structures.base import TopK
+from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.linear_chain:FAMILY"
 
 
-class LinearChain(Structure):
+class LinearChain(CompiledStructure):
     """Sequences of tags. Scores ``(B, N, K, K)``, ``[b, position, previous tag, tag]``; lengths
     ``(B,)``, each at most N.
 
@@ -32,19 +33,17 @@ class LinearChain(Structure):
     parts: ClassVar[str] = "transitions"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
     annotation: ClassVar[str] = "tags"
-    tractable = frozenset(
-        {"log_partition", "marginals", "sample", "entropy", "log_prob", "smoothed"}
-    )
+    family: ClassVar[str] = FAMILY
+    tractable = CompiledStructure.tractable | {"smoothed"}
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths and constraints themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         if scores.shape[2] != scores.shape[3] or scores.shape[2] < 1:
             raise InvalidScores(
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K, K), "
                 "[item, position, previous tag, tag], with at least one tag."
             )
-        check_lengths(self.name, lengths, scores.shape[1])
+        self.check_room(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -73,28 +72,13 @@ class LinearChain(Structure):
 
         return best_transitions(scores, lengths)
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.log_partition(scores, lengths, FAMILY, [])
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.marginals(scores, lengths, FAMILY, [])
-
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        tags = operators.sample(scores, lengths, FAMILY, [], num_samples, generator)
-        return transitions_of(tags.flatten(0, 1), scores).unflatten(0, tags.shape[:2])
+    def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        return transitions_of(found, scores)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
-        prepared, _ = self.prepare(scores, lengths)
+        prepared, _ = self._read(scores, lengths)
         z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
         return TopK(z.to(scores.dtype), totals.to(scores.dtype))
 
@@ -103,7 +87,7 @@ class LinearChain(Structure):
         their scores ``(K, B)`` float64, −inf where there are fewer."""
         from spacy_latent.kernels import linear_chain as kernels
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
@@ -120,18 +104,6 @@ class LinearChain(Structure):
         z = np.zeros((length, num_tags or 0, num_tags or 0), dtype="float32")
         z[np.arange(length), np.concatenate([[0], tags[:-1]])[:length], tags] = 1.0
         return z
-
-
-def check_lengths(name: str, lengths: Tensor, room: int) -> None:
-    if lengths.dim() != 1:
-        raise InvalidScores(f"{name}: lengths have shape {tuple(lengths.shape)}; expected (B,).")
-    if lengths.numel():
-        low, high = lengths.min().item(), lengths.max().item()
-        if low < 0 or high > room:
-            raise InvalidScores(
-                f"{name}: lengths lie between {low} and {high}, but the scores have room for 0 to "
-                f"{room} positions."
-            )
 
 
 def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -> None:

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spacy_latent.errors import LatentError
 
 # The numbers of spacy_latent.kernels.logic, which is not imported with this module: it compiles.
@@ -24,6 +26,14 @@ class Encoded:
     limit: float
     parts: list[int]
     flips: list[bool]
+
+    def holds(self, chosen: np.ndarray) -> bool:
+        """Whether 0/1 parts ``(P,)``, by their numbers in the graph, satisfy the factor."""
+        values = np.asarray(chosen, dtype=bool)[self.parts] ^ np.asarray(self.flips, dtype=bool)
+        if self.kind == OR_OUT:
+            return bool(values[-1] == values[:-1].any())
+        count = values.sum()
+        return bool(count <= self.limit if self.kind == AT_MOST else count == self.limit)
 
 
 class LogicFactor(ABC):

@@ -56,7 +56,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         the mean give to a common uniform number (systematic sampling, Madow 1949)."""
         from spacy_latent.kernels.simplex import capped_simplex, sparsemax
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         if self.unaligned:
             # No part stands for a word alone, so nothing is taken off for its share.
@@ -73,7 +73,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         ``(B·N, 1 + M)``, and how many choices there are; checked."""
         sizes = lengths.to(scores.device)
         inside = self.part_mask(scores, sizes)
-        masked = self._masked(scores, inside)
+        masked = self._mask(scores, inside)
         if not self.unaligned:
             none = (masked.isneginf().all(2) & inside.any(2)).any(1)
             if bool(none.any()):

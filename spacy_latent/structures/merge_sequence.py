@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
 ADVICE = (
     "sample and log_prob, which are exact, or ConstituencyTree, which is of trees and not of the "
@@ -42,8 +42,8 @@ class MergeSequence(Structure):
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return allowed_merges(scores.shape[-1], lengths.to(scores.device))
 
-    def check_types(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        scores, lengths = super().check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         room = scores.shape[1] + 1
         if scores.shape[1] != scores.shape[2] or bool((lengths < 0).any() | (lengths > room).any()):
             raise InvalidScores(
@@ -53,13 +53,18 @@ class MergeSequence(Structure):
             )
         return scores, lengths
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        prepared, lengths = super().prepare(scores, lengths)
+    def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        prepared, lengths = super().masked(scores, lengths)
         mask = self.part_mask(prepared, lengths)
         stuck = (mask.any(2) & prepared.isneginf().all(2)).any(1)
         if bool(stuck.any()):
             self.raise_infeasible(stuck.nonzero().flatten().tolist())
         return prepared, lengths
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        chosen, valid = chosen_parts(self, z, lengths)
+        steps = self.part_mask(z, lengths).any(2)
+        return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:
         """What ``copies`` batches of parsers decide by, one batch after another."""
@@ -71,7 +76,7 @@ class MergeSequence(Structure):
         return scores.repeat(len(z) // max(1, len(scores)), 1, 1)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         several = z if z.dim() == 4 else z[None]
         flat = several.flatten(0, 1)
         steps = self.decided(flat, prepared, lengths)
@@ -88,7 +93,7 @@ class MergeSequence(Structure):
         """The best of a beam of k, with their log-probabilities as scores."""
         if k < 1:
             raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             policy = self.policy(prepared.detach(), lengths)
             z, total = beam_search(policy, lengths, scores.shape[1], k)

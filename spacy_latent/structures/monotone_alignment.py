@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,12 +11,13 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
-class MonotoneAlignment(Alignment):
+class MonotoneAlignment(Alignment, CompiledStructure):
     """Alignments that keep the order of the words. Scores ``(B, N, M)``, ``[b, i, j]`` for word i
     of the first and word j of the second sentence; lengths ``(B, 2)``, or ``(B,)`` where both are
     as long. Where one sentence is empty, there is one alignment, the empty one.
@@ -31,7 +32,7 @@ class MonotoneAlignment(Alignment):
     MAP, sums and samples are O(N·M).
     """
 
-    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+    family: ClassVar[str] = FAMILY
 
     def __init__(
         self,
@@ -52,8 +53,7 @@ class MonotoneAlignment(Alignment):
             return super().covers(other)
         return self.window is None or (other.window is not None and self.window >= other.window)
 
-    @property
-    def _options(self) -> list[int]:
+    def _options(self, scores: Tensor) -> list[int]:
         return [MOVES[self.moves], -1 if self.window is None else self.window]
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -71,29 +71,6 @@ class MonotoneAlignment(Alignment):
         off = (row[None] * columns[:, None, None] - column[None] * rows[:, None, None]).abs()
         longest = torch.maximum(rows, columns).clamp_min(1)
         return mask & (off <= self.window * longest[:, None, None])
-
-    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.best(scores, lengths, FAMILY, self._options).to(scores.dtype)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.log_partition(scores, lengths, FAMILY, self._options)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.marginals(scores, lengths, FAMILY, self._options)
-
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        drawn = operators.sample(scores, lengths, FAMILY, self._options, num_samples, generator)
-        return drawn.to(scores.dtype)
 
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]

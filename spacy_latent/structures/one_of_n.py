@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
 
@@ -16,17 +15,18 @@ class OneOfN(ItemSet):
     one.
     """
 
+    masks_itself = True
     tractable = ItemSet.tractable | {"reparameterize"}
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        inside, masked = self._masked(scores, lengths)
+        inside, masked = self._allowed(scores, lengths)
         z = torch.zeros_like(masked)
         if z.shape[1]:
             z.scatter_(1, masked.argmax(1, keepdim=True), 1.0)
         return torch.where(inside, z, 0.0)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        _, masked = self._masked(scores, lengths)
+        _, masked = self._allowed(scores, lengths)
         empty = lengths.to(scores.device) == 0
         # An empty row has no finite score, and its logarithm of a sum no gradient.
         safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
@@ -35,7 +35,7 @@ class OneOfN(ItemSet):
         return torch.where(empty, 0.0, safe.logsumexp(1))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        inside, masked = self._masked(scores, lengths)
+        inside, masked = self._allowed(scores, lengths)
         empty = (lengths.to(scores.device) == 0)[:, None]
         safe = torch.where(empty, torch.zeros_like(masked), masked)
         return torch.where(inside, safe.softmax(1), 0.0)
@@ -57,7 +57,7 @@ class OneOfN(ItemSet):
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """With Gumbel noise (Gumbel 1954; conditionally, Tucker et al. 2017, appendix B)."""
-        inside, masked = self._masked(scores, lengths)
+        inside, masked = self._allowed(scores, lengths)
         if not scores.shape[1]:
             return Reparameterized(scores.detach(), masked, masked)
         allowed = inside & ~masked.isneginf()
@@ -78,7 +78,7 @@ class OneOfN(ItemSet):
         """Sparsemax, exact; the last two arguments have no effect. The weights are the mean."""
         from spacy_latent.kernels.simplex import sparsemax
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         mean = sparsemax(prepared, lengths, self.name).to(scores.dtype)
         with torch.no_grad():
             count = max(int((mean > 0).sum(1).max()), 1) if mean.numel() else 1
@@ -107,7 +107,7 @@ class OneOfN(ItemSet):
         """α-entmax with α > 1, ``(B, N)``; differentiable."""
         from spacy_latent.kernels.attention import entmax
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         return entmax(prepared, lengths, alpha, self.name).to(scores.dtype)
 
     def fusedmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
@@ -128,17 +128,14 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.attention import proximal
         from spacy_latent.kernels.simplex import sparsemax
 
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         smooth, _ = proximal(prepared, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 
-    def _masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def _allowed(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Which entries are items, and the scores with −inf elsewhere; checked."""
         inside = self.part_mask(scores, lengths.to(scores.device))
-        masked = torch.where(inside, scores, -torch.inf)
-        bad = (torch.isnan(masked) | torch.isposinf(masked)).any(1)
-        if bool(bad.any()):
-            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
+        masked = self._mask(scores, inside)
         none = masked.isneginf().all(1) & (lengths.to(scores.device) > 0)
         if bool(none.any()):
             self.raise_infeasible(none.nonzero().flatten().tolist())

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.alignment import Alignment
+from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 from spacy_latent.structures.base import SparseSolution, Structure
 
 ADVICE = (
@@ -26,6 +27,8 @@ class OneToOneAlignment(Alignment):
     MAP is by shortest augmenting paths (Jonker and Volgenant 1987), O(n²m) for n ≤ m words.
     Sums over alignments are permanents, which are #P-hard to compute (Valiant 1979).
     """
+
+    masks_itself = True
 
     def __init__(self, unaligned: bool = False) -> None:
         self.unaligned = unaligned
@@ -49,9 +52,7 @@ class OneToOneAlignment(Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
-
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, self.unaligned
         return solve_one_to_one(self, prepared, lengths, *options).cast(scores.dtype)
 
@@ -84,7 +85,7 @@ class OneToOneAlignment(Alignment):
             )
         # Names the items that are not finite or have no alignment.
         self.map(scores, lengths)
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
         # Finite, so that no gradient is NaN, and so low that its exponential is zero.
         lowest = torch.finfo(prepared.dtype).min / 8

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 
@@ -15,3 +17,6 @@ class ParserTree(ConstituencyTree):
 
     tractable = frozenset()
     linear: ClassVar[bool] = False
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        return ConstituencyTree().contains(z, lengths)

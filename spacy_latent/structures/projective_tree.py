@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
 
 class ProjectiveTree(DependencyTree):
@@ -24,8 +25,6 @@ class ProjectiveTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
-
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, True
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)

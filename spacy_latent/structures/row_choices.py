@@ -7,7 +7,6 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, not_finite_message
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.one_of_n import OneOfN
@@ -16,6 +15,8 @@ from spacy_latent.structures.one_of_n import OneOfN
 class RowChoices(Structure):
     """Sums, draws and best structures by :class:`OneOfN` of each row. A subclass says what the rows
     are, and what parts make of them."""
+
+    masks_itself = True
 
     @abstractmethod
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +53,7 @@ class RowChoices(Structure):
         mean give to a common uniform number (systematic sampling, Madow 1949)."""
         mean = self._parts(dense, prepared)
         # Only what has a share, in the order of the rows.
-        flat = dense.view(len(prepared), -1)
+        flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
         solution = decompose(flat.gather(1, place))
@@ -64,11 +65,3 @@ class RowChoices(Structure):
             return self._parts(whole.view(-1, *dense.shape), prepared).to(dtype)
 
         return SparseSolution(mean.to(dtype), solution.weights.to(dtype), solution.gap, expand)
-
-    def _masked(self, scores: Tensor, inside: Tensor) -> Tensor:
-        """The scores, −inf where ``inside`` is false; checked for NaN and +inf."""
-        masked = torch.where(inside, scores, -torch.inf)
-        bad = (torch.isnan(masked) | torch.isposinf(masked)).flatten(1).any(1)
-        if bool(bad.any()):
-            raise InvalidScores(not_finite_message(self.name, bad.nonzero().flatten().tolist()))
-        return masked

@@ -28,10 +28,11 @@ class SemiMarkov(TagSequence):
     parts: ClassVar[str] = "segments"
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     annotation: ClassVar[str] = "parts"
+    family: ClassVar[str] = FAMILY
     tractable = TagSequence.tractable - {"smoothed"}
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        scores, lengths = super().prepare(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         if scores.shape[2] < 1:
             raise InvalidScores(
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, L, K), "
@@ -81,13 +82,22 @@ class SemiMarkov(TagSequence):
         z[segments[:, 0], spans - 1, segments[:, 2]] = 1.0
         return z
 
-    def _family(self, scores: Tensor) -> tuple[str, list[int]]:
-        return FAMILY, [scores.shape[2]]
+    def _options(self, scores: Tensor) -> list[int]:
+        return [scores.shape[2]]
 
     def _k_best_kernel(self) -> Callable[..., None]:
         from spacy_latent.kernels import semi_markov
 
         return semi_markov.k_best_segments
+
+    def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(chosen.shape[1], device=chosen.device)
+        extra = torch.arange(chosen.shape[2], device=chosen.device)[:, None]
+        # [first, length − 1, position]
+        first = position[:, None, None]
+        covered = (position >= first) & (position <= first + extra)
+        times = (chosen.sum(3)[..., None] * covered).sum((1, 2))
+        return (times == (position < lengths[:, None])).all(1)
 
     def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
         begins, ends = z.sum(-2), torch.zeros_like(z[..., 0, :])

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from spacy_latent.errors import InvalidScores, LatentError, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure, TopK
+from spacy_latent.structures.base import SparseSolution, TopK
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 ADVICE = (
@@ -38,15 +38,15 @@ class ShiftReduce(ConstituencyTree):
 
     tractable = frozenset({"sample", "log_prob"})
     linear = False
+    masks_itself = False
 
     def __init__(self, beam_size: int = 1) -> None:
         if beam_size < 1:
             raise LatentError(f"{self.name}: beam_size is {beam_size}; expected at least 1.")
         self.beam_size = beam_size
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        super().prepare(scores, lengths)
-        return Structure.prepare(self, scores, lengths)
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        return ConstituencyTree().contains(z, lengths)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> Policy:
         """What ``copies`` batches of parsers decide by, one batch after another."""
@@ -60,7 +60,7 @@ class ShiftReduce(ConstituencyTree):
         return decisions, scores[item, decisions.second, decisions.last]
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         several = z if z.dim() == 4 else z[None]
         decisions, logits = self.decided(several.flatten(0, 1), prepared, lengths)
         rows = several.shape[0] * several.shape[1]
@@ -80,7 +80,7 @@ class ShiftReduce(ConstituencyTree):
         """Estimate of the entropy of p(z) in nats, ``(B,)``: the mean over samples of the sum of
         the entropies of their decisions. Unbiased; its gradient leaves out how the scores change
         which decisions are met."""
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         z = self.sample(scores, lengths, num_samples, generator)
         decisions, logits = self.decided(z.flatten(0, 1), prepared, lengths)
         certain = logits.isneginf()
@@ -107,7 +107,7 @@ class ShiftReduce(ConstituencyTree):
         """The best of a beam of k, with their log-probabilities as scores."""
         if k < 1:
             raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             policy = self.policy(prepared.detach(), lengths)
             z, total = beam_search(policy, lengths, scores.shape[1], k)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable, not_finite_message
+from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.relaxation import project_simplex
 
@@ -43,16 +43,9 @@ def smoothed_value(
         raise NotTractable(
             structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
         )
-    scores, lengths = structure.check_types(scores, lengths)
-    scores, lengths = structure.prepare(scores, lengths)
-    mask = structure.part_mask(scores, lengths)
-    bad = mask & (scores.isnan() | scores.isposinf())
-    if bool(bad.any()):
-        items = bad.flatten(1).any(1).nonzero().flatten().tolist()
-        raise InvalidScores(not_finite_message(structure.name, items))
-    prepared = torch.where(mask, scores, -torch.inf)
+    masked, lengths = structure.masked(scores, lengths)
     able: Any = structure
-    value: Tensor = able.smoothed_maximum(prepared, lengths, maximum(regularizer, gamma))
+    value: Tensor = able.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))
     if bool(value.isneginf().any()):
         structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
     return value
@@ -70,6 +63,9 @@ def smoothed_expectation(
     with torch.enable_grad():
         leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
         total = smoothed_value(structure, leaf, lengths, regularizer, gamma).sum()
+        if not total.requires_grad:
+            # No item, or none with a part.
+            return torch.zeros_like(scores)
         (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
     return result
 

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure, TopK
-from spacy_latent.structures.linear_chain import LinearChain, check_lengths, check_tags
+from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts
+from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.linear_chain import LinearChain, check_tags
 
 FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
 Self = TypeVar("Self", bound="TagSequence")
 
 
-class TagSequence(Structure):
+class TagSequence(CompiledStructure):
     """One tag for each position (Lafferty et al. 2001). Scores are emissions ``(B, N, K)``,
     ``[b, position, tag]``; lengths ``(B,)``, each at most N. −inf forbids a tag at a position, so
     the log-partition over sequences that agree with partial annotation is that of the scores with
@@ -38,9 +39,8 @@ class TagSequence(Structure):
     parts: ClassVar[str] = "tags"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1,)
     annotation: ClassVar[str] = "tags"
-    tractable = frozenset(
-        {"log_partition", "marginals", "sample", "entropy", "log_prob", "smoothed"}
-    )
+    family: ClassVar[str] = FAMILY
+    tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(self) -> None:
         self.bound: tuple[Tensor, Tensor, Tensor] | None = None
@@ -71,9 +71,8 @@ class TagSequence(Structure):
         result.bound = (transitions, start, end)
         return result
 
-    def prepare(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        # The kernels read lengths and constraints themselves, and check what they read.
-        scores, lengths = self.check_types(scores, lengths)
+    def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores, lengths = super().check(scores, lengths)
         count = scores.shape[-1]
         if count < 1 or (self.bound is not None and len(self.bound[0]) != count):
             bound = "at least 1" if self.bound is None else f"{len(self.bound[0])}, as bound"
@@ -81,7 +80,7 @@ class TagSequence(Structure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected the last "
                 f"size, K, the number of tags, to be {bound}."
             )
-        check_lengths(self.name, lengths, scores.shape[1])
+        self.check_room(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -118,7 +117,7 @@ class TagSequence(Structure):
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
-        prepared, lengths = self.prepare(scores, lengths)
+        prepared, lengths = self._read(scores, lengths)
         inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
@@ -127,7 +126,7 @@ class TagSequence(Structure):
                 f"{tuple(scores.shape[:2])}, and numbers from 0 to {scores.shape[2] - 1} up to "
                 "each length."
             )
-        array, sizes = operators.read(self._join(prepared), lengths)
+        array, sizes = operators.read(self._given(prepared), lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()
         marginals = np.empty((*given.shape, scores.shape[-1]))
         steps, status = np.empty(given.shape), np.zeros(len(given), dtype=np.int8)
@@ -140,40 +139,15 @@ class TagSequence(Structure):
 
     def best_tags(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """:meth:`map` as tags ``(B, N)`` int32, −1 at padding."""
-        from spacy_latent.kernels import operators
-
-        prepared, lengths = self.prepare(scores.detach(), lengths)
-        return operators.best(self._join(prepared), lengths, *self._family(prepared))
-
-    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        tags = operators.best(self._join(scores), lengths, *self._family(scores))
-        return self._indicate(tags, scores)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        return operators.log_partition(self._join(scores), lengths, *self._family(scores))
+        return self._best(*self._read(scores.detach(), lengths))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         uses = self._expected_uses(scores, lengths)
         return uses[:, : -scores.shape[-1] - 2].reshape(scores.shape)
 
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        from spacy_latent.kernels import operators
-
-        family, options = self._family(scores)
-        tags = operators.sample(
-            self._join(scores), lengths, family, options, num_samples, generator
-        )
-        return self._indicate(tags, scores)
-
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        uses = self._expected_uses(*self.prepare(scores, lengths))
-        joined = self._join(self.prepare(other, lengths)[0])
+        uses = self._expected_uses(*self._read(scores, lengths))
+        joined = self._given(self._read(other, lengths)[0])
         expected, finite = self._expected(uses, joined, lengths)
         return torch.where(finite, self.log_partition(other, lengths) - expected, torch.inf)
 
@@ -189,7 +163,9 @@ class TagSequence(Structure):
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
-        z = self._indicate(tags, self.prepare(scores, lengths)[0])
+        prepared, sizes = self._read(scores, lengths)
+        repeated = sizes.repeat(len(tags))
+        z = self._indicate(tags.flatten(0, 1), prepared, repeated).unflatten(0, tags.shape[:2])
         return TopK(z.to(scores.dtype), totals.to(scores.dtype))
 
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -198,10 +174,18 @@ class TagSequence(Structure):
         from spacy_latent.kernels import operators
         from spacy_latent.kernels.linear_chain import k_best
 
-        prepared, lengths = self.prepare(scores.detach(), lengths)
-        place, options = self._family(prepared)
-        family, kernel = operators.family_of(place), self._k_best_kernel()
-        return k_best(self._join(prepared), lengths, k, family, kernel, options)
+        prepared, lengths = self._read(scores.detach(), lengths)
+        family, kernel = operators.family_of(self.family), self._k_best_kernel()
+        options = self._options(prepared)
+        return k_best(self._given(prepared), lengths, k, family, kernel, options)
+
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        chosen, valid = chosen_parts(self, z, lengths)
+        whole = valid & self._covers_positions(chosen, lengths.to(z.device))
+        if self.bound is None:
+            return whole
+        safe = torch.where(whole.view(-1, *[1] * self.part_axes), chosen, False).to(z.dtype)
+        return whole & ~self._total(safe, torch.zeros_like(safe), lengths).isneginf()
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -232,15 +216,12 @@ class TagSequence(Structure):
 
     # ---------------------------------------------------------------- emissions and what is bound
 
-    def _family(self, scores: Tensor) -> tuple[str, list[int]]:
-        return FAMILY, []
-
     def _k_best_kernel(self) -> Callable[..., None]:
         from spacy_latent.kernels import tag_sequence
 
         return tag_sequence.k_best_sequences
 
-    def _join(self, scores: Tensor) -> Tensor:
+    def _given(self, scores: Tensor) -> Tensor:
         """Emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
         batch, count = scores.shape[0], scores.shape[-1]
         if self.bound is None:
@@ -253,7 +234,7 @@ class TagSequence(Structure):
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
 
-        return operators.marginals(self._join(scores), lengths, *self._family(scores))
+        return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Of hard sequences ``z``: what they use of emissions and of what is bound."""
@@ -264,20 +245,24 @@ class TagSequence(Structure):
         pairs = ends[..., :-1, :].transpose(-1, -2) @ begins[..., 1:, :]
         first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)
         uses = torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
-        joined = self._join(scores)
+        joined = self._given(scores)
         return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
+
+    def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
+        """Which of ``(B, *parts)`` bool have each position of the item just once, ``(B,)``."""
+        position = torch.arange(chosen.shape[1], device=chosen.device)
+        return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 
     def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The tag that begins at each position, and that which ends there, ``(..., N, K)``."""
         return z, z
 
-    def _indicate(self, tags: Tensor, scores: Tensor) -> Tensor:
-        """0/1 arrays ``(..., *parts)`` in the dtype of ``scores`` from what kernels write: the tag
-        of each emission, −1 where it is not used."""
-        z = scores.new_zeros((*tags.shape, scores.shape[-1]))
-        chosen = (tags >= 0).to(z.dtype).unsqueeze(-1)
-        z.scatter_(-1, tags.clamp_min(0).long().unsqueeze(-1), chosen)
-        return z.view(*tags.shape[:-1], *scores.shape[1:])
+    def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """0/1 arrays ``(R, *parts)`` from the tag of each emission, −1 where it is not used."""
+        z = scores.new_zeros((*found.shape, scores.shape[-1]))
+        chosen = (found >= 0).to(z.dtype).unsqueeze(-1)
+        z.scatter_(-1, found.clamp_min(0).long().unsqueeze(-1), chosen)
+        return z.view(*found.shape[:-1], *scores.shape[1:])
 
 
 def _allowed(scores: Tensor) -> Tensor:

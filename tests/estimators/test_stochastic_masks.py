@@ -136,18 +136,6 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
         torch.testing.assert_close((drawn > x).double().mean(0), share, atol=0.01, rtol=0)
 
 
-def test_masks_and_faces_take_half_precision() -> None:
-    lengths = torch.tensor([4, 0])
-    for dtype in (torch.float16, torch.bfloat16):
-        scores = torch.randn(2, 4).to(dtype)
-        for estimator, structure in (
-            *((kind(rate=0.5), Bits()) for kind in MASKS),
-            (MixedDirichlet(), OneOfN()),
-        ):
-            draw = estimator(structure, scores, lengths, True)
-            assert draw.z.dtype == dtype and torch.isfinite(draw.z).all()
-
-
 @pytest.mark.parametrize("score", [-200.0, -60.0, -8.0, -7.0, 0.0, 50.0])
 def test_the_only_face_is_certain(score: float) -> None:
     for dtype in (torch.float32, torch.float64):

@@ -1,27 +1,35 @@
-"""What numba must be told."""
+"""What numba must be told, and what is kept of what it compiled."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 import spacy_latent
+from spacy_latent.kernels import compilation
+from spacy_latent.kernels.compilation import KEPT, PREFIX, kernel
 
 KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 
 
-def test_every_kernel_says_how_it_treats_floats() -> None:
-    """Else it is compiled, and stored, with the flags of whichever caller came first."""
-    found = [
-        (path.name, options)
-        for path in KERNELS.glob("*.py")
-        for options in re.findall(r"@njit(\(.*?\))?\n", path.read_text(encoding="utf8"))
-    ]
-    assert len(found) > 100
-    assert [entry for entry in found if "fastmath=" not in entry[1]] == []
+def test_every_kernel_goes_through_the_decorator() -> None:
+    """Else its machine code outlives changes of its helpers, and it is compiled with the flags for
+    floats of whichever caller came first."""
+    sources = {path.name: path.read_text(encoding="utf8") for path in KERNELS.glob("*.py")}
+    decorated = sum(len(re.findall(r"^@kernel\b", text, re.M)) for text in sources.values())
+    assert decorated > 250
+    named = {name for name, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)}
+    # kernels.blocks says why.
+    assert named == {"compilation.py", "blocks.py"}
+    package = [path for path in KERNELS.parent.rglob("*.py") if path.parent != KERNELS]
+    assert [path for path in package if re.search(r"\bnjit\b", path.read_text("utf8"))] == []
 
 
 def test_a_kernel_that_is_compiled_first_is_right(tmp_path: Path) -> None:
@@ -40,3 +48,257 @@ def test_a_kernel_that_is_compiled_first_is_right(tmp_path: Path) -> None:
         check=True,
     )
     assert abs(float(ran.stdout) - 5.0) < 1e-12
+
+
+def test_a_function_inside_of_another_is_refused() -> None:
+    factor = 2.0
+    with pytest.raises(TypeError, match="functions of a module"):
+
+        @kernel
+        def scaled(value):
+            return factor * value
+
+
+# ------------------------------------------------------------------------------------ what is kept
+
+CALLER = """
+from spacy_latent.kernels.compilation import kernel
+from small.helper import step
+
+@kernel
+def total(count, value):
+    for _ in range(count):
+        value = step(value)
+    return value
+"""
+HELPER = """
+from spacy_latent.kernels.compilation import kernel
+
+@kernel
+def step(value):
+    return value + {}
+"""
+CALL = """
+from small.caller import total
+print(total(3, 0.0), sum(total.stats.cache_hits.values()))
+"""
+# As a file system that cannot be written there; root may write whatever a mode says.
+READ_ONLY = """
+import os, sys
+def refuse(event, arguments):
+    flags = arguments[2] if event == "open" else os.O_CREAT
+    changes = event in ("open", "os.mkdir", "os.rename", "os.utime", "os.remove")
+    if changes and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        if isinstance(arguments[0], (str, os.PathLike)):
+            if os.fspath(arguments[0]).startswith({folders!r}):
+                raise PermissionError(30, "Read-only file system", arguments[0])
+sys.addaudithook(refuse)
+"""
+
+
+class Small:
+    """A package of two files, one of which calls the other. Machine code is kept in ``kept``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "small"
+        self.kept = folder / "kept"
+        self.home = folder / "home"
+        self.folder.mkdir()
+        (self.folder / "__init__.py").touch()
+        (self.folder / "caller.py").write_text(CALLER)
+        self.add(1.0)
+
+    def add(self, number: float) -> None:
+        """What the helper does."""
+        (self.folder / "helper.py").write_text(HELPER.format(number))
+
+    def start(self, program: str = CALL, **environment: str) -> subprocess.Popen[str]:
+        paths = [str(self.folder.parent), str(KERNELS.parents[1])]
+        places = {"NUMBA_CACHE_DIR": str(self.kept), "HOME": str(self.home)}
+        places["XDG_CACHE_HOME"] = str(self.home / ".cache")
+        return subprocess.Popen(
+            [sys.executable, "-B", "-c", program],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **places, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, program: str = CALL, **environment: str) -> tuple[str, str]:
+        """What it prints: its results and hits, and its warnings."""
+        process = self.start(program, **environment)
+        output, errors = process.communicate()
+        assert process.returncode == 0, errors
+        return output.strip(), errors
+
+    @property
+    def states(self) -> list[Path]:
+        return list(self.kept.glob(f"*/{PREFIX}*"))
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for state in self.states for file in state.iterdir()]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+def test_a_change_of_a_helper_in_another_file_arrives(small: Small) -> None:
+    assert small.run() == ("3.0 0", "")
+    assert small.run() == ("3.0 1", "")
+    small.add(2.0)
+    assert small.run() == ("6.0 0", "")
+    # Back on the first branch, nothing is compiled again.
+    small.add(1.0)
+    assert small.run() == ("3.0 1", "")
+
+
+def test_the_digest_is_of_the_folder_and_of_this_floor(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor = small.folder.parent / "floor"
+    floor.mkdir()
+    monkeypatch.setattr(compilation, "FLOOR", floor)
+    seen = set()
+    for file in (small.folder / "helper.py", small.folder / "new.py", floor / "exponential.py"):
+        for code in ("a = 1", "a = 2"):
+            file.write_text(code)
+            seen.add(compilation._digest(small.folder))
+    file.rename(file.with_name("renamed.py"))
+    assert len(seen | {compilation._digest(small.folder)}) == 7
+    assert compilation._digest(small.folder / "no sources") is None
+
+
+def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) -> None:
+    refused = READ_ONLY.format(folders=(str(small.folder.parent),))
+    result, errors = small.run(refused + CALL)
+    assert result == "3.0 0"
+    assert errors.count("LatentWarning") == 1 and "NUMBA_CACHE_DIR" in errors
+    assert not small.kept.exists() and not (small.folder / "__pycache__").exists()
+
+
+def test_what_is_kept_is_read_where_it_cannot_be_written(small: Small) -> None:
+    """As in an image that is run by another user than the one who made it."""
+    small.run()
+    kept = {file: file.stat().st_mtime_ns for file in small.files}
+    refused = READ_ONLY.format(folders=(str(small.kept),))
+    assert small.run(refused + CALL) == ("3.0 1", "")
+    # For other arguments, it is kept in the next place.
+    other = refused + CALL.replace("0.0", "0")
+    assert small.run(other) == ("3.0 0", "")
+    assert small.run(other) == ("3.0 1", "")
+    assert {file: file.stat().st_mtime_ns for file in small.files} == kept
+
+
+def test_a_place_that_goes_missing_is_made_again(small: Small) -> None:
+    program = "import shutil\nfrom small.caller import total\ntotal(3, 0)\n"
+    assert small.run(program + f"shutil.rmtree({str(small.kept)!r})\n" + CALL) == ("3.0 0", "")
+    assert small.run() == ("3.0 1", "")
+
+
+def test_processes_that_compile_at_once(small: Small) -> None:
+    """Here for different arguments: numba's own cache may give one's code to the other."""
+    programs = [f"print(total(3, {value}))" for value in ("0.0", "1j")]
+    start = "import time\nfrom small.caller import total\ntime.sleep(max(0, {} - time.time()))\n"
+    start = start.format(time.time() + 2.0)
+    started = [small.start(start + program) for program in programs * 2]
+    outputs = [process.communicate() for process in started]
+    assert outputs == [("3.0\n", ""), ("(3+1j)\n", "")] * 2
+    both = "from small.caller import total\n" + "\n".join(programs)
+    both += "\nprint(sum(total.stats.cache_hits.values()))"
+    assert small.run(both) == ("3.0\n(3+1j)\n2", "")
+
+
+def test_a_process_that_ends_while_it_writes(small: Small) -> None:
+    ended = (
+        "import os\nfrom pathlib import Path\nwrite = Path.write_bytes\n"
+        "def end(path, content):\n    write(path, content[: len(content) // 2])\n    os._exit(9)\n"
+        "Path.write_bytes = end\n"
+    )
+    process = small.start(ended + CALL)
+    process.communicate()
+    assert process.returncode == 9 and len(small.files) == 1
+    assert small.run() == ("3.0 0", "")
+    assert small.run() == ("3.0 1", "")
+
+
+def test_a_file_that_is_cut_off_is_compiled_again(small: Small) -> None:
+    small.run()
+    for length in (0, 1000):
+        for file in small.files:
+            file.write_bytes(file.read_bytes()[:length])
+        assert small.run() == ("3.0 0", "")
+    assert small.run() == ("3.0 1", "")
+
+
+def test_what_is_compiled_after_a_change_is_not_kept(small: Small) -> None:
+    """Its digest was taken before, and some of its modules may be read after."""
+    helper = small.folder / "helper.py"
+    changed = (
+        "from pathlib import Path\nimport small.helper\n"
+        f"Path({str(helper)!r}).write_text({HELPER.format(5.0)!r})\n"
+    )
+    assert small.run(changed + CALL) == ("3.0 0", "")
+    assert small.files == []
+    assert small.run() == ("15.0 0", "")
+
+
+def test_superseded_code_is_removed(small: Small) -> None:
+    small.run()
+    (state,) = small.states
+    for number in range(KEPT + 3):
+        other = state.with_name(f"{PREFIX}{number}")
+        shutil.copytree(state, other)
+        os.utime(other, (1000.0 + number, 1000.0 + number))
+    small.add(2.0)
+    assert small.run() == ("6.0 0", "")
+    kept = {other.name for other in small.states}
+    assert len(kept) == KEPT and state.name in kept
+    assert f"{PREFIX}{KEPT + 2}" in kept and f"{PREFIX}0" not in kept
+
+
+def test_without_compilation_functions_are_themselves(small: Small) -> None:
+    program = "from small.caller import total\nprint(total(3, 0.0), type(total).__name__)"
+    assert small.run(program, NUMBA_DISABLE_JIT="1") == ("3.0 function", "")
+
+
+CHOOSING = """
+from typing import NamedTuple
+from spacy_latent.kernels.compilation import implements, kernel
+
+class Sum(NamedTuple):
+    step: float
+
+class Largest(NamedTuple):
+    least: float
+
+def add(number, total, value):
+    pass
+
+@implements(add, Sum)
+def add_to_sum(number, total, value):
+    return total + number.step * value
+
+@implements(add, Largest, forceinline=True)
+def larger(number, total, value):
+    return max(total, value, number.least)
+
+@kernel
+def total(number, count):
+    result = 0.0
+    for k in range(count):
+        result = add(number, result, k)
+    return result
+"""
+
+
+def test_a_loop_serves_several_numbers_and_is_kept_for_each(small: Small) -> None:
+    (small.folder / "caller.py").write_text(CHOOSING)
+    program = (
+        "from small.caller import Largest, Sum, total\n"
+        "print(total(Sum(2.0), 4), total(Largest(1.0), 4), sum(total.stats.cache_hits.values()))"
+    )
+    assert small.run(program) == ("12.0 3.0 0", "")
+    assert small.run(program) == ("12.0 3.0 2", "")

@@ -16,6 +16,7 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.models.candidates import Candidates
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
+from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.one_of_n import OneOfN
 
 
@@ -45,6 +46,16 @@ def stages() -> dict[str, Callable[..., Any]]:
             not inspect.isclass(loaded) and _returns(loaded) in ("Structure", "Estimator")
         )
     )
+
+
+def graphs() -> dict[str, Callable[..., Any]]:
+    """Structures that are made of others."""
+    return _registered(lambda loaded: _returns(loaded) == "FactorGraph")
+
+
+def constraints() -> dict[str, type[Constraint]]:
+    """What such structures may be asked beside."""
+    return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Constraint))
 
 
 def candidates() -> dict[str, Callable[..., Any]]:

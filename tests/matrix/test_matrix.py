@@ -75,7 +75,7 @@ def total_loss(layer: LatentLayer, vectors: torch.Tensor, lengths: torch.Tensor)
     losses = (each @ readout).square().sum(2)
     log_probs = torch.zeros_like(losses) if draw.log_probs is None else draw.log_probs
     features = vectors.detach().mean(1)
-    return layer.estimator.objective(losses, draw.weights, log_probs, features).sum()
+    return layer.estimator.objective(losses, draw.weights, log_probs, features, draw.extras).sum()
 
 
 def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:

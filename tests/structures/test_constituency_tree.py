@@ -1,54 +1,17 @@
-"""Binary constituency trees, against listing them."""
+"""Binary constituency trees, but for the contract, which test_contract.py compares with lists."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import operators
 from spacy_latent.structures.constituency_tree import FAMILY, ConstituencyTree
-from tests.enumeration import constituency_trees
 from tests.structures.logarithms import constituency_outside
 
 STRUCTURE = ConstituencyTree()
-
-
-@cache
-def trees_of(n: int) -> Tensor:
-    return torch.from_numpy(np.stack([z for z in constituency_trees(n)]))
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3])
-def test_everything_against_enumeration(scale: float) -> None:
-    torch.manual_seed(0)
-    for n in range(7):
-        scores = scale * torch.randn(1, n + 1, n + 1, dtype=torch.float64)
-        scores[0, n:], scores[0, :, n:] = torch.nan, torch.nan
-        scores[0][torch.ones(n + 1, n + 1).tril(-1).bool()] = torch.nan
-        lengths = torch.tensor([n])
-        trees = trees_of(n)
-        own = torch.where(trees > 0, scores[0, :n, :n], 0.0)
-        totals = own.sum((1, 2))
-        log_partition = totals.logsumexp(0)
-        p = (totals - log_partition).exp()
-        best = STRUCTURE.map(scores, lengths)[0, :n, :n]
-        torch.testing.assert_close(best, trees[totals.argmax()])
-        found = STRUCTURE.log_partition(scores, lengths)[0]
-        torch.testing.assert_close(found, log_partition, rtol=1e-10, atol=1e-12)
-        marginals = STRUCTURE.marginals(scores, lengths)[0]
-        expected = (p[:, None, None] * trees).sum(0)
-        torch.testing.assert_close(marginals[:n, :n], expected, rtol=1e-10, atol=1e-13)
-        assert not marginals[n:].any() and not marginals[:, n:].any()
-        entropy = STRUCTURE.entropy(scores, lengths)[0]
-        torch.testing.assert_close(entropy, -torch.special.xlogy(p, p).sum(), rtol=1e-6, atol=1e-8)
-        ranked = STRUCTURE.top_k(scores, lengths, 3).scores[:, 0]
-        expected = totals.topk(min(3, len(totals))).values
-        torch.testing.assert_close(ranked[: len(expected)], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_there_are_catalan_many() -> None:
@@ -117,52 +80,6 @@ def test_a_sum_that_float64_holds_with_few_digits_only(batch: int) -> None:
     lengths = torch.full((batch,), 4)
     found = ConstituencyTree().log_partition(scores.repeat(batch, 1, 1), lengths)
     assert found.tolist() == pytest.approx([-735.0] * batch, rel=1e-13)
-
-
-def test_samples_have_the_marginals() -> None:
-    torch.manual_seed(2)
-    scores, lengths = torch.randn(2, 6, 6, dtype=torch.float64), torch.tensor([6, 4])
-    drawn = STRUCTURE.sample(scores, lengths, 6000, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(
-        drawn.mean(0), STRUCTURE.marginals(scores, lengths), rtol=0, atol=4 * 0.5 / 6000**0.5
-    )
-    kinds = drawn[:, 1, :4, :4].unique(dim=0)
-    assert all((trees_of(4) == kind).flatten(1).all(1).any() for kind in kinds)
-
-
-def test_bad_input_is_named() -> None:
-    scores, lengths = torch.zeros(3, 4, 4), torch.tensor([4, 4, 4])
-    scores[1, 0, 2] = torch.nan
-    for operation in (STRUCTURE.map, STRUCTURE.marginals, STRUCTURE.sample):
-        with pytest.raises(InvalidScores, match=r"\[1\]"):
-            operation(scores, lengths)
-    scores = torch.zeros(3, 4, 4)
-    scores[2, 0, 3] = -torch.inf
-    for operation in (STRUCTURE.map, STRUCTURE.marginals, STRUCTURE.sample, STRUCTURE.sparsemap):
-        with pytest.raises(InfeasibleError) as caught:
-            operation(scores, lengths)
-        assert caught.value.items == [2]
-    with pytest.raises(InvalidScores, match="lengths"):
-        STRUCTURE.map(torch.zeros(1, 2, 2), torch.tensor([3]))
-
-
-def test_forbidden_spans_are_not_used() -> None:
-    torch.manual_seed(3)
-    scores, lengths = torch.randn(1, 5, 5, dtype=torch.float64), torch.tensor([5])
-    scores[0, 0, 1] = scores[0, 2, 3] = -torch.inf
-    marginals = STRUCTURE.marginals(scores, lengths)
-    assert marginals[0, 0, 1] == 0 and marginals[0, 2, 3] == 0
-    upstream = torch.randn_like(scores)
-    given = scores.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(STRUCTURE.marginals(given, lengths), given, upstream)
-    assert torch.isfinite(gradient).all() and gradient[0, 0, 1] == 0
-
-
-def test_codes_go_both_ways() -> None:
-    z = trees_of(5)[3].numpy()
-    decoded = STRUCTURE.decode(z, 5)
-    assert decoded.shape == (9, 2)
-    np.testing.assert_array_equal(STRUCTURE.encode(decoded, 5), z)
 
 
 def test_operators_follow_the_rules_of_torch() -> None:

@@ -8,15 +8,36 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import LinearConstraint, minimize
+from spacy import registry
+from thinc.api import Config
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError, NotTractable
+from spacy_latent.errors import (
+    IncompatiblePair,
+    InfeasibleError,
+    InvalidScores,
+    LatentError,
+    NotTractable,
+)
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.structures import factor_graph
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
-from spacy_latent.structures.factor_graph import FactorGraph, StructureFactor, solve_graphs
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.constraints import LineBudget, TotalBudget
+from spacy_latent.structures.factor_graph import (
+    FactorGraph,
+    ItemGraph,
+    StructureFactor,
+    solve_graphs,
+)
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.logic_factors import AtMostOne, Budget, Implication, Or, OrOut, Xor
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests import enumeration
 from tests.structures.oracles import listed_subsets, nearest_in_hull
@@ -26,7 +47,7 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64) * scale
 
 
-def check_gradient(graph: FactorGraph, scores: Tensor) -> None:
+def check_gradient(graph: ItemGraph, scores: Tensor) -> None:
     def mean(s: Tensor) -> Tensor:
         return graph.sparsemap(s, 5000, 1e-10).mean
 
@@ -63,7 +84,7 @@ def test_logic_against_a_quadratic_program() -> None:
         Implication([4, 5], 0),
         Xor([3, 5, 1]),
     ]
-    graph = FactorGraph((6,), factors)
+    graph = ItemGraph((6,), factors)
     rows = [
         [1, 1, 0, 0, 0, 0],
         [0, 1, 1, 0, 0, 0],
@@ -96,7 +117,7 @@ def test_one_structure_is_its_sparsemap(tree) -> None:
     n = 5
     parts = np.arange(36).reshape(6, 6)
     parts[tree.part_mask(torch.zeros(1, 6, 6), torch.tensor([n]))[0].numpy() == 0] = -1
-    graph = FactorGraph((6, 6), [StructureFactor(tree, parts, n)])
+    graph = ItemGraph((6, 6), [StructureFactor(tree, parts, n)])
     scores = normal(6, 6).requires_grad_()
     ours = graph.sparsemap(scores)
     expected = tree.sparsemap(scores[None], torch.tensor([n]), tolerance=1e-12)
@@ -110,7 +131,7 @@ def test_one_structure_is_its_sparsemap(tree) -> None:
 def test_one_structure_may_stand_in_several_factors() -> None:
     """A choice of two of three on either side of a shared part: a forest, so it is tight."""
     pairs = listed_subsets(2, 2)
-    graph = FactorGraph(
+    graph = ItemGraph(
         (5,),
         [
             StructureFactor(pairs, np.array([0, 1, 2]), 3),
@@ -131,7 +152,7 @@ def test_parts_of_another_shape() -> None:
     """An alignment that has exactly one of two cells."""
     rows, columns = 2, 3
     cells = np.arange(6).reshape(rows, columns)
-    graph = FactorGraph(
+    graph = ItemGraph(
         (rows, columns),
         [StructureFactor(OneToOneAlignment(), cells, (rows, columns)), Xor([0, 5])],
     )
@@ -171,7 +192,7 @@ def test_a_chain_whose_second_tag_is_used_only_if_it_starts() -> None:
     at_least[range(len(later)), later] -= 1.0
     members = [enumeration.transitions(t, k).ravel() for t in enumeration.tag_sequences(n, k)]
     torch.manual_seed(1)
-    graph = FactorGraph((n, k, k), factors)
+    graph = ItemGraph((n, k, k), factors)
     for scale in (0.3, 3.0):
         scores = normal(n, k, k, scale=scale)
         mean = graph.sparsemap(scores).mean[0].numpy().ravel()
@@ -201,10 +222,10 @@ def test_a_tree_with_budgets_against_a_quadratic_program(projective: bool) -> No
 def test_batches_and_padding_change_nothing() -> None:
     torch.manual_seed(0)
     graphs = [
-        FactorGraph((4,), [Xor([0, 1, 2]), AtMostOne([1, 3])]),
-        FactorGraph((2,), [Implication([0], 1)]),
-        FactorGraph((0,), []),
-        FactorGraph((3,), [OrOut([0, 1], 2), Budget([0, 2], 1)]),
+        ItemGraph((4,), [Xor([0, 1, 2]), AtMostOne([1, 3])]),
+        ItemGraph((2,), [Implication([0], 1)]),
+        ItemGraph((0,), []),
+        ItemGraph((3,), [OrOut([0, 1], 2), Budget([0, 2], 1)]),
     ]
     scores = torch.full((4, 5), torch.nan, dtype=torch.float64)
     for row, graph in zip(scores, graphs):
@@ -222,7 +243,7 @@ def test_batches_and_padding_change_nothing() -> None:
 
 def test_parts_without_a_factor_do_not_exist() -> None:
     scores = torch.tensor([0.7, torch.nan, 0.2], dtype=torch.float64, requires_grad=True)
-    mean = FactorGraph((3,), [Budget([0], 1)]).sparsemap(scores).mean
+    mean = ItemGraph((3,), [Budget([0], 1)]).sparsemap(scores).mean
     assert mean.tolist() == [[0.7, 0.0, 0.0]]
 
 
@@ -233,7 +254,7 @@ def test_ties_give_the_same_answer_every_time() -> None:
     parts[:, 0] = -1
     factors = [StructureFactor(SpanningTree(), parts, n)]
     factors += [Budget([int(p) for p in parts[h] if p >= 0], 1) for h in range(1, n + 1)]
-    graph = FactorGraph((5, 5), factors)
+    graph = ItemGraph((5, 5), factors)
     for scores in (torch.zeros(5, 5), torch.ones(5, 5), torch.arange(25.0).view(5, 5) // 5):
         first = graph.sparsemap(scores)
         assert first.residual <= 1e-6
@@ -241,17 +262,17 @@ def test_ties_give_the_same_answer_every_time() -> None:
 
 
 def test_what_cannot_be_solved() -> None:
-    contradictory = FactorGraph((2,), [Xor([0, 1]), Budget([0, 1], 0)])
+    contradictory = ItemGraph((2,), [Xor([0, 1]), Budget([0, 1], 0)])
     with pytest.raises(InfeasibleError) as error:
         solve_graphs(
-            [FactorGraph((2,), [Xor([0, 1])]), contradictory], torch.zeros(2, 2), name="Both"
+            [ItemGraph((2,), [Xor([0, 1])]), contradictory], torch.zeros(2, 2), name="Both"
         )
     assert error.value.items == [1] and "Both" in str(error.value)
     # Only together are these too much.
     cycle = [Xor([0, 1]), Xor([1, 2]), Xor([0, 2]), Or([0, 1, 2], [0, 1]), Budget([0, 1, 2], 1)]
     with pytest.raises(InfeasibleError):
-        FactorGraph((3,), cycle).sparsemap(torch.zeros(3), 5000)
-    xor = FactorGraph((2,), [Xor([0, 1])])
+        ItemGraph((3,), cycle).sparsemap(torch.zeros(3), 5000)
+    xor = ItemGraph((2,), [Xor([0, 1])])
     with pytest.raises(InfeasibleError):
         xor.sparsemap(torch.full((2,), -torch.inf))
     for bad in (torch.nan, torch.inf):
@@ -264,20 +285,87 @@ def test_what_cannot_be_solved() -> None:
     with pytest.raises(InvalidScores, match="max_iter"):
         xor.sparsemap(torch.zeros(2), max_iter=0)
     with pytest.raises(LatentError, match="StructureFactor or a LogicFactor"):
-        FactorGraph((2,), [SpanningTree()])  # type: ignore[list-item]
+        ItemGraph((2,), [SpanningTree()])  # type: ignore[list-item]
     diagonal = StructureFactor(SpanningTree(), np.arange(9).reshape(3, 3), 2)
     with pytest.raises(LatentError, match=r"\(0, 0\) is no part of SpanningTree"):
-        FactorGraph((3, 3), [diagonal])
+        ItemGraph((3, 3), [diagonal])
     with pytest.raises(LatentError, match="expected 2 axes"):
-        FactorGraph((3,), [StructureFactor(SpanningTree(), np.arange(3), 2)])
+        ItemGraph((3,), [StructureFactor(SpanningTree(), np.arange(3), 2)])
     with pytest.raises(NotTractable, match="mean"):
         _ = xor.sparsemap(torch.zeros(2)).atoms
 
 
 def test_half_precision_and_an_early_end() -> None:
-    graph = FactorGraph((3,), [AtMostOne([0, 1]), AtMostOne([1, 2]), Xor([0, 2])])
+    graph = ItemGraph((3,), [AtMostOne([0, 1]), AtMostOne([1, 2]), Xor([0, 2])])
     scores = torch.tensor([0.3, 0.9, -0.2])
     half = graph.sparsemap(scores.bfloat16())
     assert half.mean.dtype == torch.bfloat16
     early = graph.sparsemap(scores, max_iter=1)
     assert early.iterations == 1 and early.residual > 1e-6
+
+
+CONFIG = """
+[structure]
+@misc = "spacy-latent.FactorGraph.v1"
+
+[structure.structures]
+
+[structure.structures.tree]
+@misc = "spacy-latent.ProjectiveTree.v1"
+
+[structure.structures.near]
+@misc = "spacy-latent.SpanningTree.v1"
+max_arc_length = 2
+
+[structure.constraints]
+
+[structure.constraints.modifiers]
+@misc = "spacy-latent.LineBudget.v1"
+limit = 1
+but_first = true
+"""
+
+
+def test_a_graph_from_a_config_trains_in_a_layer() -> None:
+    made = registry.resolve(Config().from_str(CONFIG))["structure"]
+    assert made.parts == "arcs" and made.annotation == "heads" and made.kind == "heads"
+    torch.manual_seed(0)
+    scorer = registry.misc.get("spacy-latent.BiaffineScorer.v1")()(6)
+    composer = registry.misc.get("spacy-latent.GraphConvolution.v1")()(6)
+    layer = LatentLayer(scorer, made, SparseMAP(), composer, temperature=5.0)
+    vectors = torch.randn(2, 5, 6)
+    output = layer(vectors, torch.tensor([5, 3]))
+    output.vectors.square().sum().backward()
+    assert any(p.grad is not None and p.grad.any() for p in layer.scorer.parameters())
+    mean = output.draw.z[0].detach()
+    assert (mean[:, 1:].sum(2) <= 1 + 1e-4).all() and not mean[0, 1, 4]
+    with pytest.raises(IncompatiblePair, match=r"StraightThrough.*FactorGraph"):
+        LatentLayer(scorer, made, StraightThrough(), composer)
+    best = made.map(output.scores.detach(), torch.tensor([5, 3]))
+    assert made.contains(best, torch.tensor([5, 3])).all()
+
+
+def test_a_best_member_far_down_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factor_graph, "TRIED", (1, 2))
+    graph = FactorGraph({"all": Bits()}, {"few": TotalBudget(1)})
+    scores = torch.full((2, 4), 5.0)
+    scores[0] = -1.0
+    with pytest.raises(NotTractable, match=r"item\(s\) \[1\]"):
+        graph.map(scores, torch.tensor([4, 4]))
+
+
+def test_structures_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(IncompatiblePair, match=r"FactorGraph of arcs.*ConstituencyTree"):
+        FactorGraph({"one": SpanningTree(), "two": ConstituencyTree()})
+    with pytest.raises(IncompatiblePair, match=r"FactorGraph.*ShiftReduce"):
+        FactorGraph({"one": ConstituencyTree(), "two": ShiftReduce()})
+    with pytest.raises(LatentError, match="no structures"):
+        FactorGraph({})
+    with pytest.raises(LatentError, match="'few' is of type Budget; expected a registered constr"):
+        FactorGraph({"all": Bits()}, {"few": Budget([0], 1)})  # type: ignore[dict-item]
+    for wrong in (lambda: LineBudget(-1), lambda: TotalBudget(True), lambda: LineBudget(1, -1)):
+        with pytest.raises(LatentError, match=r"limit is|axis is"):
+            wrong()
+    graph = FactorGraph({"all": Bits()}, {"lines": LineBudget(1, axis=1)})
+    with pytest.raises(LatentError, match="parts have 1 axes"):
+        graph.sparsemap(torch.zeros(1, 3), torch.tensor([3]))

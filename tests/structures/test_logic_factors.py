@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spacy_latent.errors import InfeasibleError, LatentError
-from spacy_latent.structures.factor_graph import FactorGraph
+from spacy_latent.structures.factor_graph import ItemGraph
 from spacy_latent.structures.logic_factors import (
     AtMostOne,
     Budget,
@@ -54,7 +54,7 @@ def vertices(name: str) -> np.ndarray:
 
 def project(factor: LogicFactor, points: np.ndarray) -> np.ndarray:
     scores = torch.from_numpy(np.asarray(points, dtype=np.float64))
-    solution = FactorGraph(scores.shape, [factor]).sparsemap(scores)
+    solution = ItemGraph(scores.shape, [factor]).sparsemap(scores)
     assert solution.iterations <= 1
     return solution.mean.numpy()[0]
 
@@ -89,7 +89,7 @@ def test_forbidden_parts_are_zero(name: str) -> None:
 @pytest.mark.parametrize("name", FACTORS)
 def test_gradient(name: str) -> None:
     torch.manual_seed(0)
-    graph = FactorGraph((4,), [FACTORS[name][0]])
+    graph = ItemGraph((4,), [FACTORS[name][0]])
     for scale in (0.3, 1.0):
         scores = (torch.randn(4, dtype=torch.float64) * scale + 0.5).requires_grad_()
         assert torch.autograd.gradcheck(lambda s: graph.sparsemap(s).mean, scores, eps=1e-7)
@@ -131,6 +131,6 @@ def test_what_is_wrong_with_a_factor() -> None:
         (Xor([0, 7]), "names part 7"),
     ]:
         with pytest.raises(LatentError, match=message):
-            FactorGraph((3,), [factor])
+            ItemGraph((3,), [factor])
     with pytest.raises(InfeasibleError):
         project(Xor([]), np.zeros(1))

@@ -142,13 +142,6 @@ def test_gradients_of_the_parser_and_the_expected_score():
         torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
 
 
-def test_gradients_of_scores():
-    scores = scores_of().requires_grad_()
-    structure = MergeSequence()
-    z = structure.sample(scores, LENGTHS, 2)
-    assert torch.autograd.gradcheck(lambda s: structure.log_prob(z, s, LENGTHS), (scores,))
-
-
 @KINDS
 def test_samples_have_the_probabilities(kind):
     """8 000 samples, each frequency within four standard errors."""
@@ -183,16 +176,6 @@ def test_a_wide_beam_finds_the_best_and_greedy_the_next(kind):
                     mass[places[len(chosen)]] = mass.get(places[len(chosen)], 0.0) + p
             chosen += (max(mass, key=lambda place: mass[place]),)
         torch.testing.assert_close(greedy[b], array(chosen))
-
-
-def test_padding_is_not_read():
-    structure, scores = MergeSequence(), scores_of()
-    padded = scores.masked_fill(~structure.part_mask(scores, LENGTHS), math.nan)
-    torch.testing.assert_close(structure.map(padded, LENGTHS), structure.map(scores, LENGTHS))
-    z = structure.sample(padded, LENGTHS, 2)
-    torch.testing.assert_close(
-        structure.log_prob(z, padded, LENGTHS), structure.log_prob(z, scores, LENGTHS)
-    )
 
 
 @pytest.mark.parametrize("n", range(6))

@@ -156,15 +156,6 @@ def test_sparsemap_of_long_sentences_is_optimal(unaligned: bool) -> None:
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_top_k(unaligned: bool) -> None:
-    torch.manual_seed(0)
-    scores = torch.randn(1, 3, 4, dtype=torch.float64)
-    totals = (alignments(3, 4, unaligned) * scores).sum((1, 2)).sort(descending=True).values
-    best = OneToOneAlignment(unaligned).top_k(scores, torch.tensor([[3, 4]]), 10)
-    torch.testing.assert_close(best.scores[:, 0], totals[:10])
-
-
-@pytest.mark.parametrize("unaligned", [False, True])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3.0])
 def test_sinkhorn_satisfies_its_optimality_conditions(unaligned: bool, scale: float) -> None:
     structure = OneToOneAlignment(unaligned)
@@ -247,14 +238,6 @@ def test_perturbed() -> None:
     assert draw.z.unique(dim=0).shape[0] > 1
     draw.mean().square().sum().backward()
     assert scores.grad is not None and scores.grad.any()
-
-
-def test_annotation_comes_back() -> None:
-    structure, scores = OneToOneAlignment(unaligned=True), torch.randn(1, 4, 3)
-    z = structure.map(scores, torch.tensor([[4, 2]]))[0].numpy()
-    pairs = structure.decode(z, [4, 2])
-    assert pairs.shape == (int(z.sum()), 2)
-    np.testing.assert_array_equal(structure.encode(pairs, [4, 2]), z[:4, :2])
 
 
 @pytest.mark.parametrize("operation", ["map", "sparsemap", "sinkhorn"])

@@ -1,64 +1,15 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import inside_outside, operators
 from spacy_latent.structures.projective_tree import ProjectiveTree
-from tests.enumeration import arcs, dependency_trees
 from tests.structures.logarithms import projective_outside
-
-CONSTRAINTS = list(product((False, True), ("any", "earlier", "later"), (None, 1, 2)))
-
-
-@cache
-def trees_of(constraints: tuple, n: int) -> Tensor:
-    return torch.from_numpy(np.stack([arcs(h) for h in dependency_trees(n, True, *constraints)]))
-
-
-# At 1000 the weights underflow, so that the kernel writes an exponent beside each number.
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=str)
-def test_everything_against_enumeration(constraints: tuple, scale: float) -> None:
-    structure = ProjectiveTree(*constraints)
-    torch.manual_seed(0)
-    for n in range(6):
-        trees = trees_of(constraints, n)
-        lengths = torch.tensor([n])
-        scores = torch.randn(1, n + 3, n + 3, dtype=torch.float64) * scale
-        scores[:, n + 1 :] = torch.nan
-        scores[:, :, n + 1 :] = torch.nan
-        scores.requires_grad_()
-        own = scores.detach()[0, : n + 1, : n + 1]
-        totals = (trees * own).sum((-1, -2))
-        p = totals.softmax(0)
-        mean = (p[:, None, None] * trees).sum(0)
-        log_partition = structure.log_partition(scores, lengths)
-        torch.testing.assert_close(log_partition[0], totals.logsumexp(0), rtol=1e-10, atol=1e-10)
-        marginals = structure.marginals(scores, lengths)
-        torch.testing.assert_close(marginals[0, : n + 1, : n + 1], mean, rtol=1e-9, atol=1e-10)
-        vector = torch.randn_like(own)
-        (product_,) = torch.autograd.grad((marginals[0, : n + 1, : n + 1] * vector).sum(), scores)
-        along = (trees * vector).sum((-1, -2))
-        expected = ((p * (along - p @ along))[:, None, None] * trees).sum(0)
-        torch.testing.assert_close(product_[0, : n + 1, : n + 1], expected, rtol=1e-9, atol=1e-10)
-        product_[0, : n + 1, : n + 1] = 0.0
-        assert not product_.any()
-        best = structure.map(scores, lengths)[0, : n + 1, : n + 1]
-        torch.testing.assert_close(best, trees[totals.argmax()])
-        entropy = -(p * totals.log_softmax(0)).sum()
-        torch.testing.assert_close(
-            structure.entropy(scores, lengths)[0], entropy, rtol=1e-9, atol=1e-9
-        )
-        count = structure.log_count(scores, lengths).exp()
-        torch.testing.assert_close(count, torch.tensor([float(len(trees))], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
@@ -173,57 +124,6 @@ def test_scores_of_a_thousand_over_200_tokens() -> None:
     )
 
 
-@pytest.mark.parametrize("single_root", [False, True])
-def test_samples_have_the_right_frequencies(single_root: bool) -> None:
-    structure = ProjectiveTree(single_root)
-    torch.manual_seed(0)
-    scores = torch.randn(2, 5, 5)
-    scores[1, 2, 1] = -torch.inf
-    lengths = torch.tensor([4, 3])
-    drawn = structure.sample(scores, lengths, 8000, torch.Generator().manual_seed(3))
-    again = structure.sample(scores, lengths, 8000, torch.Generator().manual_seed(3))
-    assert torch.equal(drawn, again)
-    for b, n in enumerate(lengths.tolist()):
-        trees = trees_of((single_root,), n).float()
-        own = scores[b, : n + 1, : n + 1]
-        p = torch.where(trees > 0, own, 0.0).sum((-1, -2)).softmax(0)
-        same = (drawn[:, b, None, : n + 1, : n + 1] == trees).all(-1).all(-1)
-        assert same.any(1).all()
-        # Six standard errors of the largest frequency.
-        assert (same.float().mean(0) - p).abs().max() < 6 * 0.5 / 8000**0.5
-
-
-def test_padding_dtypes_and_layout() -> None:
-    structure = ProjectiveTree()
-    assert (
-        structure.marginals(torch.zeros(0, 3, 3), torch.zeros(0, dtype=torch.int64)).shape[0] == 0
-    )
-    scores = torch.randn(1, 6, 6).expand(3, 6, 6).transpose(1, 2)
-    lengths = torch.tensor([0, 1, 5])
-    marginals = structure.marginals(scores, lengths)
-    torch.testing.assert_close(marginals, structure.marginals(scores.contiguous(), lengths))
-    assert marginals[0].sum() == 0
-    assert marginals[1].sum() == marginals[1, 0, 1] == 1
-    half = structure.marginals(scores.bfloat16(), lengths)
-    assert torch.isfinite(half).all()
-    with pytest.raises(InvalidScores, match="room"):
-        structure.map(scores, torch.tensor([1, 2, 6]))
-
-
-def test_bad_items_are_named() -> None:
-    structure = ProjectiveTree(single_root=True)
-    scores = torch.zeros(3, 4, 4)
-    lengths = torch.tensor([3, 3, 3])
-    scores[1, 0] = -torch.inf
-    for operation in (structure.map, structure.marginals, structure.sample):
-        with pytest.raises(InfeasibleError) as caught:
-            operation(scores, lengths)
-        assert caught.value.items == [1]
-    scores[2, 1, 2] = torch.nan
-    with pytest.raises(InvalidScores, match=r"\[2\]"):
-        structure.marginals(scores, lengths)
-
-
 def test_operators_are_registered_right() -> None:
     scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
     arguments = (
@@ -235,20 +135,6 @@ def test_operators_are_registered_right() -> None:
     library.opcheck(operators.log_partition, arguments)
     # What is kept has room that nothing writes: not compared.
     library.opcheck(operators._marginals, (*arguments, False))
-
-
-def test_sparsemap_and_top_k_of_the_structure_itself() -> None:
-    structure = ProjectiveTree(single_root=True)
-    torch.manual_seed(2)
-    scores, lengths = torch.randn(1, 5, 5, dtype=torch.float64), torch.tensor([4])
-    trees = trees_of((True,), 4)
-    totals = (trees * scores).sum((-1, -2))
-    best = structure.top_k(scores, lengths, 5)
-    torch.testing.assert_close(best.scores[:, 0], totals.topk(5).values)
-    # Optimality: no tree has a higher score along the gradient than the mean.
-    mean = structure.sparsemap(scores, lengths, tolerance=1e-9).mean
-    gradient = scores - mean
-    assert (trees * gradient).sum((-1, -2)).max() <= (mean * gradient).sum() + 1e-8
 
 
 @pytest.mark.parametrize("batch", [1, 8])

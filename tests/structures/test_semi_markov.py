@@ -155,20 +155,6 @@ def test_segments_of_one_position_are_tags(scale: float) -> None:
     assert torch.equal(segments.map(scores, lengths)[:, :, 0], tags.map(emissions, lengths))
 
 
-def test_samples_have_the_marginals() -> None:
-    torch.manual_seed(3)
-    structure = SemiMarkov().bind(*random_bound(2))
-    scores, lengths = torch.randn(2, 5, LONGEST, 2, dtype=torch.float64), torch.tensor([5, 2])
-    samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
-    # Four standard errors of a share over 4000 draws are at most 0.032.
-    difference = samples.mean(0) - structure.marginals(scores, lengths)
-    assert difference.abs().max() < 0.032
-    log_probs = structure.log_prob(samples, scores, lengths)
-    assert log_probs.isfinite().all()
-    again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
-    assert torch.equal(samples, again)
-
-
 def test_sparsemap_meets_its_optimality_conditions() -> None:
     torch.manual_seed(4)
     scores, lengths = torch.randn(1, 4, LONGEST, 2, dtype=torch.float64), torch.tensor([4])
@@ -201,21 +187,6 @@ def test_infeasible_and_wrong_items_are_named() -> None:
     ):
         with pytest.raises(InvalidScores, match=match):
             structure.map(*bad)
-
-
-def test_empty_batch_and_empty_items() -> None:
-    structure = SemiMarkov().bind(*random_bound(2))
-    none, lengths = torch.zeros(0, 4, 3, 2), torch.zeros(0, dtype=torch.int64)
-    assert structure.map(none, lengths).shape == none.shape
-    assert structure.marginals(none, lengths).shape == none.shape
-    assert structure.sample(none, lengths, 2).shape == (2, *none.shape)
-    for room in (0, 2):
-        nothing, lengths = torch.full((1, room, 3, 2), torch.nan), torch.tensor([0])
-        assert structure.log_partition(nothing, lengths).item() == 0.0
-        assert not structure.map(nothing, lengths).any()
-        assert not structure.marginals(nothing, lengths).any()
-        empty = torch.zeros(1, room, 3, 2)
-        assert structure.log_prob(empty, nothing, lengths).item() == 0.0
 
 
 def test_codes_go_both_ways() -> None:

@@ -63,16 +63,6 @@ def every_tree(scores, n=N):
     return torch.stack([array(spans, len(scores)) for spans in parses]), list(parses.values())
 
 
-@pytest.mark.parametrize("n, count", [(0, 1), (1, 1), (2, 1), (3, 2), (4, 5), (6, 42)])
-def test_log_probabilities_are_those_of_the_parser(n, count):
-    scores = scores_of(n=7)
-    z, expected = every_tree(scores[0], n)
-    assert len(z) == count
-    found = ShiftReduce().log_prob(z[:, None], scores, torch.tensor([n]))[:, 0]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    assert found.exp().sum().item() == pytest.approx(1.0)
-
-
 def test_the_expected_score_is_zero():
     """E[∇log p] = 0, exactly, and so not for one tree."""
     scores = scores_of().requires_grad_()
@@ -84,30 +74,6 @@ def test_the_expected_score_is_zero():
     )
     torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-12, rtol=0)
     assert one.abs().max() > 0.1 and not one[:, :, N - 1].any() and not one[0].diagonal().any()
-
-
-def test_gradients_of_log_probabilities():
-    scores = scores_of(5).requires_grad_()
-    structure = ShiftReduce()
-    z = structure.sample(scores, LENGTHS, 2)
-    assert torch.autograd.gradcheck(lambda s: structure.log_prob(z, s, LENGTHS), (scores,))
-    alone = structure.log_prob(z[0], scores, LENGTHS)
-    torch.testing.assert_close(alone, structure.log_prob(z, scores, LENGTHS)[0])
-    assert alone.shape == (5,)
-
-
-def test_samples_have_the_probabilities():
-    """20 000 samples, each frequency within four standard errors."""
-    scores = scores_of()
-    parses = all_parses(scores[0], N)
-    z = ShiftReduce().sample(scores, torch.tensor([N]), 20_000, torch.Generator().manual_seed(0))[
-        :, 0
-    ]
-    drawn, counts = z.flatten(1).unique(dim=0, return_counts=True)
-    for row, count in zip(drawn, counts.tolist()):
-        p = math.exp(parses[spans_of(row.view(N, N))])
-        assert abs(count / 20_000 - p) < 4 * math.sqrt(p * (1 - p) / 20_000)
-    assert len(drawn) == 5
 
 
 def test_each_item_of_a_batch_is_parsed_as_alone():

@@ -3,7 +3,6 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from functools import cache
-from itertools import product
 
 import mpmath
 import numpy as np
@@ -11,87 +10,16 @@ import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels import operators
+from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels import matrix_tree, operators
+from spacy_latent.kernels.status import FEASIBLE, UNSOLVED
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.enumeration import arcs, dependency_trees
-
-CONSTRAINTS = list(product((False, True), ("any", "earlier", "later"), (None, 1, 2)))
 
 
 @cache
 def trees_of(constraints: tuple, n: int) -> Tensor:
     return torch.from_numpy(np.stack([arcs(h) for h in dependency_trees(n, False, *constraints)]))
-
-
-# At 1000 tokens prefer each other so strongly that the kernel runs on logarithms.
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=str)
-def test_everything_against_enumeration(constraints: tuple, scale: float) -> None:
-    structure = SpanningTree(*constraints)
-    torch.manual_seed(0)
-    for n in range(6):
-        trees = trees_of(constraints, n)
-        lengths = torch.tensor([n])
-        scores = torch.randn(1, n + 3, n + 3, dtype=torch.float64) * scale
-        scores[:, n + 1 :] = torch.nan
-        scores[:, :, n + 1 :] = torch.nan
-        scores.requires_grad_()
-        inside = (0, slice(0, n + 1), slice(0, n + 1))
-        own = scores.detach()[inside]
-        totals = (trees * own).sum((-1, -2))
-        p = totals.softmax(0)
-        mean = (p[:, None, None] * trees).sum(0)
-        log_partition = structure.log_partition(scores, lengths)
-        torch.testing.assert_close(log_partition[0], totals.logsumexp(0), rtol=1e-10, atol=1e-10)
-        marginals = structure.marginals(scores, lengths)
-        torch.testing.assert_close(marginals[inside], mean, rtol=1e-9, atol=1e-11)
-        vector = torch.randn_like(own)
-        (product_,) = torch.autograd.grad((marginals[inside] * vector).sum(), scores)
-        along = (trees * vector).sum((-1, -2))
-        expected = ((p * (along - p @ along))[:, None, None] * trees).sum(0)
-        torch.testing.assert_close(product_[inside], expected, rtol=1e-9, atol=1e-10)
-        product_[inside] = 0.0
-        assert not product_.any()
-        best = structure.map(scores, lengths)[inside]
-        torch.testing.assert_close(best, trees[totals.argmax()])
-        entropy = -(p * totals.log_softmax(0)).sum()
-        torch.testing.assert_close(
-            structure.entropy(scores, lengths)[0], entropy, rtol=1e-9, atol=1e-9
-        )
-        count = structure.log_count(scores, lengths).exp()
-        torch.testing.assert_close(count, torch.tensor([float(len(trees))], dtype=torch.float64))
-
-
-@pytest.mark.parametrize("single_root", [False, True])
-def test_forbidden_arcs(single_root: bool) -> None:
-    structure = SpanningTree(single_root)
-    generator = np.random.default_rng(0)
-    trees = trees_of((single_root, "any", None), 4)
-    lengths = torch.tensor([4])
-    seen = set()
-    for _ in range(60):
-        scores = torch.from_numpy(generator.normal(size=(1, 5, 5)))
-        scores[torch.from_numpy(generator.random((1, 5, 5)) < 0.45)] = -torch.inf
-        allowed = ((trees == 0) | ~torch.isneginf(scores)).flatten(1).all(1)
-        seen.add(bool(allowed.any()))
-        if not allowed.any():
-            for operation in (structure.map, structure.marginals, structure.log_partition):
-                with pytest.raises(InfeasibleError) as error:
-                    operation(scores, lengths)
-                assert error.value.items == [0]
-            continue
-        kept = trees[allowed]
-        totals = torch.where(kept > 0, scores, 0.0).sum((-1, -2))
-        mean = (totals.softmax(0)[:, None, None] * kept).sum(0)
-        torch.testing.assert_close(structure.map(scores, lengths)[0], kept[totals.argmax()])
-        torch.testing.assert_close(structure.marginals(scores, lengths)[0], mean)
-        torch.testing.assert_close(
-            structure.log_prob(kept[:1], scores, lengths)[0], totals.log_softmax(0)[0]
-        )
-        assert structure.entropy(scores, lengths).isfinite().all()
-        assert structure.kl(scores, scores * 0.5, lengths) >= -1e-12
-    assert seen == {True, False}
 
 
 @pytest.mark.parametrize("single_root", [False, True])
@@ -234,61 +162,6 @@ def test_works_after_fork() -> None:
     child.join(timeout=300)
 
 
-def test_ties_are_broken_alike() -> None:
-    lengths = torch.tensor([4])
-    first = SpanningTree().map(torch.zeros(1, 5, 5), lengths)
-    assert all(torch.equal(SpanningTree().map(torch.zeros(1, 5, 5), lengths), first) for _ in "12")
-    single = SpanningTree(single_root=True).map(torch.zeros(1, 5, 5), lengths)
-    assert single[0, 0].sum() == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_solved_in_float32(dtype: torch.dtype) -> None:
-    torch.manual_seed(8)
-    scores, lengths = torch.randn(2, 6, 6).to(dtype), torch.tensor([5, 3])
-    marginals = SpanningTree().marginals(scores, lengths)
-    assert marginals.dtype == dtype
-    expected = SpanningTree().marginals(scores.float(), lengths).to(dtype)
-    assert torch.equal(marginals, expected)
-
-
-def test_layout_of_the_input_does_not_matter() -> None:
-    torch.manual_seed(9)
-    scores, lengths = torch.randn(6, 6, 3), torch.tensor([5, 2, 4])
-    view = scores.permute(2, 0, 1)
-    assert not view.is_contiguous()
-    structure = SpanningTree()
-    assert torch.equal(
-        structure.marginals(view, lengths), structure.marginals(view.contiguous(), lengths)
-    )
-    expanded = torch.randn(1, 6, 6).expand(3, 6, 6)
-    assert structure.map(expanded, lengths).shape == (3, 6, 6)
-
-
-def test_empty_batch_and_empty_items() -> None:
-    structure = SpanningTree()
-    none, lengths = torch.zeros(0, 4, 4), torch.zeros(0, dtype=torch.int64)
-    assert structure.map(none, lengths).shape == (0, 4, 4)
-    assert structure.marginals(none, lengths).shape == (0, 4, 4)
-    assert structure.log_partition(none, lengths).shape == (0,)
-    assert structure.sample(none, lengths, 2).shape == (2, 0, 4, 4)
-    alone = torch.full((1, 1, 1), torch.nan)
-    assert structure.log_partition(alone, torch.tensor([0])).item() == 0.0
-    assert not structure.map(alone, torch.tensor([0])).any()
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_scores_that_are_no_numbers_are_named(value: float) -> None:
-    scores = torch.zeros(3, 4, 4)
-    scores[1, 2, 3] = value
-    lengths = torch.tensor([3, 3, 3])
-    for operation in ("map", "marginals", "log_partition", "sample"):
-        with pytest.raises(InvalidScores, match=r"\[1\]"):
-            getattr(SpanningTree(), operation)(scores, lengths)
-    # The same entry of a shorter item is padding.
-    SpanningTree().map(scores, torch.tensor([3, 2, 3]))
-
-
 def test_wrong_input_is_refused() -> None:
     structure, scores = SpanningTree(), torch.zeros(2, 4, 4)
     lengths = torch.tensor([3, 3])
@@ -331,14 +204,6 @@ def test_one_score_far_below_the_others_does_not_blur_the_single_root(dtype: tor
             )
 
 
-def test_codes_go_both_ways() -> None:
-    structure = SpanningTree()
-    heads = np.array([2, 0, 2], dtype="int32")
-    z = structure.encode(heads, 3)
-    assert z.sum() == 3 and z[0, 2] == 1
-    assert structure.decode(z, 3).tolist() == heads.tolist()
-
-
 def test_operators_follow_the_rules_of_torch() -> None:
     scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
     arguments = (
@@ -353,45 +218,119 @@ def test_operators_follow_the_rules_of_torch() -> None:
     library.opcheck(operators._best, (scores.detach(), *arguments[1:]))
 
 
-def exact_marginals(scores: np.ndarray) -> np.ndarray:
-    mpmath.mp.dps = 60
+def exact(
+    scores: np.ndarray, along: np.ndarray | None = None, single_root: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Marginals, and the product of the Hessian with ``along``, from the inverse of the Laplacian
+    in 250 digits. With a single root: in the limit of small weights of its arcs."""
+    mpmath.mp.dps = 250
     n = len(scores) - 1
-    weights = mpmath.matrix(n + 1, n + 1)
-    laplacian = mpmath.matrix(n, n)
+    weights, change = mpmath.matrix(n + 1, n + 1), mpmath.matrix(n + 1, n + 1)
+    laplacian, its_change = mpmath.matrix(n, n), mpmath.matrix(n, n)
     for modifier in range(1, n + 1):
         for head in range(n + 1):
-            if head != modifier:
-                weights[head, modifier] = mpmath.exp(mpmath.mpf(float(scores[head, modifier])))
-                laplacian[modifier - 1, modifier - 1] += weights[head, modifier]
-                if head:
-                    laplacian[head - 1, modifier - 1] -= weights[head, modifier]
+            if head != modifier and scores[head, modifier] > -np.inf:
+                weight = mpmath.exp(mpmath.mpf(float(scores[head, modifier])))
+                if single_root and head == 0:
+                    weight *= mpmath.mpf(10) ** -80
+                weights[head, modifier] = weight
+                if along is not None:
+                    change[head, modifier] = weight * mpmath.mpf(float(along[head, modifier]))
+                for matrix, value in ((laplacian, weight), (its_change, change[head, modifier])):
+                    matrix[modifier - 1, modifier - 1] += value
+                    if head:
+                        matrix[head - 1, modifier - 1] -= value
     inverse = laplacian**-1
-    result = np.zeros((n + 1, n + 1))
+    moved = -(inverse * its_change * inverse) if along is not None else inverse
+    marginals, product_ = np.zeros((n + 1, n + 1)), np.zeros((n + 1, n + 1))
     for modifier in range(1, n + 1):
         for head in range(n + 1):
-            value = inverse[modifier - 1, modifier - 1]
+            value, rate = inverse[modifier - 1, modifier - 1], moved[modifier - 1, modifier - 1]
             if head:
                 value -= inverse[modifier - 1, head - 1]
-            result[head, modifier] = float(weights[head, modifier] * value)
-    return result
+                rate -= moved[modifier - 1, head - 1]
+            weight = weights[head, modifier]
+            marginals[head, modifier] = float(weight * value)
+            product_[head, modifier] = float(change[head, modifier] * value + weight * rate)
+    return marginals, product_
 
 
-# The first three come from the inverse of the Laplacian, the others from the elimination alone.
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 2.0, 8.0, 30.0])
-def test_marginals_against_sixty_digits(scale: float) -> None:
-    for n in (1, 3, 4, 9, 16):
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 5.0, 20.0, 40.0])
+def test_marginals_keep_their_digits_however_small(scale: float, single_root: bool) -> None:
+    structure, smallest = SpanningTree(single_root), 1.0
+    for n in (1, 3, 6, 8, 9, 17):
         scores = np.random.default_rng(n).normal(size=(n + 1, n + 1)) * scale
-        single = scores.astype(np.float32)
-        for given, rtol, atol in ((scores, 1e-9, 1e-10), (single, 1e-5, 1e-7)):
-            found = SpanningTree().marginals(torch.from_numpy(given)[None], torch.tensor([n]))
-            expected = exact_marginals(given)
-            np.testing.assert_allclose(found[0].numpy(), expected, rtol=rtol, atol=atol)
+        for given, tolerance in ((scores, 1e-12), (scores.astype(np.float32), 1e-6)):
+            expected, _ = exact(given, None, single_root)
+            found = structure.marginals(torch.from_numpy(given)[None], torch.tensor([n]))[0]
+            # Less than float32 has room for is 0 there.
+            least = 1e-37 if given.dtype == np.float32 else 0.0
+            large = expected > least
+            np.testing.assert_allclose(found.numpy()[large], expected[large], rtol=tolerance)
+            assert (found.numpy()[~large] <= least).all()
+            smallest = min(smallest, expected[expected > 0.0].min())
+    assert scale < 20 or smallest < 1e-30
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 5.0, 20.0, 40.0])
+def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_root: bool) -> None:
+    """Ragged. At the larger scales some items are left to the elimination."""
+    structure, generator = SpanningTree(single_root), np.random.default_rng(9)
+    lengths = torch.tensor([12, 3, 9, 1, 12, 8, 0, 7])
+    given = torch.full((len(lengths), 14, 14), torch.nan, dtype=dtype)
+    along = torch.zeros_like(given)
+    for item, n in enumerate(lengths.tolist()):
+        inside = (item, slice(0, n + 1), slice(0, n + 1))
+        given[inside] = torch.from_numpy(generator.normal(size=(n + 1, n + 1)) * scale).to(dtype)
+        along[inside] = torch.from_numpy(generator.normal(size=(n + 1, n + 1))).to(dtype)
+    given.requires_grad_()
+    marginals = structure.marginals(given, lengths)
+    (found,) = torch.autograd.grad(marginals, given, along, retain_graph=True)
+    (again,) = torch.autograd.grad(marginals, given, along)
+    assert torch.equal(found, again)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-11
+    for item, n in enumerate(lengths.tolist()):
+        inside = (item, slice(0, n + 1), slice(0, n + 1))
+        if n == 0:
+            assert not marginals[item].any() and not found[item].any()
+            continue
+        own = given.detach()[inside].numpy(), along[inside].numpy()
+        expected, expected_product = exact(*own, single_root)
+        size = np.s_[: n + 1, : n + 1]
+        for values, right in ((marginals.detach(), expected), (found, expected_product)):
+            rest = values[item].numpy().copy()
+            np.testing.assert_allclose(rest[size], right, rtol=0.0, atol=tolerance)
+            rest[size] = 0.0
+            assert not rest.any()
+
+
+@pytest.mark.parametrize("single_root", [0, 1])
+@pytest.mark.parametrize("scale", [1.0, 5.0, 20.0])
+def test_nothing_is_worked_out_twice_where_trained_scorers_are(
+    scale: float, single_root: int
+) -> None:
+    torch.manual_seed(0)
+    scores = (torch.randn(32, 51, 51) * scale).numpy()
+    items, lengths = np.arange(32), np.full(32, 50)
+    kept = torch.empty(32, matrix_tree.kept_size(50), dtype=torch.float64).numpy()
+    status = np.full(32, UNSOLVED, np.int8)
+    outputs = np.empty(32), np.empty_like(scores), kept, status
+    nothing = np.empty((0, 0, 0), np.float32)
+    matrix_tree.sum_by_escapes(
+        0, 32, items, scores, lengths, 0, -1, single_root, nothing, 1, *outputs
+    )
+    assert (status == FEASIBLE).all()
+    # What is kept serves the gradient.
+    assert (kept[:, 0] == matrix_tree.ESCAPES).mean() > 0.9
 
 
 @pytest.mark.parametrize("n", [2, 7, 8, 9, 30, 33, 50])
-def test_both_ways_to_the_gradient_agree(n: int) -> None:
-    """From the inverse, and from the elimination, which a token that only one other can head asks
-    for: it is always under it, and leaves the rest alone."""
+def test_a_token_that_only_one_can_head_changes_nothing(n: int) -> None:
+    """From one sentence, and from a longer one with a token that only one other can head: it is
+    always under it, and leaves the rest alone."""
     torch.manual_seed(n)
     scores = torch.randn(1, n + 2, n + 2, dtype=torch.float64)
     more = scores.clone()

@@ -22,7 +22,7 @@ from tests.structures.oracles import Listed, listed_subsets, listed_trees
 def generic(
     structure: Structure, scores: torch.Tensor, lengths: torch.Tensor, tolerance: float = 1e-6
 ) -> SparseSolution:
-    prepared, lengths = structure.prepare(scores, lengths)
+    prepared, lengths = structure.masked(scores, lengths)
     return solve_with_oracle(structure, prepared, lengths, 500, tolerance)
 
 

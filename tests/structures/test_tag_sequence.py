@@ -183,25 +183,6 @@ def test_infeasible_items_are_named() -> None:
         structure.top_k(scores, lengths, 2)
 
 
-@pytest.mark.parametrize("scale", [1.0, 40.0])
-def test_samples_have_the_marginals(scale: float) -> None:
-    torch.manual_seed(4)
-    structure = TagSequence().bind(*random_bound(3, scale))
-    scores = torch.randn(2, 4, 3, dtype=torch.float64) * scale
-    lengths = torch.tensor([4, 2])
-    samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
-    # Four standard errors of a share over 4000 draws are at most 0.032.
-    difference = samples.mean(0) - structure.marginals(scores, lengths)
-    assert difference.abs().max() < 0.032
-    assert (samples.sum((2, 3)) == lengths).all()
-    again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
-    assert torch.equal(samples, again)
-    mean_log_prob = structure.log_prob(samples, scores, lengths).mean(0)
-    torch.testing.assert_close(
-        mean_log_prob, -structure.entropy(scores, lengths), rtol=0.05, atol=0.05
-    )
-
-
 def test_without_transitions_positions_are_independent() -> None:
     torch.manual_seed(5)
     structure, lengths = TagSequence(), torch.tensor([5, 2])
@@ -293,32 +274,6 @@ def test_items_and_layout_do_not_matter() -> None:
         assert torch.equal(one, many)
     alone = structure.marginals(scores[7:8], lengths[7:8])
     assert torch.equal(alone[0], results[0][0][7])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_solved_in_float32(dtype: torch.dtype) -> None:
-    torch.manual_seed(7)
-    structure = TagSequence().bind(*random_bound(3))
-    scores, lengths = torch.randn(2, 5, 3).to(dtype), torch.tensor([5, 3])
-    marginals = structure.marginals(scores, lengths)
-    assert marginals.dtype == dtype
-    assert torch.equal(marginals, structure.marginals(scores.float(), lengths).to(dtype))
-    assert structure.entropy(scores, lengths).dtype == dtype
-
-
-def test_empty_batch_and_empty_items() -> None:
-    structure = TagSequence().bind(*random_bound(3))
-    none, lengths = torch.zeros(0, 4, 3), torch.zeros(0, dtype=torch.int64)
-    assert structure.map(none, lengths).shape == (0, 4, 3)
-    assert structure.marginals(none, lengths).shape == (0, 4, 3)
-    assert structure.log_partition(none, lengths).shape == (0,)
-    assert structure.sample(none, lengths, 2).shape == (2, 0, 4, 3)
-    for room in (0, 2):
-        nothing, lengths = torch.full((1, room, 3), torch.nan), torch.tensor([0])
-        assert structure.log_partition(nothing, lengths).item() == 0.0
-        assert not structure.map(nothing, lengths).any()
-        assert not structure.marginals(nothing, lengths).any()
-        assert structure.log_prob(torch.zeros(1, room, 3), nothing, lengths).item() == 0.0
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

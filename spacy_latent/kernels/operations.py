@@ -1,0 +1,7 @@
+"""What is asked of the kernels of a family, see kernels.operators.Family."""
+
+from __future__ import annotations
+
+# The best structures, from a GPU; the log-partition alone; the marginals too; the Hessian of the
+# log-partition times a vector. Each sum costs about as much more as its number says.
+BEST, LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = range(-1, 3)

@@ -1,0 +1,68 @@
+"""What structures share whose best members, sums and samples come from compiled kernels."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spacy_latent.structures.base import Structure
+
+
+class CompiledStructure(Structure):
+    """The kernels read lengths and constraints themselves, check the values that they read, and
+    never look at padding. A subclass says what they read and write by :meth:`_given`,
+    :meth:`_options` and :meth:`_indicate`.
+
+    family: where they are, "module:NAME" of a :class:`spacy_latent.kernels.operators.Family`.
+    """
+
+    family: ClassVar[str]
+    masks_itself: ClassVar[bool] = True
+    tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
+
+    def _given(self, scores: Tensor) -> Tensor:
+        """What the kernels read: the scores, as :meth:`check` leaves them."""
+        return scores
+
+    def _options(self, scores: Tensor) -> list[int]:
+        """Numbers that say which of its structures the family is asked for."""
+        return []
+
+    def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """0/1 parts ``(R, *parts)`` in the dtype of ``scores``, from what the kernels write of R
+        items of these lengths. The default is for kernels that write the parts themselves."""
+        return found.to(scores.dtype)
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self._indicate(self._best(scores, lengths), scores, lengths)
+
+    def _best(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The best structure of each item as the kernels write it."""
+        from spacy_latent.kernels import operators
+
+        return operators.best(self._given(scores), lengths, self.family, self._options(scores))
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        options = self._options(scores)
+        return operators.log_partition(self._given(scores), lengths, self.family, options)
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        from spacy_latent.kernels import operators
+
+        options = self._options(scores)
+        drawn = operators.sample(
+            self._given(scores), lengths, self.family, options, num_samples, generator
+        )
+        sizes = lengths.repeat(num_samples, *[1] * (lengths.dim() - 1))
+        return self._indicate(drawn.flatten(0, 1), scores, sizes).unflatten(0, drawn.shape[:2])

@@ -1,0 +1,93 @@
+"""Structures and logic factors over the parts of one item, as LP-SparseMAP reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from spacy_latent.errors import LatentError
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.logic_factors import LogicFactor
+
+
+@dataclass(frozen=True)
+class StructureFactor:
+    """A structure over some parts of a graph.
+
+    parts: int array of the shape that the structure's parts have for an item of this length: the
+        number in the graph of each part, and −1 for what is no part (the diagonal of a tree's
+        arcs), or must not be chosen.
+    length: the item's length, or lengths, as the structure takes them.
+    """
+
+    structure: Structure
+    parts: np.ndarray
+    length: int | tuple[int, ...]
+
+    def check(self) -> None:
+        """Raise LatentError unless ``parts`` names only what is a part of the structure."""
+        name, given = self.structure.name, torch.zeros(1, *np.shape(self.parts))
+        if given.dim() != 1 + self.structure.part_axes:
+            raise LatentError(
+                f"StructureFactor: parts have shape {np.shape(self.parts)}; expected "
+                f"{self.structure.part_axes} axes, as the parts of {name} have."
+            )
+        mask = self.structure.part_mask(given, torch.tensor([self.length]))
+        strangers = np.argwhere((np.asarray(self.parts) >= 0) & ~mask[0].numpy())
+        if len(strangers):
+            raise LatentError(
+                f"StructureFactor: {tuple(strangers[0].tolist())} is no part of {name} of length "
+                f"{self.length}; give it the number -1."
+            )
+
+
+class EncodedGraph:
+    """Factors over the parts of one item, which are numbered as its scores are in C order.
+
+    shape: of the scores of the item.
+    factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
+        (One that is free is in a Budget of its own.)
+    """
+
+    def __init__(
+        self, shape: Sequence[int], factors: Sequence[StructureFactor | LogicFactor]
+    ) -> None:
+        self.shape = tuple(int(size) for size in shape)
+        self.structures = [f for f in factors if isinstance(f, StructureFactor)]
+        logic = [f.encode() for f in factors if isinstance(f, LogicFactor)]
+        if len(self.structures) + len(logic) < len(factors):
+            raise LatentError(
+                "ItemGraph: every factor has to be a StructureFactor or a LogicFactor; got "
+                f"{sorted({type(f).__name__ for f in factors})}."
+            )
+        for factor in self.structures:
+            factor.check()
+        self.slots = [np.flatnonzero(f.parts.ravel() >= 0) for f in self.structures]
+        members = [f.parts.ravel()[slots] for f, slots in zip(self.structures, self.slots)]
+        self.num_structure_edges = sum(len(own) for own in members)
+        members += [np.asarray(f.parts, dtype=np.int64) for f in logic]
+        self.kinds = np.array([f.kind for f in logic], dtype=np.int8)
+        self.limits = np.array([f.limit for f in logic], dtype=np.float64)
+        self.flips = np.array([flip for f in logic for flip in f.flips], dtype=np.bool_)
+        self.sizes = np.array([len(own) for own in members], dtype=np.int64)
+        self.edges = np.concatenate([*members, np.empty(0, dtype=np.int64)]).astype(np.int64)
+        if len(self.edges) and self.edges.max() >= np.prod(self.shape):
+            raise LatentError(
+                f"ItemGraph: a factor names part {self.edges.max()}, but scores of shape "
+                f"{self.shape} have the parts 0 to {int(np.prod(self.shape)) - 1}."
+            )
+        for own in members:
+            if len(np.unique(own)) < len(own):
+                raise LatentError("ItemGraph: a structure's parts repeat; name each once.")
+        # Disjoint factors, which together start the solver; see there.
+        claimed = np.zeros(int(np.prod(self.shape)), dtype=np.bool_)
+        self.owned = np.zeros(len(self.edges), dtype=np.bool_)
+        start = 0
+        for own in members:
+            if not claimed[own].any():
+                claimed[own] = True
+                self.owned[start : start + len(own)] = True
+            start += len(own)

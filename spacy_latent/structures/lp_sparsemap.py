@@ -1,0 +1,154 @@
+"""LP-SparseMAP (Niculae and Martins 2020): structures and logic factors over the same parts.
+
+The convex hull of what satisfies all factors at once is out of reach; in its place stands the local
+polytope, the intersection of the factors' own hulls. On it argmax of μ·s − ½‖μ‖² is unique, sparse
+and differentiable almost everywhere. Where the relaxation is tight it is SparseMAP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    NotTractable,
+    not_finite_message,
+)
+from spacy_latent.structures.admm import Infeasible, Problem
+from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.encoded_graph import EncodedGraph
+
+
+class ItemGraph(EncodedGraph):
+    """Factors over the parts of one item, which are numbered as its scores are in C order.
+
+    shape: of the scores of the item.
+    factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
+        (One that is free is in a Budget of its own.)
+    """
+
+    def sparsemap(
+        self, scores: Tensor, max_iter: int = 1000, tolerance: float = 1e-6
+    ) -> GraphSolution:
+        """Of one item: ``scores`` are of the graph's shape. See :func:`solve_graphs`, whose batch
+        of one this is."""
+        return solve_graphs([self], scores[None], max_iter, tolerance)
+
+
+@dataclass
+class GraphSolution(SparseSolution):
+    """The solution of LP-SparseMAP: argmax over the local polytope of μ·s − ½‖μ‖².
+
+    It is a point, not a mixture of structures: ``weights`` is one row of ones, and ``atoms`` raises
+    NotTractable.
+
+    residual: ``(B,)``, float64: how far the factors are from agreeing, or the gradient from what
+        their constraints explain, whichever is more; Euclidean.
+    iterations: ``(B,)``, int64.
+    gap: half the square of the residual; here not a bound on the duality gap.
+    """
+
+    residual: Tensor
+    iterations: Tensor
+
+
+def solve_graphs(
+    graphs: Sequence[EncodedGraph],
+    scores: Tensor,
+    max_iter: int = 1000,
+    tolerance: float = 1e-6,
+    name: str = "ItemGraph",
+) -> GraphSolution:
+    """LP-SparseMAP of a batch of graphs, one for each item; differentiable once.
+
+    scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part. What is
+        beyond ±1e8 is taken for it.
+    max_iter: bound on the iterations of ADMM; an item that reaches it keeps the last point, and
+        ``residual`` says how good it is.
+    tolerance: bound on the residual.
+    name: of what is solved, for errors. They are InvalidScores for NaN and +inf, InfeasibleError
+        where it is proved that no point satisfies all factors.
+    """
+    if max_iter < 1 or not tolerance > 0:
+        raise InvalidScores(
+            f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
+            "expected max_iter >= 1 and tolerance > 0."
+        )
+    if not scores.is_floating_point():
+        raise InvalidScores(
+            f"{name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
+            "Convert them with scores.float()."
+        )
+    room = scores.shape[1:]
+    if len(graphs) != len(scores) or any(
+        len(g.shape) != len(room) or any(a > b for a, b in zip(g.shape, room)) for g in graphs
+    ):
+        raise InvalidScores(
+            f"{name}: scores have shape {tuple(scores.shape)}, which does not hold the "
+            f"{len(graphs)} items of shapes {sorted({g.shape for g in graphs})[:5]}."
+        )
+    mean, residual, iterations = _LocalPolytope.apply(scores, graphs, max_iter, tolerance, name)
+    weights = scores.new_ones((1, len(graphs)))
+    return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
+
+
+def _refuse(name: str) -> Callable[[], Tensor]:
+    def expand() -> Tensor:
+        raise NotTractable(name, "atoms", "mean, the solution itself")
+
+    return expand
+
+
+class _LocalPolytope(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        graphs: Sequence[EncodedGraph],
+        max_iter: int,
+        tolerance: float,
+        name: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.places = _places(graphs, scores)
+        flat = scores.detach().to("cpu", torch.float64).reshape(-1).numpy()
+        problem = Problem(graphs, flat[ctx.places])
+        if problem.not_finite:
+            raise InvalidScores(not_finite_message(name, problem.not_finite))
+        try:
+            solution = problem.solve(max_iter, tolerance)
+        except Infeasible as found:
+            raise InfeasibleError(name, found.items) from None
+        ctx.problem = problem
+        mean = np.zeros(scores.numel())
+        mean[ctx.places] = solution
+        results = (
+            torch.from_numpy(mean).view(scores.shape).to(scores),
+            torch.from_numpy(problem.residual).to(scores.device),
+            torch.from_numpy(problem.iterations).to(scores.device),
+        )
+        ctx.mark_non_differentiable(*results[1:])
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
+        upstream = of_mean.detach().to("cpu", torch.float64).reshape(-1).numpy()
+        result = np.zeros(len(upstream))
+        result[ctx.places] = ctx.problem.jacobian(upstream[ctx.places])
+        gradient = torch.from_numpy(result).view(of_mean.shape).to(of_mean)
+        return gradient, None, None, None, None
+
+
+def _places(graphs: Sequence[EncodedGraph], scores: Tensor) -> np.ndarray:
+    """Positions in the flattened batch of the parts of one item after the other."""
+    index = np.arange(scores.numel()).reshape(scores.shape)
+    own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
+    return np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)

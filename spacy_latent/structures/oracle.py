@@ -1,0 +1,23 @@
+"""What the algorithms ask of a structure that need only its best members."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Oracle(Protocol):
+    """See :class:`spacy_latent.structures.base.Structure`, which every oracle here is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def exclusive_axes(self) -> tuple[int, ...]: ...
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def raise_infeasible(self, items: list[int]) -> None: ...

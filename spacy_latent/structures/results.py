@@ -1,0 +1,66 @@
+"""What operations on structures return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class TopK:
+    """The k best structures of each item, best first.
+
+    z: ``(K, B, *parts)``, 0/1. Where an item has fewer than K structures, the rest is zero.
+    scores: ``(K, B)``, and ``-inf`` where there is no such structure.
+    """
+
+    z: Tensor
+    scores: Tensor
+
+
+@dataclass
+class Reparameterized:
+    """All ``(B, *parts)``; −inf where a part is forbidden or padding.
+
+    z: a sample, 0/1. noisy: perturbed scores of which z is the best structure. redrawn: a draw from
+    the law of ``noisy`` given z.
+    """
+
+    z: Tensor
+    noisy: Tensor
+    redrawn: Tensor
+
+
+@dataclass
+class SparseSolution:
+    """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
+
+    mean: ``(B, *parts)``, the point μ; differentiable.
+    weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
+        differentiable. K is the largest support in the batch.
+    gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
+    """
+
+    mean: Tensor
+    weights: Tensor
+    gap: Tensor
+    _expand: Callable[[], Tensor] = field(repr=False)
+
+    @property
+    def atoms(self) -> Tensor:
+        """The structures of the support, ``(K, B, *parts)``, 0/1, zero where the weight is padding.
+
+        Made on demand: it is K times the size of the scores.
+        """
+        return self._expand()
+
+    def cast(self, dtype: torch.dtype) -> SparseSolution:
+        """The same in another precision; the gap stays as it is."""
+        if self.mean.dtype == dtype:
+            return self
+        expand = self._expand
+        mean, weights = self.mean.to(dtype), self.weights.to(dtype)
+        return replace(self, mean=mean, weights=weights, _expand=lambda: expand().to(dtype))

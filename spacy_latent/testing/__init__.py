@@ -1,0 +1,17 @@
+"""The contracts of structures and estimators as functions that authors of extensions call on their
+own: each operation against a list of all structures. Nothing here needs a test runner.
+"""
+
+from spacy_latent.testing.estimators import Problem, check_estimator, estimator_checks, problems
+from spacy_latent.testing.reports import Check
+from spacy_latent.testing.structures import check_structure, structure_checks
+
+__all__ = [
+    "Check",
+    "Problem",
+    "check_estimator",
+    "check_structure",
+    "estimator_checks",
+    "problems",
+    "structure_checks",
+]

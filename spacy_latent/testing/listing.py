@@ -1,0 +1,102 @@
+"""All structures of a few items, and what follows from the list: the reference of the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+
+Length = Any
+Members = Callable[[Length], Sequence[np.ndarray] | np.ndarray]
+LogPotential = Callable[[Tensor, Tensor, Length], Tensor]
+MOST_MEMBERS = 20_000
+
+
+def scored(z: Tensor, scores: Tensor, length: Length) -> Tensor:
+    """z·s of each of ``(M, *parts)``, ``(M,)``, where 0·(−inf) counts as 0; differentiable."""
+    return (z * torch.where(z != 0, scores, 0.0)).flatten(1).sum(1)
+
+
+class Listing:
+    """A ragged batch of B items with all structures of each.
+
+    members: for each item ``(M, *own parts)`` float64 0/1. shape: of the padded batch. windows: for
+    each item the place of its own parts.
+    """
+
+    def __init__(
+        self, members: Members, lengths: Sequence[Length], log_potential: LogPotential | None
+    ) -> None:
+        self.sizes = list(lengths)
+        self.lengths = torch.tensor(self.sizes, dtype=torch.int64)
+        self.log_potential = log_potential or scored
+        self.members: list[Tensor] = []
+        for length in self.sizes:
+            listed = [np.asarray(z, dtype="float64") for z in members(length)]
+            if not listed or len(listed) > MOST_MEMBERS:
+                raise LatentError(
+                    f"members({length!r}) gives {len(listed)} structures; expected at least one, "
+                    f"and at most {MOST_MEMBERS}, which is what can be compared in a test. Give "
+                    "other lengths."
+                )
+            self.members.append(torch.from_numpy(np.stack(listed)))
+        shapes = [tuple(z.shape[1:]) for z in self.members]
+        if len({len(shape) for shape in shapes}) > 1:
+            raise LatentError(f"members gives arrays of the shapes {shapes}; expected as many axes")
+        sizes = np.array(shapes)
+        # Axes that differ among the items follow the lengths, and are padded; others, such as that
+        # of tags, are as long as they are.
+        follows = (sizes != sizes[:1]).any(0)
+        self.shape = tuple((sizes.max(0) + 2 * follows).tolist())
+        self.windows = [tuple(slice(0, size) for size in shape) for shape in shapes]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def item(self, b: int) -> str:
+        return f"item {b} (length {self.sizes[b]})"
+
+    def own(self, scores: Tensor, b: int) -> Tensor:
+        return scores[b][self.windows[b]]
+
+    def inside(self) -> Tensor:
+        """What is not padding, ``(B, *shape)`` bool."""
+        result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
+        for b, window in enumerate(self.windows):
+            result[b][window] = True
+        return result
+
+    def used(self) -> Tensor:
+        """The parts of at least one structure, ``(B, *shape)`` bool."""
+        result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
+        for b, window in enumerate(self.windows):
+            result[b][window] = self.members[b].bool().any(0)
+        return result
+
+    def placed(self, b: int, z: Tensor) -> Tensor:
+        """``(M, *own parts)`` of item b in arrays of the batch's shape."""
+        result = torch.zeros(len(z), *self.shape, dtype=z.dtype)
+        every = (slice(None), *self.windows[b])
+        result[every] = z
+        return result
+
+    def feasible(self, scores: Tensor, b: int) -> tuple[Tensor, Tensor]:
+        """The structures of item b that nothing forbids, and their scores, differentiable."""
+        totals = self.log_potential(self.members[b], self.own(scores, b), self.sizes[b])
+        kept = ~totals.detach().isneginf()
+        return self.members[b][kept], totals[kept]
+
+    def find(self, b: int, z: Tensor) -> Tensor:
+        """The numbers in ``members[b]`` of structures ``(R, *shape)``, ``(R,)``, −1 where they are
+        none of them, or have a part in the padding."""
+        window = (slice(None), *self.windows[b])
+        own = z[window].flatten(1).to(torch.float64)
+        same = (own[:, None] == self.members[b].flatten(1)).all(2)
+        outside = z.flatten(1).count_nonzero(1) != own.count_nonzero(1)
+        found = torch.where(same.any(1), same.int().argmax(1), -1)
+        return torch.where(outside, -1, found)

@@ -1,0 +1,140 @@
+"""What a check says when it fails: which operation, which item, what was given, what expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Of a tensor, this many numbers are written out.
+SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of a contract. Calling it raises AssertionError where the contract is broken.
+
+    name: what it is about, such as "marginals". of: whose it is, for messages.
+    """
+
+    name: str
+    of: str
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.run()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def written(value: object) -> str:
+    """A tensor as its numbers, cut short where there are many."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    if not value.dim():
+        return f"{float(value.detach()):.10g}"
+    flat = value.detach().flatten().tolist()
+    numbers = ", ".join(f"{number:.10g}" for number in flat[:SHOWN])
+    more = ", ..." if len(flat) > SHOWN else ""
+    return f"[{numbers}{more}] of shape {tuple(value.shape)}"
+
+
+class Report:
+    """Comparisons that name the structure or estimator they are of."""
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+
+    def fail(self, operation: str, what: str) -> None:
+        raise AssertionError(f"{self.of}: {operation}: {what}")
+
+    def same(
+        self,
+        operation: str,
+        item: str,
+        found: Tensor,
+        expected: Tensor,
+        rtol: float = 0.0,
+        atol: float = 0.0,
+    ) -> None:
+        """Within ``atol`` + ``rtol`` · |expected|; NaN is equal to nothing."""
+        if found.shape != expected.shape:
+            self.fail(
+                operation,
+                f"{item}: given shape {tuple(found.shape)}, expected {tuple(expected.shape)}.",
+            )
+        if torch.allclose(found.detach(), expected.detach().to(found), rtol=rtol, atol=atol):
+            return
+        apart = (found.detach() - expected.detach().to(found)).abs()
+        largest = written(apart.flatten().nan_to_num(torch.inf, torch.inf).max())
+        self.fail(
+            operation,
+            f"{item}: given {written(found)}, expected {written(expected)}; the largest difference "
+            f"is {largest}, allowed are {atol:g} + {rtol:g} * |expected|.",
+        )
+
+    def identical(self, operation: str, what: str, found: Tensor, expected: Tensor) -> None:
+        """The same bits."""
+        if not torch.equal(found, expected):
+            self.fail(operation, f"{what}: given {written(found)}, expected {written(expected)}.")
+
+    def holds(self, operation: str, condition: bool | Tensor, what: str) -> None:
+        if not bool(condition):
+            self.fail(operation, what)
+
+    @contextmanager
+    def refused(
+        self, operation: str, given: str, error: type[Exception], says: str = ""
+    ) -> Iterator[dict[str, Any]]:
+        """What is inside has to raise ``error`` with a message that has ``says`` in it; what was
+        raised is handed out as "error"."""
+        caught: dict[str, Any] = {}
+        try:
+            yield caught
+        except error as raised:
+            caught["error"] = raised
+            if says not in str(raised):
+                self.fail(
+                    operation,
+                    f"{given}: the message {str(raised)!r} does not name {says!r}.",
+                )
+        except Exception as raised:
+            raise AssertionError(
+                f"{self.of}: {operation}: {given}: given {type(raised).__name__} ({raised}), "
+                f"expected {error.__name__}."
+            ) from raised
+        else:
+            self.fail(operation, f"{given}: given no error, expected {error.__name__}.")
+
+    @contextmanager
+    def works(self, operation: str, given: str = "") -> Iterator[None]:
+        """What is inside may only fail by an assertion."""
+        try:
+            yield
+        except AssertionError:
+            raise
+        except Exception as raised:
+            place = f"{given}: " if given else ""
+            raise AssertionError(
+                f"{self.of}: {operation}: {place}raised {type(raised).__name__}: {raised}"
+            ) from raised
+
+
+def first_failures(checks: Iterator[Check]) -> None:
+    """Run all of them; one AssertionError that says what failed, if any did."""
+    failed = []
+    for check in checks:
+        try:
+            check()
+        except AssertionError as error:
+            failed.append((check.name, error))
+    if len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        listed = "\n".join(f"- {name}: {error}" for name, error in failed)
+        raise AssertionError(f"{len(failed)} checks failed:\n{listed}") from failed[0][1]

@@ -1,0 +1,240 @@
+"""Each check of the kit finds the mistake that it is there for, and says where it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+from spacy_latent.testing import Problem, check_estimator, estimator_checks
+
+PROBLEMS = [
+    Problem(KOfN(2), (5, 0, 4, 1), (6,)),
+    Problem(OneToOneAlignment(), ((3, 3), (0, 2), (2, 3)), (4, 4)),
+]
+
+
+class Own(Estimator):
+    """As an author would write one: the best structure, and the gradient of the scores as it is."""
+
+    hard = True
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        z = structure.map(scores, lengths)
+        if is_train:
+            open_parts = structure.part_mask(scores, lengths) & ~scores.isneginf()
+            z = GradientOf.apply(scores.masked_fill(~open_parts, 0.0), z)
+        return Draw(z[None], scores.new_ones((1, len(scores))))
+
+
+def test_an_estimator_of_a_few_lines_keeps_the_contract() -> None:
+    check_estimator(Own())
+
+
+class TakesAll(Marginals):
+    def check(self, structure: Structure) -> None:
+        return None
+
+
+class WrongShape(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        return Draw(draw.z[0], draw.weights)
+
+
+class Heavy(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        return Draw(draw.z, 2 * draw.weights)
+
+
+class SaysHard(Marginals):
+    hard = True
+
+
+class Leaks(Own):
+    """The gradient of padding, as it is."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        z = structure.map(scores, lengths)
+        return Draw(
+            GradientOf.apply(scores, z)[None] if is_train else z[None],
+            scores.new_ones((1, len(scores))),
+        )
+
+
+class Detached(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        return super().__call__(structure, scores.detach(), lengths, is_train)
+
+
+class Noisy(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        noise = 3 * torch.randn_like(scores)
+        return super().__call__(structure, scores + noise, lengths, is_train)
+
+
+class Forbidden(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        safe = scores.masked_fill(scores.isneginf(), 9.0)
+        return super().__call__(structure, safe, lengths, is_train)
+
+
+class ReadsPadding(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        mean = scores.flatten(1).mean(1).view(-1, *[1] * structure.part_axes)
+        return super().__call__(structure, scores * mean, lengths, is_train)
+
+
+class Together(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        return super().__call__(structure, scores + 5 * scores[-1:], lengths, is_train)
+
+
+class Single(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        return Draw(draw.z.float(), draw.weights)
+
+
+class InPlace(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        with torch.no_grad():
+            scores *= 0.5
+        return draw
+
+
+class AsksMore(StraightThrough):
+    """With marginals backward, and without saying so."""
+
+    def needed(self) -> frozenset[str]:
+        return frozenset({"map"})
+
+
+class Counting(Own, nn.Module):
+    """Counts its calls, and gives the count to its copies."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        self.calls += 1
+        return super().__call__(structure, scores, lengths, is_train)
+
+
+class Itself(Own):
+    def for_width(self, width: int) -> Own:  # type: ignore[override]
+        return self
+
+
+class Swallows(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        return super().__call__(structure, scores.nan_to_num(0.0), lengths, is_train)
+
+
+class Doubled(Marginals):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        return Draw(GradientOf.apply(2 * draw.z, draw.z), draw.weights)
+
+
+class Biased(ScoreFunction):
+    def objective(
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        log_probs: Tensor,
+        features: Tensor,
+        extras: Tensor | None = None,
+    ) -> Tensor:
+        return super().objective(2 * losses, weights, log_probs, features)
+
+
+class Solver(SparseMAP):
+    @property
+    def solves(self) -> bool:
+        return False
+
+
+WRONG: list[tuple[str, str, Estimator, dict]] = [
+    ("pairs", r"check: OneToOneAlignment is taken, but lacks \['marginals'\]", TakesAll(), {}),
+    ("draws", r"z: KOfN, training: given shape \(4, 6\)", WrongShape(), {}),
+    ("draws", "weights: KOfN, training, their sums", Heavy(), {}),
+    ("hardness", "hard: KOfN: given no structure of the set for the items", SaysHard(), {}),
+    ("gradients", "gradients: KOfN, seed 0: not 0 at", Leaks(), {}),
+    ("gradients", "the scores get none, and uses_scores is True", Detached(), {}),
+    ("forbidden_parts", "z: KOfN: it is not 0 at parts whose score is -inf", Forbidden(), {}),
+    ("prediction", "prediction: KOfN, twice", Noisy(), {}),
+    ("padding_is_never_read", "z: KOfN, nan at what is no part|hold NaN", ReadsPadding(), {}),
+    ("items_are_alone", r"z: \w+, item 0 alone", Together(), {}),
+    ("precision", "z: KOfN: given torch.float32 for scores of torch.float64", Single(), {}),
+    ("what_is_given_stays", "scores: KOfN, after the call", InPlace(), {}),
+    ("needed", r"it asks for \['marginals'\]", AsksMore("marginals"), {}),
+    ("needed", "solves: KOfN: it asks for sparsemap", Solver(), {}),
+    ("copies", "the state of a copy of one in use", Counting(), {}),
+    ("copies", "for_width: given .* expected another Itself", Itself(), {}),
+    ("errors", "scores: KOfN, NaN in item 2: given no error", Swallows(), {}),
+    ("the_gradient", "the gradient by finite differences", Doubled(), {"gradient": "exact"}),
+    ("the_gradient", "of 10000 draws the mean is", Biased(), {"gradient": "unbiased"}),
+]
+
+
+@pytest.mark.parametrize("name, message, estimator, options", WRONG)
+def test_a_mistake_is_found(name: str, message: str, estimator: Estimator, options: dict) -> None:
+    checks = estimator_checks(estimator, PROBLEMS, **options)
+    (check,) = [check for check in checks if check.name == name]
+    with pytest.raises(AssertionError, match=message) as caught:
+        check()
+    assert estimator.name in str(caught.value)
+
+
+def test_every_check_has_a_mistake_that_it_finds() -> None:
+    checks = estimator_checks(Own(), PROBLEMS, gradient="exact")
+    assert {check.name for check in checks} == {name for name, *_ in WRONG}
+
+
+def test_all_that_fails_is_said_at_once() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)checks failed.*- draws: .*- errors: "):
+        check_estimator(BothWrong(), PROBLEMS)
+
+
+class BothWrong(Heavy, Swallows):
+    pass

@@ -1,0 +1,359 @@
+"""Each check of the kit finds the mistake that it is there for, and says where it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError, NotTractable
+from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure, TopK
+from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.testing import check_structure, structure_checks
+from tests.structures.contracts import budget_trees, chains, monotone, subsets
+
+
+class Runs(Structure):
+    """As on the page for authors: runs of two items, given only the best."""
+
+    part_axes = 1
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        z = torch.zeros_like(scores)
+        wrong = []
+        for item, n in enumerate(lengths.tolist()):
+            if n == 0:
+                continue
+            sums = scores[item, :n].unfold(0, min(2, n), 1).sum(1)
+            start = int(sums.argmax())
+            z[item, start : start + 2] = 1
+            z[item, n:] = 0
+            if sums[start].isneginf():
+                wrong.append(item)
+        if wrong:
+            self.raise_infeasible(wrong)
+        return z
+
+
+def runs(n: int) -> list[np.ndarray]:
+    starts = range(max(n - 1, 1))
+    return [np.isin(np.arange(n), [start, start + 1]).astype(float) for start in starts]
+
+
+def test_a_structure_that_gives_only_its_best_member_keeps_the_contract() -> None:
+    check_structure(Runs(), runs, (5, 0, 4, 1))
+
+
+class SecondBest(Runs):
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._map(-scores.masked_fill(scores.isneginf(), 0.0), lengths)
+
+
+class Reaching(Runs):
+    """Chooses an item that is none."""
+
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        z = super().map(scores, lengths)
+        z[:, -1] = 1.0
+        return z
+
+
+class ByChance(Runs):
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._map(scores + torch.rand_like(scores) * (scores == 0), lengths)
+
+
+class ReadsPadding(Runs):
+    def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.check(scores.nan_to_num(0.0), lengths)
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._map(scores + scores.sum() * torch.arange(scores.shape[1]), lengths)
+
+
+class ReadsOthers(Runs):
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        safe = scores.masked_fill(scores.isneginf(), 0.0)
+        return super()._map(scores + 9 * safe[-1], lengths)
+
+
+class Overwrites(Runs):
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        result = super().map(scores, lengths)
+        scores += 1.0
+        return result
+
+
+class FailsOnViews(Runs):
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        scores.view(-1)
+        return super().map(scores, lengths)
+
+
+class NamesNoItem(Runs):
+    def raise_infeasible(self, items: list[int]) -> None:
+        super().raise_infeasible([0])
+
+
+class Pickled(Runs):
+    def __init__(self) -> None:
+        self.width = lambda: 2
+
+
+class TooManyAxes(Runs):
+    part_axes = 2
+
+
+class Exclusive(Runs):
+    exclusive_axes = (0,)
+
+
+class Fewer(Runs):
+    """Denies that the last item is a part."""
+
+    def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super().part_mask(scores, lengths - 1)
+
+
+class HoldsAll(Runs):
+    def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        return torch.ones(len(z), dtype=torch.bool)
+
+
+class Misspelt(Runs):
+    def decode(self, z: np.ndarray, length: int) -> np.ndarray:
+        return super().decode(z, length)[1:]
+
+
+class Repeats(Runs):
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        best = super().top_k(scores, lengths, k)
+        return TopK(best.z[:1].expand_as(best.z), best.scores)
+
+
+class Approximate(Runs):
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        return super().sparsemap(scores, lengths, 1, tolerance)
+
+
+class Doubled(Runs):
+    """The gradient of SparseMAP is twice what it should be."""
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        twice = torch.where(scores.isfinite(), 2 * scores - scores.detach(), scores)
+        return super().sparsemap(twice, lengths, max_iter, tolerance)
+
+
+class Silent(Runs):
+    """Refuses in words that do not help."""
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Shifted(KOfN):
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._log_partition(scores, lengths) + 1e-6
+
+
+class NoGradient(KOfN):
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._log_partition(scores.detach(), lengths)
+
+
+class Biased(KOfN):
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._marginals(1.001 * scores, lengths)
+
+
+class WrongHessian(KOfN):
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._marginals(1.001 * scores - 0.001 * scores.detach(), lengths)
+
+
+class Rounded(KOfN):
+    def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super().entropy(scores.float(), lengths).to(scores.dtype)
+
+
+class Widened(KOfN):
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super().marginals(scores, lengths).double()
+
+
+class Reversed(KOfN):
+    def kl(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        return super().kl(other, scores, lengths)
+
+
+class Unnormalised(KOfN):
+    def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        return self.log_potential(z, scores, lengths)
+
+
+class Miscounts(KOfN):
+    def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super().log_count(torch.zeros_like(scores), lengths)
+
+
+class Uniform(KOfN):
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: object
+    ) -> Tensor:
+        return super()._sample(scores.clamp(-0.0, 0.0), lengths, num_samples, generator)
+
+
+class Heedless(KOfN):
+    """Takes no heed of the generator."""
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: object
+    ) -> Tensor:
+        return super()._sample(scores, lengths, num_samples, None)
+
+
+class NotDrawnAgain(OneOfN):
+    def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
+        found = super()._reparameterize(scores, lengths)
+        redrawn = torch.where(found.z > 0, found.redrawn + 1.0, found.redrawn)
+        return Reparameterized(found.z, found.noisy, redrawn)
+
+
+class Unsmooth(MonotoneAlignment):
+    def smoothed_maximum(self, scores: Tensor, lengths: Tensor, maximum: Any) -> Tensor:
+        return super().smoothed_maximum(2 * scores, lengths, maximum)
+
+
+class BelowTheBest(BudgetTree):
+    """A relaxation that is none."""
+
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        return super().sparsemap(-scores, lengths, max_iter, tolerance)
+
+
+class Deaf(LinearChain):
+    """Passes over what it cannot do, and what is no number."""
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._map(scores.nan_to_num(0.0), lengths)
+
+
+class Hopeful(Runs):
+    """Gives something where nothing is left."""
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._map(scores.clamp_min(-1e9), lengths)
+
+
+WRONG: list[tuple[str, str, Structure]] = [
+    ("map", "map: scores of scale", SecondBest()),
+    ("map", "in the padding", Reaching()),
+    ("determinism", "map: ties", ByChance()),
+    ("padding_is_never_read", "map: ", ReadsPadding()),
+    ("items_are_alone", "map: item 0 .* alone", ReadsOthers()),
+    ("layout", "map: scores after the call", Overwrites()),
+    ("layout", "map: scores with other strides: raised RuntimeError", FailsOnViews()),
+    ("errors", r"the error names the items \[0\]|does not name '2'", NamesNoItem()),
+    ("feasibility", "map: mask .* of item 0", Hopeful()),
+    ("declarations", "pickle", Pickled()),
+    ("declarations", "part_axes: given 2", TooManyAxes()),
+    ("declarations", "exclusive_axes: item 0", Exclusive()),
+    ("declarations", "part_mask: item 0", Fewer()),
+    ("contains", "given True, expected False", HoldsAll()),
+    ("encode_and_decode", "encode: item 0", Misspelt()),
+    ("top_k", "expected different ones", Repeats()),
+    ("sparsemap", "expected none above the mean|gap", Approximate()),
+    ("sparsemap", "finite differences", Doubled()),
+    ("refusals", "log_partition: .* NotImplementedError", Silent()),
+    (
+        "log_partition",
+        "log_partition: .*given .* expected .* difference is (1e-06|9.99)",
+        Shifted(2),
+    ),
+    ("log_partition", "has no gradient", NoGradient(2)),
+    ("marginals", "marginals: scores of scale 0.001, item 0", Biased(2)),
+    ("marginals", "the gradient of marginals", WrongHessian(2)),
+    ("gradients_by_differences", "the gradient of marginals", WrongHessian(2)),
+    ("entropy", "entropy: scores of scale 1, item", Rounded(2)),
+    ("precision", "marginals: given torch.float64 for scores of torch.float32", Widened(2)),
+    ("cross_entropy_and_kl", "kl: item 0", Reversed(2)),
+    ("log_prob", "log_prob: scores of scale", Unnormalised(2)),
+    ("log_count", "log_count: with -inf", Miscounts(2)),
+    ("samples", "has the frequency .* expected", Uniform(2)),
+    ("samples", "the same generator", Heedless(2)),
+    ("reparameterize", "the means of noisy and redrawn", NotDrawnAgain()),
+    ("smoothed", "smoothed, entropic", Unsmooth()),
+    ("sparsemap", "the objective is|finite differences", BelowTheBest(1)),
+    ("errors", "map: nan in item 2, part .*: given no error", Deaf()),
+]
+
+
+def checks_of(structure: Structure) -> Iterator[Any]:
+    if isinstance(structure, OneOfN):
+        return structure_checks(structure, subsets(1, 1))
+    if isinstance(structure, KOfN):
+        return structure_checks(structure, subsets(2, 2))
+    if isinstance(structure, MonotoneAlignment):
+        return structure_checks(structure, monotone("dtw", None), ((3, 3), (0, 2), (2, 3)))
+    if isinstance(structure, BudgetTree):
+        return structure_checks(structure, budget_trees(False, 1), (3, 0, 2))
+    if isinstance(structure, LinearChain):
+        return structure_checks(structure, chains(2))
+    return structure_checks(structure, runs, (5, 0, 4, 1))
+
+
+@pytest.mark.parametrize("name, message, structure", WRONG)
+def test_a_mistake_is_found(name: str, message: str, structure: Structure) -> None:
+    (check,) = [check for check in checks_of(structure) if check.name == name]
+    with pytest.raises(AssertionError, match=message) as caught:
+        check()
+    assert type(structure).__name__ in str(caught.value)
+
+
+def test_every_check_has_a_mistake_that_it_finds() -> None:
+    assert {check.name for check in checks_of(Runs())} == {name for name, _, _ in WRONG}
+
+
+def test_all_that_fails_is_said_at_once() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)checks failed.*- contains: .*- top_k: "):
+        check_structure(BothWrong(), runs, (5, 0, 4, 1))
+
+
+class BothWrong(HoldsAll, Repeats):
+    pass
+
+
+class Choosy(Runs):
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        raise NotTractable(self.name, "top_k", "map")
+
+
+def test_what_is_promised_may_not_be_refused() -> None:
+    with pytest.raises(AssertionError, match=r"top_k: .*NotTractable"):
+        check_structure(Choosy(), runs, (5, 0, 4, 1))
+
+
+def test_lists_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(LatentError, match="gives 0 structures"):
+        next(structure_checks(Runs(), lambda n: [], (2, 1, 0)))
+
+
+def test_no_test_runner_is_needed() -> None:
+    code = "import sys, spacy_latent.testing; assert 'pytest' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
