@@ -3,6 +3,12 @@ what is trusted of them are those of kernels.constituency, which does what is no
 
 Charts are as in kernels.inside_outside_lanes: symmetric where they are read both ways, with rows
 done in pairs i, m = i + 1. A word is a span of weight 1.
+
+Each recurrence stands twice, for sums and for their derivatives. As one, with the number as an
+argument (kernels.compilation.implements), results were the same bit for bit, but marginals of 32
+items of 30 words took 0.41 ms in place of 0.30, with their gradient 1.14 in place of 0.95, and the
+first call 13 % longer. Charts were fields of the number; as arguments beside it the first call took
+19 % longer.
 """
 
 from __future__ import annotations
