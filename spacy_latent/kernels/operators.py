@@ -339,7 +339,7 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return None, None, None, None
         scores, lengths, kept = ctx.saved_tensors
