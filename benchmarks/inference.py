@@ -14,7 +14,16 @@ The table goes to the terminal and, of all rows at all scales and not --quick, t
 RESULTS.md between this program's markers. A peer that is not installed leaves its cells empty, and
 the header says so.
 
-LP_SPARSEMAP
+lp-sparsemap has no wheel for newer Pythons, its archive on PyPI lacks the Cython files, and its
+source needs a setuptools and a Cython of its time, and <tuple> where it uses std::tie. From
+https://github.com/deep-spin/lp-sparsemap, with the headers of Eigen 3 in EIGEN, in an environment
+of the same Python with "setuptools<60", wheel and "Cython<3":
+
+    EIGEN_DIR=EIGEN python setup.py build_clib
+    EIGEN_DIR=EIGEN CFLAGS="-include tuple" python setup.py bdist_wheel
+
+Then pip install dist/lp_sparsemap-*.whl beside the other peers. (Python 3.11, gcc, setuptools 59.8,
+Cython 0.29.37.)
 """
 
 from __future__ import annotations

@@ -308,6 +308,32 @@ def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_r
 
 
 @pytest.mark.parametrize("single_root", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [5.0, 20.0, 40.0])
+def test_products_by_escapes_and_by_elimination_agree(
+    scale: float, dtype: type, single_root: int
+) -> None:
+    generator, size = np.random.default_rng(0), 64
+    for n in (12, 50):
+        scores = (generator.normal(size=(size, n + 1, n + 1)) * scale).astype(dtype)
+        along = generator.normal(size=scores.shape).astype(dtype)
+        status = np.full(size, UNSOLVED, np.int8)
+        first, second = np.zeros_like(scores), np.zeros_like(scores)
+        options = np.arange(size), scores, np.full(size, n), 0, -1, single_root, along, 2
+        outputs = np.empty(size), first, np.empty((size, 0)), status
+        matrix_tree.sum_by_escapes(0, size, *options, *outputs)
+        solved = status == FEASIBLE
+        assert solved.mean() > (0.3 if scale < 30 else 0.1)
+        outputs = np.empty(size), second, np.empty((size, 0)), status
+        matrix_tree.sum_over_trees(0, size, *options, *outputs)
+        solved &= status == FEASIBLE
+        tolerance = 1e-7 if dtype == np.float32 else 4e-12
+        np.testing.assert_allclose(
+            first[solved], second[solved], rtol=2e-7 if dtype == np.float32 else 0.0, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize("single_root", [0, 1])
 @pytest.mark.parametrize("scale", [1.0, 5.0, 20.0])
 def test_nothing_is_worked_out_twice_where_trained_scorers_are(
     scale: float, single_root: int
