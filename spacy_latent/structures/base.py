@@ -86,9 +86,9 @@ class Structure(Staged, ABC):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
 
     def _settings(self) -> dict[str, Any]:
-        # Without what the class declares and a constructor narrows, such as ``tractable``.
-        mine = vars(self).items()
-        return {name: value for name, value in mine if not hasattr(Structure, name)}
+        # Without what follows from the settings.
+        derived = ("stages", "tractable", "exclusive_axes")
+        return {name: value for name, value in vars(self).items() if name not in derived}
 
     def covers(self, other: Structure) -> bool | None:
         """Whether this set holds every structure of ``other``; None where that is not known. Only

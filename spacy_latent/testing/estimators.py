@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores
+from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -42,12 +43,20 @@ FREE = ("map", "top_k", "log_potential", "contains", "part_mask")
 
 @dataclass(frozen=True)
 class Problem:
-    """A structure, the lengths of the items of a batch, the first with the most parts, and the
-    shape of the scores of an item; parts beyond the lengths are padding."""
+    """A structure, the lengths of the items of a batch, and the shape of the scores of an item;
+    what is beyond the lengths is padding. There are at least three items, and the third has parts:
+    it is the one that errors have to name."""
 
     structure: Structure
     lengths: tuple[Length, ...]
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) < 3 or not np.all(self.lengths[2]):
+            raise LatentError(
+                f"Problem: the lengths are {self.lengths}; expected at least three, the third of "
+                "them not 0."
+            )
 
 
 def problems() -> list[Problem]:

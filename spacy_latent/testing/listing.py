@@ -33,6 +33,11 @@ class Listing:
         self, members: Members, lengths: Sequence[Length], log_potential: LogPotential | None
     ) -> None:
         self.sizes = list(lengths)
+        if len(self.sizes) < 2:
+            raise LatentError(
+                f"lengths is {self.sizes}; expected those of at least two items, of which the "
+                "second and later ones may be named by errors."
+            )
         self.lengths = torch.tensor(self.sizes, dtype=torch.int64)
         self.log_potential = log_potential or scored
         self.members: list[Tensor] = []

@@ -66,8 +66,8 @@ def structure_checks(
 
     members: all structures of an item of a given length, ``(M, *parts)`` 0/1 arrays; the length is
         an int, or a tuple of one for each axis, as in ``lengths``. A few thousand at most.
-    lengths: of the items of the batch that is checked, at least three, of which the first has the
-        most parts.
+    lengths: of the items of the batch that is checked, at least two, best with one that is empty
+        and one of a single part among them.
     log_potential: the score of each of the structures ``z`` ``(M, *parts)`` of an item from its own
         ``scores`` ``(*parts)`` and its length, ``(M,)`` float64, differentiable; −inf where it may
         not be. Where scores are of decisions, its log-probability. None for z·s.

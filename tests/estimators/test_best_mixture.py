@@ -89,18 +89,6 @@ def test_a_beam_of_merges_learns_in_a_latent_layer(name):
     torch.testing.assert_close((found * step).sum() * 2, above - below, rtol=1e-4, atol=0)
 
 
-def test_padding_is_not_read():
-    scores, kind = scores_of(MergeSequence).detach(), MergeSequence()
-    spoiled = scores.clone()
-    for b, n in enumerate(LENGTHS.tolist()):
-        spoiled[b, max(n - 1, 0) :] = float("nan")
-        spoiled[b, :, max(n - 1, 0) :] = float("nan")
-    whole = BestMixture(k=4)(kind, scores, LENGTHS, is_train=True)
-    torch.testing.assert_close(
-        BestMixture(k=4)(kind, spoiled, LENGTHS, is_train=True).weights, whole.weights
-    )
-
-
 @pytest.mark.parametrize(
     "options, said",
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import spacy
+from spacy.training import Example
 from thinc.api import Adam
 
 from spacy_latent.errors import LatentError
@@ -102,3 +104,28 @@ def test_the_right_word_is_found() -> None:
         doc = nlp(example.reference.text)
         assert len(doc._.latent["latent_encoder"].items()) == 1
         assert doc.cats == pytest.approx(example.reference.cats, abs=0.3)
+
+
+def test_a_factor_graph_is_stored_and_annotates(tmp_path: Path) -> None:
+    graph = {
+        "@misc": "spacy-latent.FactorGraph.v1",
+        "structures": {
+            "tree": {"@misc": "spacy-latent.ProjectiveTree.v1"},
+            "near": {"@misc": "spacy-latent.SpanningTree.v1", "max_arc_length": 3},
+        },
+        "constraints": {
+            "modifiers": {"@misc": "spacy-latent.LineBudget.v1", "limit": 2, "but_first": True}
+        },
+    }
+    model = {"structure": graph, "estimator": {"@misc": "spacy-latent.SparseMAP.v1"}}
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={"model": model})
+    docs = [nlp.make_doc("the cat sat on the mat ."), nlp.make_doc("a dog barked at me")]
+    nlp.initialize(lambda: [Example(doc, doc.copy()) for doc in docs])
+    nlp.to_disk(tmp_path)
+    for doc in spacy.load(tmp_path).pipe(["the cat sat on the mat .", "a dog barked at me"]):
+        (span,) = doc._.latent["latent_encoder"].spans
+        heads = span.decoded
+        assert span.kind == "heads" and np.bincount(heads, minlength=2)[1:].max() <= 2
+        inner = np.flatnonzero(heads)
+        assert np.abs(heads[inner] - 1 - inner).max() <= 3

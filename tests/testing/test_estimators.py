@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.score_function import ScoreFunction
@@ -229,6 +230,12 @@ def test_a_mistake_is_found(name: str, message: str, estimator: Estimator, optio
 def test_every_check_has_a_mistake_that_it_finds() -> None:
     checks = estimator_checks(Own(), PROBLEMS, gradient="exact")
     assert {check.name for check in checks} == {name for name, *_ in WRONG}
+
+
+def test_problems_without_an_item_to_name_are_refused() -> None:
+    for lengths in ((3, 2), (3, 2, 0)):
+        with pytest.raises(LatentError, match="at least three"):
+            Problem(KOfN(2), lengths, (4,))
 
 
 def test_all_that_fails_is_said_at_once() -> None:

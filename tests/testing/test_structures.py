@@ -352,6 +352,8 @@ def test_what_is_promised_may_not_be_refused() -> None:
 def test_lists_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(LatentError, match="gives 0 structures"):
         next(structure_checks(Runs(), lambda n: [], (2, 1, 0)))
+    with pytest.raises(LatentError, match="at least two items"):
+        next(structure_checks(Runs(), runs, (2,)))
 
 
 def test_no_test_runner_is_needed() -> None:
