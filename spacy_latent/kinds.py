@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -23,10 +24,18 @@ import numpy as np
 
 from spacy_latent.errors import LatentError
 
-# The value of a field that is taken from the kind that this one is like.
-INHERITED: Any = None
+
+class _Inherited(Enum):
+    INHERITED = "inherited"
+
+
+# The value of a field that is taken from the kind that this one is like. Not None, which says of
+# some fields that there is nothing.
+INHERITED: Any = _Inherited.INHERITED
 # That to which all others come down.
 PARTS = "parts"
+# Names that LatentAnnotation reads structures by.
+ACCESSORS = ("heads", "arcs", "items", "tags", "entities", "brackets", "cells")
 
 Part = tuple[int, ...]
 
@@ -153,9 +162,22 @@ def register_kind(kind: Kind) -> Kind:
             f"{kind.name!r} is a kind of this package. Give yours another name, and say like = "
             f"{kind.name!r} for all that it has in common with that."
         )
+    accessors = kind.accessors
+    if accessors is not INHERITED and (
+        isinstance(accessors, str) or not set(accessors) <= set(ACCESSORS)
+    ):
+        raise LatentError(
+            f"The kind {kind.name!r} has the accessors {accessors!r}; expected a tuple of some of "
+            f"{', '.join(ACCESSORS)}."
+        )
     above = kind.like
     while above != PARTS:
-        if above not in _KINDS or above == kind.name:
+        if above == kind.name:
+            raise LatentError(
+                f"The kind {kind.name!r} is like {kind.like!r}, which is like {kind.name!r} in "
+                "turn. Let one of them be like another kind."
+            )
+        if above not in _KINDS:
             raise LatentError(
                 f"The kind {kind.name!r} is like {above!r}; expected one of {', '.join(_KINDS)}."
             )
@@ -262,6 +284,8 @@ def _register_own() -> None:
             parts=rows_of,
             stored=_as_it_is,
             soft=_as_it_is,
+            moved=None,
+            agreement=None,
             gold=_nothing_known,
             partly=_wholly_known,
             trees=(),

@@ -34,7 +34,10 @@ def import_code(path: Path | None) -> None:
         return
     if not path.is_file():
         fail(f"--code: {path} does not exist. Give a Python file.")
-    import_file("python_code", path)
+    try:
+        import_file("python_code", path)
+    except Exception as error:
+        fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
 def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:

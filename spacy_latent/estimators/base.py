@@ -35,6 +35,8 @@ class Draw:
     padding: ``(K, B)`` bool, where an item has fewer than K structures: what z holds there has
         weight 0 and is not composed. None where every item has K.
     penalty: ``(B,)``, added to the objective of each item in training, or None.
+    cost: ``(B,)``, added to the objective of a batch in training over the number of its tokens, or
+        None.
     extras: ``(E, B)``, what else :meth:`Estimator.objective` reads of each item, or None; summed
         over the spans of a text, as log_probs are.
     """
@@ -44,6 +46,7 @@ class Draw:
     log_probs: Tensor | None = None
     padding: Tensor | None = None
     penalty: Tensor | None = None
+    cost: Tensor | None = None
     extras: Tensor | None = None
 
     @property

@@ -42,7 +42,7 @@ class SumAndSample(Estimator, nn.Module):
 
     def reset(self, width: int) -> None:
         if self.control_variate is not None:
-            self.control_variate.reset(width)
+            self.control_variate = self.control_variate.for_width(width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -101,6 +101,7 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
         def choose(argument: Any, *others: Any) -> Function | None:
             return function if getattr(argument, "instance_class", None) is first else None
 
+        _implementing.setdefault(first, set()).add(_folder(function))
         flags: Any = {"fastmath": False, **options}
         overload_function(operation, jit_options=flags, strict=False)(choose)
         return function
@@ -109,7 +110,7 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
 
 
 def _keep(dispatcher: Any, function: Function) -> None:
-    if digest(_folder(function)) is not None:
+    if _is_in_a_file(function) and digest(_folder(function)) is not None:
         dispatcher._cache = _CodeCache(function)
         return
     # A frozen program, or an archive: its sources do not change.
@@ -120,6 +121,11 @@ def _keep(dispatcher: Any, function: Function) -> None:
 
 
 # ------------------------------------------------------------------------------------ digest
+
+
+def _is_in_a_file(function: Function) -> bool:
+    """Not typed in, nor given to ``exec`` or ``python -c``: the folder then says nothing of it."""
+    return os.path.isfile(function.__code__.co_filename)
 
 
 def _folder(function: Function) -> Path:
@@ -147,7 +153,11 @@ def _digest(folder: Path) -> str | None:
     settings = int(config.OPT), config.BOUNDSCHECK
     hashed = hashlib.sha256(repr((versions, settings)).encode())
     for source in dict.fromkeys(sources):
-        code = source.read_bytes()
+        try:
+            code = source.read_bytes()
+        except OSError:
+            # A neighbour that is not ours to read.
+            code = b"unreadable"
         hashed.update(f"\n{source.name} {len(code)}\n".encode())
         hashed.update(code)
     return hashed.hexdigest()[:16]
@@ -161,6 +171,8 @@ class _Place:
 
     def __init__(self, function: Function) -> None:
         self.function = function
+        # numba names it where it says that machine code cannot be kept.
+        self._py_file = function.__code__.co_filename
 
     @classmethod
     def from_function(cls, function: Function, file: str) -> _Place:
@@ -258,7 +270,11 @@ class _Files:
                 continue
             if hashlib.sha256(content[32:]).digest() != content[:32]:
                 continue
-            saved_key, data = pickle.loads(content[32:])
+            try:
+                saved_key, data = pickle.loads(content[32:])
+            except (ImportError, AttributeError):
+                # A class of another extension with the name of this one's, which is gone.
+                continue
             if saved_key == key:
                 return data
         return None
@@ -293,8 +309,23 @@ class _Files:
             file.unlink(missing_ok=True)
 
 
+# The folders of the functions that were registered for a class.
+_implementing: dict[type, set[Path]] = {}
+
+
+def _implementations(kind: Any) -> set[str]:
+    """Digests of what is compiled into a function because it has arguments of this type."""
+    own = _implementing.get(getattr(kind, "instance_class", type(None)), set())
+    found = {digest(folder) or "" for folder in own}
+    members = kind if isinstance(kind, tuple) else getattr(kind, "types", ())
+    return found.union(*map(_implementations, members))
+
+
 class _CodeCache(caching.FunctionCache):
     _impl_class = _CodeImplementation
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return super()._index_key(sig, codegen), tuple(sorted(_implementations(sig)))
 
     def __init__(self, function: Function) -> None:
         super().__init__(function)

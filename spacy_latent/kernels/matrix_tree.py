@@ -455,14 +455,20 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
 
 
 @kernel
-def _returns(escapes, total, inverse, n, single_root, largest):
+def _returns(weights, best, escapes, inverse, n, single_root, others, largest):
     """The largest of the numbers that errors of the Hessian's product grow with, see above.
 
-    total: Σ_h w[h, m]·inverse[m]. largest: workspace.
+    others, largest: workspaces, of the weights of all heads but the best, and of escapes. The best
+    head's is not taken off their sum, where the others' are lost if they are below 1e-16 of it.
     """
     for m in range(n):
+        others[m] = 0.0
         # The root's own is 1, and with a single root its unit.
         largest[m] = 0.0 if single_root else 1.0
+    for h in range(n + 1):
+        row = weights[h]
+        for m in range(n):
+            others[m] += row[m] if best[m] != h else 0.0
     if single_root:
         for h in range(n):
             own = escapes[h]
@@ -470,8 +476,7 @@ def _returns(escapes, total, inverse, n, single_root, largest):
                 largest[m] = own[m] if own[m] > largest[m] else largest[m]
     found = 0.0
     for m in range(n):
-        # The best head's weight is 1.
-        found = max(found, (total[m] - inverse[m]) * largest[m])
+        found = max(found, others[m] * inverse[m] * largest[m])
     return found
 
 
@@ -547,7 +552,8 @@ def sum_by_escapes(
             if n < LANES and what == 1:
                 _copy(target, result[b], n + 1, n + 1)
             own[0] = ESCAPES
-            if not _returns(escapes, rows[0], inverse, n, single_root, rows[1]) <= largest_returns:
+            returns = _returns(weights, best, escapes, inverse, n, single_root, rows[0], rows[1])
+            if not returns <= largest_returns:
                 own[0] = REFUSED
         if what == 2:
             if own[0] == REFUSED:

@@ -48,7 +48,8 @@ class PartScorer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        """What it adds to the objective of each item in training, ``(B,)``, or None."""
+        """What it adds to the objective of a batch in training over the number of its tokens,
+        ``(B,)``, or None."""
         return None
 
     def bind(

@@ -60,8 +60,7 @@ class CountingScorer(EncodedScorer):
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         token = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (token < lengths[:, None].to(token.device))[..., None]
-        share = 1 / lengths.sum().clamp_min(1).to(size)
-        return self.step_cost * share * (size * inside).sum((1, 2))
+        return self.step_cost * (size * inside).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""

@@ -141,8 +141,7 @@ class LatentLayer(nn.Module):
             draw = self.draw(structure, scores, lengths)
         cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
         if cost is not None:
-            cost = cost.to(draw.weights)
-            draw.penalty = cost if draw.penalty is None else draw.penalty + cost
+            draw.cost = cost.to(draw.weights)
         return draw, scores
 
     def _read_given(

@@ -214,11 +214,13 @@ class SpanModule(nn.Module):
 def total_penalty(
     latent: LatentModule, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
-    """``entropy_weight`` times the entropy of the structures, in nats per token, and the penalties
-    that the estimator puts on each; or None."""
+    """``entropy_weight`` times the entropy of the structures, in nats per token, the scorer's cost
+    per token, and the penalties that the estimator puts on each; or None."""
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
+    tokens = max(sum(int(group.lengths.sum()) for group in groups), 1)
+    costs = [output.draw.cost for output in outputs if output.draw.cost is not None]
+    terms += [cost.sum() / tokens for cost in costs]
     if entropy_weight and groups:
-        tokens = sum(int(group.lengths.sum()) for group in groups)
         for group, output in zip(groups, outputs):
             lengths = group.lengths.to(output.scores.device)
             nats = latent.present_structure.entropy(output.scores, lengths).sum()
@@ -471,6 +473,7 @@ def detached(output: LatentOutput) -> LatentOutput:
         weights=draw.weights.detach(),
         log_probs=log_probs,
         penalty=None,
+        cost=None,
         extras=None,
     )
     return replace(

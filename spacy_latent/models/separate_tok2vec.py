@@ -27,6 +27,8 @@ def build_separate_tok2vec_v1(
     composer, scorer: of any widths.
     RETURNS: rows of both, one after the other: ``(n, width of composer + width of scorer)``.
     """
+    for half in (composer, scorer):
+        refuse_separate("SeparateTok2Vec", half)
     model: Model[list[Doc], list[Floats2d]] = Model(
         NAME, forward, init=init, layers=[composer, scorer], dims={"nO": None}
     )
@@ -83,5 +85,5 @@ def refuse_separate(name: str, tok2vec: Model) -> None:
             name,
             "SeparateTok2Vec",
             "it does not read its scorer's words from an embedder of their own",
-            "one embedder as its tok2vec",
+            "one embedder in its place",
         )

@@ -57,7 +57,8 @@ def set_input_width(model: Model, width: Width) -> None:
 
 
 def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
-    width = model.maybe_get_dim("nI")
+    shim: Any = model.shims[0]
+    width = shim.cfg["width"] or model.maybe_get_dim("nI")
     if X is not None and len(X[0]):
         width = X[0][0].shape[1]
     if width is not None:

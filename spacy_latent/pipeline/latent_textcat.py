@@ -333,9 +333,10 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         with torch.enable_grad():
             each = self.loss_of(leaves[0], truths, known)
             estimator = latent_layer(self.model).present_estimator
-            extras = leaves[3] if len(leaves[3]) else None
+            # Only where there are any, so that an objective of one's own need not take them.
+            extras = [leaves[3]] if len(leaves[3]) else []
             weights, log_probs = leaves[1:3]
-            objective = estimator.objective(each, weights, log_probs, made.features, extras)
+            objective = estimator.objective(each, weights, log_probs, made.features, *extras)
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves

@@ -196,7 +196,8 @@ class _Contract:
             losses.shape[1], WIDTH, generator=torch.Generator().manual_seed(self.seed)
         )
         with self.report.works("objective", case.structure.name):
-            result = estimator.objective(losses, draw.weights, log_probs, features, draw.extras)
+            extras = [] if draw.extras is None else [draw.extras]
+            result = estimator.objective(losses, draw.weights, log_probs, features, *extras)
         return result if draw.penalty is None else result + draw.penalty
 
     # ---------------------------------------------------------------- checks
@@ -483,7 +484,8 @@ class _Contract:
         )
         before, after = _settings(given), _settings(made)
         self.report.holds("for_width", before == after, f"the settings {before} became {after}.")
-        self.report.holds("for_width", made.stages == given.stages, "the stages are lost.")
+        stages = [[(end, type(each)) for end, each in one.stages] for one in (given, made)]
+        self.report.holds("for_width", stages[0] == stages[1], "the stages are lost.")
         for one, two in ((given, made), (made, other)):
             shared = {tensor.data_ptr() for tensor in _tensors(one)} - {0}
             self.report.holds(

@@ -362,7 +362,9 @@ def _reference(part: LayerFigures) -> Markup | None:
                 key=lambda entry: (entry[0] != part.component, -_or_zero(entry[1][kind][0])),
             )
         ]
-        tables.append(_table([names[kind], ("share", "number"), "with 95 % interval"], rows))
+        tables.append(
+            _table([names.get(kind, kind), ("share", "number"), "with 95 % interval"], rows)
+        )
     return join(
         tag("h3", f"Agreement with the {reference.of} of the references"),
         tag(

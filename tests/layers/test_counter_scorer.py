@@ -20,6 +20,7 @@ from spacy_latent.layers.counter_scorer import (
 from spacy_latent.layers.counter_span_scorer import build_counter_span_scorer_v2
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.latent_layer_model import SpanModule, group_spans
 from spacy_latent.models.latent_text_classifier import latent_layer
 from spacy_latent.structures.projective_tree import ProjectiveTree
 
@@ -249,7 +250,7 @@ def test_what_steps_cost(build) -> None:
     cost = scorer.cost(vectors, lengths)
     for b, n in ((0, 5), (1, 2)):
         sizes = (torch.tanh(scorer.step(vectors[b, :n])) ** 3).abs()
-        torch.testing.assert_close(cost[b], 0.3 * sizes.sum() / 7)
+        torch.testing.assert_close(cost[b], 0.3 * sizes.sum())
     assert cost[2] == 0.0
     (slope,) = torch.autograd.grad(cost.sum(), scorer.step.weight)
     assert slope.isfinite().all() and (slope != 0).all()
@@ -266,9 +267,27 @@ def test_a_layer_adds_the_cost_to_what_it_draws_in_training() -> None:
     layer = LatentLayer(scorer, ProjectiveTree(), Marginals(), composer)
     vectors = torch.randn(3, 5, 6)
     draw, _ = layer.train().read(vectors, LENGTHS)
-    torch.testing.assert_close(draw.penalty, scorer.cost(vectors, LENGTHS))
+    torch.testing.assert_close(draw.cost, scorer.cost(vectors, LENGTHS))
     draw, _ = layer.eval().read(vectors, LENGTHS)
-    assert draw.penalty is None
+    assert draw.cost is None
+
+
+def test_a_batch_is_charged_the_same_however_its_texts_are_grouped() -> None:
+    fix_random_seed(0)
+    layer = LatentLayer(
+        build_counter_scorer_v2(counters=2, hidden_width=4, step_cost=1.0)(6),
+        ProjectiveTree(),
+        Marginals(),
+        build_graph_convolution_v1()(6),
+    )
+    module = SpanModule(layer, None, False, 0.0).train()
+    rows = torch.randn(60, 6)
+    charged = []
+    for sizes in ((30, 30), (48, 12)):
+        groups = group_spans(sizes, [[(0, size)] for size in sizes])
+        charged.append(module(rows, groups)[1])
+    assert len(groups) == 2
+    torch.testing.assert_close(charged[0], charged[1])
 
 
 def size_of_digits(step_cost: float) -> float:

@@ -397,3 +397,31 @@ def test_a_large_score_does_not_hide_the_others() -> None:
     scores = [[-3, 3, -3, 0], [-3, -1, 0, -1], [-1, 1e17, -3, -3], [-3, 1, 0, 1]]
     best = SpanningTree().best_heads(torch.tensor([scores], dtype=torch.float64), torch.tensor([3]))
     assert best.tolist() == [[-1, 2, 3, 0]]
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [(60.0, 40.0), (100.0, 60.0), (150.0, 50.0)])
+def test_products_where_other_heads_are_lost_beside_the_best(
+    scale: tuple[float, float], single_root: bool
+) -> None:
+    """What the best head leaves is below the last digit of the sum, and of account all the same."""
+    low, lower = scale
+    scores = torch.full((5, 5), -torch.inf, dtype=torch.float64)
+    scores[0, 1:] = -low
+    for (head, modifier), score in {
+        (2, 1): 0.0, (3, 1): -lower, (1, 2): 0.3, (1, 3): 0.1, (3, 2): 7.1 - low, (0, 4): 0.0,
+        (1, 4): 0.37, (2, 4): -0.7, (3, 4): -0.9,
+    }.items():  # fmt: skip
+        scores[head, modifier] = score
+    change = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        leaf = scores.to(dtype)[None].requires_grad_()
+        marginals = SpanningTree(single_root=single_root).marginals(leaf, torch.tensor([4]))
+        (found,) = torch.autograd.grad(marginals, leaf, change.to(dtype)[None])
+        own = scores.to(dtype).double().requires_grad_()
+        trees = dependency_trees(4, single_root=single_root)
+        z = torch.stack([torch.as_tensor(arcs(tree)).double() for tree in trees])
+        totals = torch.where(z > 0, own, 0.0).flatten(1).sum(1)
+        mean = (totals.softmax(0)[:, None, None] * z).sum(0)
+        (wanted,) = torch.autograd.grad((mean * change.to(dtype).double()).sum(), own)
+        torch.testing.assert_close(found[0].double(), wanted, atol=tolerance, rtol=0)
