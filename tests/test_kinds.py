@@ -336,6 +336,19 @@ def test_names_that_are_taken_or_unknown() -> None:
         register_kind(Kind("test_kinds.lost", like="nothing"))
     register_kind(Kind("test_kinds.a"))
     register_kind(Kind("test_kinds.b", like="test_kinds.a"))
-    with pytest.raises(LatentError, match="is like"):
+    said = r"like 'test_kinds\.b', which is like 'test_kinds\.a' in turn"
+    with pytest.raises(LatentError, match=said):
         register_kind(Kind("test_kinds.a", like="test_kinds.b"))
     assert find_kind("test_kinds.b").plural == "structures"
+
+
+def test_nothing_can_be_said_of_a_field_that_another_kind_has() -> None:
+    own = register_kind(Kind("test_kinds.fixed", like="tags", agreement=None, moved=None))
+    assert find_kind("tags").agreement is not None and find_kind("tags").moved is not None
+    assert find_kind(own.name).agreement is None and find_kind(own.name).moved is None
+
+
+@pytest.mark.parametrize("accessors", ["items", ("wins",)])
+def test_accessors_that_there_are_not(accessors: Any) -> None:
+    with pytest.raises(LatentError, match="expected a tuple of some of heads, arcs, items"):
+        register_kind(Kind("test_kinds.wins", accessors=accessors))

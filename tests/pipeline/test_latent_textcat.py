@@ -14,6 +14,8 @@ from spacy.training import Example
 from thinc.api import fix_random_seed
 
 from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
 from tests.pipeline.small_pipelines import REDUCE, TOK2VEC
 
@@ -389,3 +391,40 @@ def test_only_arcs_have_a_root() -> None:
             composer={"@misc": "spacy-latent.SpanAttention.v1"},
             **ROOT,
         )
+
+
+class OwnObjective(ScoreFunction):
+    """As an extension wrote it before there were extras."""
+
+    def objective(self, losses, weights, log_probs, features):  # type: ignore[no-untyped-def,override]
+        return super().objective(losses, weights, log_probs, features)
+
+
+class OwnVariate(ControlVariate):
+    """Whose weights are made for a width."""
+
+    min_samples = 1
+
+    def __init__(self, linear: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def for_width(self, width: int) -> OwnVariate:  # type: ignore[override]
+        return OwnVariate(torch.nn.Linear(width, 1))
+
+    def forward(self, losses, greedy, features):  # type: ignore[no-untyped-def]
+        assert self.linear is not None
+        return self.linear(features).squeeze(-1).detach()
+
+
+def test_estimators_and_control_variates_of_ones_own() -> None:
+    spacy.registry.misc("test_textcat.OwnObjective.v1")(lambda: OwnObjective(2, OwnVariate()))
+    nlp = spacy.blank("en")
+    model = {"estimator": {"@misc": "test_textcat.OwnObjective.v1"}}
+    nlp.add_pipe("latent_textcat", config={"model": model})
+    examples = [
+        Example.from_dict(nlp.make_doc(text), {"cats": {"A": text[0] == "a", "B": text[0] == "b"}})
+        for text in ("a c d", "b c d")
+    ]
+    optimizer = nlp.initialize(lambda: examples)
+    assert nlp.update(examples, sgd=optimizer)["latent_textcat"] > 0
