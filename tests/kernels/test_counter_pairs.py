@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, library
 
 from spacy_latent.kernels import counter_pairs as kernels
 from spacy_latent.kernels.counter_pairs import counter_pairs, pairs_by_tensors
@@ -121,7 +121,7 @@ def test_is_a_whole_operator(orders: int) -> None:
     for item in given:
         if item.is_floating_point():
             item.requires_grad_()
-    torch.library.opcheck(kernels._counter_pairs, (*given, False))
+    library.opcheck(kernels._counter_pairs, (*given, False))
 
 
 def test_nothing_to_score() -> None:
