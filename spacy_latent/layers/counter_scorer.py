@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.kernels.counter_pairs import LIMIT, SEEN, counter_pairs
 from spacy_latent.layers.base import ScorerBuilder
-from spacy_latent.layers.counting_scorer import CountingScorer, check_counters
-from spacy_latent.layers.encoded_scorer import EncoderBuilder, check_hidden_width
+from spacy_latent.layers.counting_scorer import CountingScorer, build_counting_scorer
+from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class CounterScorer(CountingScorer):
@@ -111,16 +109,8 @@ def build_counter_scorer_v2(
     or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
     batch move it is added to the objective in training, which is a sum over texts; so those that
     need not move it leave it alone."""
-    check_counters("CounterScorer", counters, noise, step_cost)
-    check_hidden_width("CounterScorer", hidden_width)
-    return partial(
-        CounterScorer,
-        counters=counters,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        noise=noise,
-        whole_steps=whole_steps,
-        step_cost=step_cost,
+    return build_counting_scorer(
+        CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost
     )
 
 
@@ -136,4 +126,4 @@ def build_counter_scorer_v1(
     on that token alone. noise: standard deviation of what is added to each step in training, so
     that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
     or 1 in prediction."""
-    return build_counter_scorer_v2(counters, hidden_width, encoder, noise, whole_steps)
+    return build_counting_scorer(CounterScorer, counters, hidden_width, encoder, noise, whole_steps)

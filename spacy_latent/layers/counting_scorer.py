@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 
 
 class CountingScorer(EncodedScorer):
@@ -73,10 +77,30 @@ class CountingScorer(EncodedScorer):
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
 
 
-def check_counters(name: str, counters: int, noise: float, step_cost: float = 0.0) -> None:
+def build_counting_scorer(
+    kind: Callable[..., CountingScorer],
+    counters: int,
+    hidden_width: int,
+    encoder: EncoderBuilder | None,
+    noise: float,
+    whole_steps: bool,
+    step_cost: float = 0.0,
+) -> ScorerBuilder:
+    """Of settings that are checked; hidden_width: of the layers that see two places."""
+    name = kind.__name__
     if counters < 1:
         raise LatentError(f"{name}: counters is {counters}; it must be at least 1.")
     if not 0 <= noise < float("inf"):
         raise LatentError(f"{name}: noise is {noise}; expected a standard deviation, at least 0.")
     if not 0 <= step_cost < float("inf"):
         raise LatentError(f"{name}: step_cost is {step_cost}; expected a number, at least 0.")
+    check_hidden_width(name, hidden_width)
+    return partial(
+        kind,
+        counters=counters,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        noise=noise,
+        whole_steps=whole_steps,
+        step_cost=step_cost,
+    )
