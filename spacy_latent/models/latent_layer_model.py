@@ -260,8 +260,12 @@ def build_latent_layer(
     composer: ComposerBuilder,
 ) -> LatentLayer:
     """input_width: of the vectors, or of two what the composer reads and what the scorer does."""
-    one = isinstance(input_width, int)
-    composed, scored = [input_width, input_width] if isinstance(input_width, int) else input_width
+    scorer_width = None
+    if isinstance(input_width, int):
+        composed = scored = input_width
+    else:
+        composed, scored = input_width
+        scorer_width = scored
     # An estimator with a state of its own starts again with the weights.
     own = estimator.each(lambda stage: stage.for_width(total(input_width)))
     return LatentLayer(
@@ -269,7 +273,7 @@ def build_latent_layer(
         structure,
         own,
         composer(composed),
-        scorer_width=None if one else scored,
+        scorer_width=scorer_width,
     )
 
 

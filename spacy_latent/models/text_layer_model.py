@@ -134,7 +134,9 @@ class TextModule(nn.Module):
         pooled = self.dropout(self._pool(cells, place, texts, roots))
         weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
         log_probs = self.log_probs(groups, draws, count, len(docs))
-        extras = _sum_over_spans(groups, [draw.extras for draw in draws], len(docs), log_probs)
+        most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
+        parts_of_extras = [draw.extras for draw in draws]
+        extras = _sum_over_spans(groups, parts_of_extras, most, len(docs), log_probs)
         parts = (pooled, weights, log_probs, extras)
         flat = torch.cat([part.float().flatten() for part in parts])
         penalty = None
@@ -196,14 +198,9 @@ class TextModule(nn.Module):
 
     def log_probs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
         """``(K, D)``, summed over the spans of each doc."""
-        total: Tensor = torch.zeros(count, docs)
-        for group, draw in zip(groups, draws):
-            if draw.log_probs is None:
-                continue
-            doc = torch.tensor([d for d, _ in group.members], device=draw.log_probs.device)
-            own = _up_to(draw.log_probs, count)
-            total = total.to(own).index_add(1, doc, own)
-        return total if not draws else total.to(draws[0].weights)
+        like = draws[0].weights if draws else torch.zeros(0)
+        parts = [draw.log_probs for draw in draws]
+        return _sum_over_spans(groups, parts, count, docs, like)
 
     def again(self, kept: Kept) -> Tensor:
         """Log-probabilities ``(K, D)`` of structures drawn earlier, under the present scorer."""
@@ -231,10 +228,9 @@ def _roots(groups: list[Group], draws: list[Draw], composed: list[Tensor], blank
 
 
 def _sum_over_spans(
-    groups: list[Group], parts: list[Tensor | None], docs: int, like: Tensor
+    groups: list[Group], parts: list[Tensor | None], count: int, docs: int, like: Tensor
 ) -> Tensor:
-    """``(E, B)`` of each group as ``(E, D)``, E the largest there is, in the dtype of ``like``."""
-    count = max((len(part) for part in parts if part is not None), default=0)
+    """``(up to count, B)`` of each group, or None, as ``(count, D)`` in the dtype of ``like``."""
     total = like.new_zeros(count, docs)
     for group, part in zip(groups, parts):
         if part is not None:
