@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -454,91 +453,6 @@ def add_product(
         return context.get_dummy_value()
 
     return signature, generate
-
-
-@intrinsic
-def turn(typingctx: Any, matrix: Any, size: Any, result: Any) -> Any:
-    """Write the transpose of the first ``size`` rows and columns, in blocks of LANES: both matrices
-    are contiguous, of float64, and have as many rows and columns as whole blocks."""
-    signature = types.none(matrix, types.int64, result)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target = (
-            context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 2)
-        )
-        size = arguments[1]
-        number = size.type
-
-        def at(array: Any, i: Any, k: int, j: Any) -> Any:
-            width = builder.extract_value(array.shape, 1)
-            cell = builder.add(builder.mul(builder.add(i, number(k)), width), j)
-            return builder.bitcast(builder.gep(array.data, [cell]), VECTOR.as_pointer())
-
-        step, zero = number(LANES), number(0)
-        with cgutils.for_range_slice(builder, zero, size, step, number) as (i, _):
-            with cgutils.for_range_slice(builder, zero, size, step, number) as (j, _):
-                block = [builder.load(at(source, i, k, j), align=8) for k in range(LANES)]
-                for k, value in enumerate(transposed(builder, block)):
-                    builder.store(value, at(target, j, k, i), align=8)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def product_tile(vectors: int) -> Any:
-    """A compiled function of (a, b, i, j, n, result):
-
-        result[i + r, j + c] = Σ_{k < n} a[i + r, k] · b[k, j + c]
-
-    for r below GROUP and c below ``vectors`` · LANES; contiguous float64 matrices. All of it is
-    kept in registers: 4 · 4 vectors are enough to keep the multipliers busy.
-    """
-
-    def build(typingctx: Any, a: Any, b: Any, i: Any, j: Any, n: Any, result: Any) -> Any:
-        number = types.int64
-        signature = types.none(a, b, number, number, number, result)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            left, right, target = (
-                context.make_array(signature.args[place])(context, builder, arguments[place])
-                for place in (0, 1, 5)
-            )
-            i, j, n = arguments[2:5]
-            number = n.type
-
-            def row(array: Any, which: Any) -> Any:
-                width = builder.extract_value(array.shape, 1)
-                return builder.gep(array.data, [builder.mul(which, width)])
-
-            def at(start: Any, vector: int) -> Any:
-                place = builder.gep(start, [builder.add(j, number(vector * LANES))])
-                return builder.bitcast(place, VECTOR.as_pointer())
-
-            rows = [builder.add(i, number(r)) for r in range(GROUP)]
-            factors = [row(left, which) for which in rows]
-            sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(vectors)] for _ in rows]
-            for place in chain(*sums):
-                builder.store(ir.Constant(VECTOR, [0.0] * LANES), place)
-            with cgutils.for_range(builder, n) as loop:
-                start = row(right, loop.index)
-                known = [builder.load(at(start, v), align=8) for v in range(vectors)]
-                for own, factor in zip(sums, factors):
-                    scalar = builder.load(builder.gep(factor, [loop.index]))
-                    scalar = broadcast(builder, scalar)
-                    for place, value in zip(own, known):
-                        product = builder.fmul(scalar, value, flags=FLAGS)
-                        total = builder.fadd(builder.load(place), product, flags=FLAGS)
-                        builder.store(total, place)
-            for own, which in zip(sums, rows):
-                start = row(target, which)
-                for v, place in enumerate(own):
-                    builder.store(builder.load(place), at(start, v), align=8)
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    return intrinsic(build)
 
 
 @intrinsic

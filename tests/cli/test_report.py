@@ -240,7 +240,9 @@ def test_code_is_imported_before_the_pipeline_is_made(saved: Path, tmp_path: Pat
         "--code",
         str(code),
     ]
-    assert isinstance(CliRunner().invoke(app, arguments).exception, ZeroDivisionError)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert str(code) in result.stderr and "ZeroDivisionError: it runs" in result.stderr
 
 
 def test_corpora_of_every_form_hold_the_same(saved: Path) -> None:

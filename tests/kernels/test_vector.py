@@ -6,7 +6,6 @@ from numba import njit
 
 from spacy_latent.kernels.exponential import exponential, exponentials
 from spacy_latent.kernels.vector import (
-    GROUP,
     LANES,
     add_product,
     best_of_rows,
@@ -14,9 +13,7 @@ from spacy_latent.kernels.vector import (
     column_maxima,
     count_equal,
     merge_column,
-    product_tile,
     scan,
-    turn,
     widen,
 )
 
@@ -190,49 +187,3 @@ def test_equal_numbers_are_counted(size: int) -> None:
     first, second = random.integers(0, 3, (2, size + 4)).astype(np.int32)
     assert count_equal(first, second, size) == (first[:size] == second[:size]).sum()
     assert count_equal(first, first, size) == size
-
-
-narrow, wide = product_tile(1), product_tile(2)
-
-
-@njit(fastmath=False)
-def _tiles(a, b, n, result):
-    for i in range(0, n, GROUP):
-        for j in range(0, b.shape[1], LANES):
-            narrow(a, b, i, j, n, result)
-
-
-@njit(fastmath=False)
-def _wide_tiles(a, b, n, result):
-    for i in range(0, n, GROUP):
-        wide(a, b, i, b.shape[1] - 2 * LANES, n, result)
-
-
-@pytest.mark.parametrize("n", [1, 4, 7, 20])
-def test_products_by_tiles(n: int) -> None:
-    random = np.random.default_rng(9)
-    rows, width = n + GROUP, 3 * LANES
-    a, b = random.normal(size=(2, rows, width))
-    b[n:] = np.nan
-    result = np.zeros((rows, width))
-    _tiles(a, b, n, result)
-    np.testing.assert_allclose(result[:n], a[:n, :n] @ b[:n], rtol=1e-13, atol=1e-13)
-    last = np.zeros((rows, width))
-    _wide_tiles(a, b, n, last)
-    np.testing.assert_array_equal(last[:n, LANES:], result[:n, LANES:])
-    assert not last[:, :LANES].any()
-
-
-@njit(fastmath=False)
-def _turned(matrix, size, result):
-    turn(matrix, size, result)
-
-
-@pytest.mark.parametrize("size", [1, 8, 9, 20])
-def test_blocks_are_turned(size: int) -> None:
-    whole = -(-size // LANES) * LANES
-    matrix = np.random.default_rng(10).normal(size=(whole, whole + LANES))
-    result = np.zeros((whole + 1, whole))
-    _turned(matrix, size, result)
-    np.testing.assert_array_equal(result[:size, :size], matrix[:size, :size].T)
-    assert not result[whole:].any()
