@@ -101,7 +101,8 @@ class LatentShim(PyTorchShim):
         """All whose stages these updates go through, each with the setting of their ends."""
         for other in self._others:
             yield other, "release_at"
-        if self.is_built:
+        # A module without a latent layer has no stages.
+        if self.is_built and hasattr(self.module, "latent"):
             yield self.module.latent.structure, "release_at"
             yield self.module.latent.estimator, "switch_at"
 
