@@ -42,11 +42,11 @@ class ArcLabeller(nn.Module):
         return pairs @ self.weight.to(pairs.dtype).T + self.position[place]
 
     def grow(self, labels: int) -> None:
-        """Make room for as many labels. The first ones score as before."""
+        """Make room for as many labels. The first ones score as before, and new ones 0: less than
+        what a trained labeller gives to the label that it finds."""
         known, width = self.weight.shape
-        fresh = torch.empty(labels, width)
-        nn.init.xavier_uniform_(fresh)
-        weight, position = fresh.to(self.weight), self.position.new_zeros(len(self.position), labels)
+        weight = self.weight.new_zeros(labels, width)
+        position = self.position.new_zeros(len(self.position), labels)
         with torch.no_grad():
             weight[:known], position[:, :known] = self.weight, self.position
         self.weight, self.position = nn.Parameter(weight), nn.Parameter(position)

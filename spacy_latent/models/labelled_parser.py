@@ -73,7 +73,10 @@ def build_labelled_parser_v1(
         label_width=label_hidden_width,
     )
     shim = LatentShim(
-        build, learn_rates={"": scorer_learn_rate}, temperature=Temperature(1.0)
+        build,
+        learn_rates={"": scorer_learn_rate},
+        temperature=Temperature(1.0),
+        has_layer=False,
     )
     attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
     trees: Model = Model("labelled_trees", forward_trees, attrs=attrs, shims=[shim])

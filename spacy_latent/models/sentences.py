@@ -15,15 +15,18 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     """(start, end) of each sentence of a doc with tokens.
 
     What is set on the doc stays: a token starts a sentence (``token.is_sent_start`` is true), or it
-    does not (false). Others start one where their score is above 0; white space does not, but
-    ends the sentence before it. A sentence of more than ``max_length`` tokens is parted where the
-    scores are highest.
+    does not (false). Others start one where their score is above 0. White space starts none: it belongs to
+    the sentence before it, or at the start of the doc to the one after it. A sentence of more than
+    ``max_length`` tokens is parted where the scores are highest.
 
     scores: ``(n,)`` log-odds.
     """
     known: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
     free = known[:, 0] == 0
-    likely = np.where(known[:, 1] != 0, -np.inf, scores)
+    spaces = known[:, 1] != 0
+    likely = np.where(spaces, -np.inf, scores)
+    if spaces[0] and not spaces.all():
+        likely[: int(np.argmin(spaces)) + 1] = -np.inf
     starts = np.where(free, likely > 0, known[:, 0] == 1)
     # Above all where nothing else says that there is no start.
     return bounds(starts, np.where(free, likely, -np.inf), max_length)
