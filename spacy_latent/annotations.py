@@ -47,8 +47,8 @@ class SpanStructure:
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
-    labels: names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are "O",
-        and B-, I-, L- and U- with a label.
+    labels: names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
+        "O", and B-, I-, L- and U- with a label.
     entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
         float32, or None.
     given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.

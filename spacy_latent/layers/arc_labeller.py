@@ -13,11 +13,11 @@ from spacy_latent.layers.encoded_scorer import (
 
 
 class ArcLabeller(nn.Module):
-    """l[k] = U(h)ᵀ W_k V(m) + U(h)ᵀ b_k + V(m)ᵀ c_k + d_k for the label k of an arc from h to m, with
-    one hidden layer for each role, and a bias for the direction and the distance between them.
+    """l[k] = U(h)ᵀ W_k V(m) + U(h)ᵀ b_k + V(m)ᵀ c_k + d_k for the label k of an arc from h to m,
+    with one hidden layer for each role, and a bias for the direction and the distance between them.
 
-    Only arcs that are asked for are labelled: of a sentence of n words those of one tree, n of them,
-    and not all n².
+    Only arcs that are asked for are labelled: of a sentence of n words those of one tree, n of
+    them, and not all n².
 
     width: of the vectors of words. hidden_width: of each role's hidden layer. labels: how many.
     """

@@ -17,9 +17,9 @@ START_WIDTH = 32
 
 
 class LabelledTrees(nn.Module):
-    """p(tree, labels) = p(tree) Π p(label | arc): the distribution over trees by scores of arcs, and
-    of the label of each arc of a tree one of its own. Since labels sum to one for every arc, the sums
-    over labelled trees are those over trees.
+    """p(tree, labels) = p(tree) Π p(label | arc): the distribution over trees by scores of arcs,
+    and of the label of each arc of a tree one of its own. Since labels sum to one for every arc,
+    the sums over labelled trees are those over trees.
 
     scorer: of arcs. Where it is an :class:`ArcScorer`, labels are read from what it encodes.
     labels: how many there are, without that of roots, which no label is chosen for.
@@ -50,18 +50,20 @@ class LabelledTrees(nn.Module):
         return self.starts(rows)[:, 0]
 
     def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Token vectors ``(B, n, width)`` to scores of arcs ``(B, n+1, n+1)``, [head, modifier] with
-        the root as node 0, and what labels are read from, ``(B, n, encoded width)``."""
+        """Token vectors ``(B, n, width)`` to scores of arcs ``(B, n+1, n+1)``, [head, modifier]
+        with the root as node 0, and what labels are read from, ``(B, n, encoded width)``."""
         if isinstance(self.scorer, ArcScorer):
             nodes = self.dropout(self.scorer.nodes(vectors, lengths))
             return self.scorer.score_nodes(nodes).float(), nodes[:, 1:]
         return self.scorer(vectors, lengths).float(), self.dropout(vectors)
 
-    def label_scores(self, words: Tensor, items: Tensor, heads: Tensor, modifiers: Tensor) -> Tensor:
+    def label_scores(
+        self, words: Tensor, items: Tensor, heads: Tensor, modifiers: Tensor
+    ) -> Tensor:
         """Scores ``(T, labels)`` of the labels of T arcs.
 
-        words: of :meth:`read`. items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so that
-            no arc is from the root.
+        words: of :meth:`read`. items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so
+            that no arc is from the root.
         """
         own = words.flatten(0, 1)
         first = items * words.shape[1]

@@ -13,17 +13,17 @@ from spacy.training import Example
 from spacy_latent.errors import LatentError
 from spacy_latent.models.sentences import Bounds, bounds, set_sentences
 
-ROOT = "ROOT"
-
 
 @dataclass
 class GoldTrees:
     """Of the n tokens of one prediction.
 
     spans: its sentences.
-    heads: ``(n,)`` int64, place of the head in the doc, its own for a root, −1 where it is not known.
+    heads: ``(n,)`` int64, place of the head in the doc, its own for a root, −1 where it is not
+        known.
     labels: ``(n,)`` int64, of the arc to the head; −1 where it is not known, and for roots.
-    starts: ``(n,)`` int64, 1 where a sentence starts, 0 where none does, −1 where that is not known.
+    starts: ``(n,)`` int64, 1 where a sentence starts, 0 where none does, −1 where that is not
+        known.
     """
 
     spans: Bounds
@@ -40,8 +40,8 @@ def read_gold(
     A head is known where the token and its head have one token each in the reference, and where the
     reference has it: partial trees have some without. Sentences are those of a reference with all
     heads, or with sentence starts and no heads. A partial tree does not tell where sentences start,
-    though spaCy derives starts from it: they are then those that are set on the prediction, the whole
-    doc where none are.
+    though spaCy derives starts from it: they are then those that are set on the prediction, the
+    whole doc where none are.
 
     labels: places of labels by their hashes.
     Raises LatentError for a label that is not among them.

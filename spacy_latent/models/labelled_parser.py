@@ -52,8 +52,7 @@ def build_labelled_parser_v1(
         scorer; None to follow ``training.dropout``.
     nO: number of labels; set by the component.
     """
-    structure = structure or SpanningTree(single_root=True)
-    check_structure(structure)
+    trees_of = check_structure(structure or SpanningTree(single_root=True))
     if max_length < 1:
         raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
     if scorer_learn_rate < 0:
@@ -68,7 +67,7 @@ def build_labelled_parser_v1(
     encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
     build = partial(
         build_module,
-        structure=structure,
+        structure=trees_of,
         scorer=scorer or encoded,
         label_width=label_hidden_width,
     )
@@ -92,8 +91,8 @@ def build_labelled_parser_v1(
     return model
 
 
-def check_structure(structure: Structure) -> None:
-    """Refuse sets that are no trees of sentences, or that have no sums."""
+def check_structure(structure: Structure) -> DependencyTree:
+    """The same; refuse sets that are no trees of sentences, or that have no sums."""
     instead = "SpanningTree or ProjectiveTree with single_root = true"
     if not isinstance(structure, DependencyTree) or not structure.acyclic:
         raise IncompatiblePair(
@@ -112,6 +111,7 @@ def check_structure(structure: Structure) -> None:
     lacking = structure.lacks(NEEDED)
     if lacking:
         raise NotTractable(structure.name, lacking[0], instead)
+    return structure
 
 
 def build_module(

@@ -176,8 +176,8 @@ class _GroupParse:
         if len(b):
             scores = self._label_scores(b, heads[k, b, m] - 1, m)
             labels[k, b, m] = 1 + _numpy(scores.argmax(1))
-        for b, host in self.hosts.items():
-            labels[:, b, : len(host)][:, host >= 0] = len(self.request.names) - 1
+        for item, host in self.hosts.items():
+            labels[:, item, : len(host)][:, host >= 0] = len(self.request.names) - 1
         return labels
 
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
@@ -196,8 +196,12 @@ class _GroupParse:
         each = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
         each[h == 0, ROOT] = 1.0
         space = np.array(
-            [b in self.hosts and self.hosts[b][m - 1] >= 0 for b, _, m in arcs.tolist()], dtype=bool
-        ).reshape(-1)
+            [
+                item in self.hosts and self.hosts[item][modifier - 1] >= 0
+                for item, _, modifier in arcs.tolist()
+            ],
+            dtype=bool,
+        )
         each[space, -1] = 1.0
         worded = (h > 0) & ~space
         if worded.any():
@@ -209,8 +213,8 @@ class _GroupParse:
         return arcs.astype("int32"), p, labelled.astype("int32"), each[arc, label]
 
     def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The best trees ``(K, B, n)``, their probabilities ``(K, B)``, 0 where there are fewer, and
-        the labels of their arcs."""
+        """The best trees ``(K, B, n)``, their probabilities ``(K, B)``, 0 where there are fewer,
+        and the labels of their arcs."""
         structure, exact = self.module.structure, self.scores.double()
         best = structure.top_k(exact, self.lengths, self.request.alternatives)
         weights = (best.scores - structure.log_partition(exact, self.lengths)).exp()

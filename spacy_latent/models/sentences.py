@@ -15,9 +15,9 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     """(start, end) of each sentence of a doc with tokens.
 
     What is set on the doc stays: a token starts a sentence (``token.is_sent_start`` is true), or it
-    does not (false). Others start one where their score is above 0. White space starts none: it belongs to
-    the sentence before it, or at the start of the doc to the one after it. A sentence of more than
-    ``max_length`` tokens is parted where the scores are highest.
+    does not (false). Others start one where their score is above 0. White space starts none: it
+    belongs to the sentence before it, or at the start of the doc to the one after it. A sentence of
+    more than ``max_length`` tokens is parted where the scores are highest.
 
     scores: ``(n,)`` log-odds.
     """

@@ -1,9 +1,8 @@
 """What sentences, trees and labels are learned from: −log p of what is known of them.
 
 Of a tree that is known in part, p is the sum over all trees that agree with what is known: their
-log-partition less that of all trees. Of sentences each token has its own −log p, and so has the label
-of each arc that is known with its label.
-"""
+log-partition less that of all trees. Of sentences each token has its own −log p, and so has the
+label of each arc that is known with its label."""
 
 from __future__ import annotations
 

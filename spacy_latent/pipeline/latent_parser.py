@@ -98,8 +98,9 @@ def make_latent_parser(
 class LatentParser(StoredComponent):
     """Parses as spaCy's ``parser`` does: ``doc.sents``, ``token.head`` and ``token.dep_``.
 
-    Sentences are found first, each token by itself starting one or not; starts that are set on a doc
-    stay, and so do tokens set not to start one. Then each sentence gets the best tree of the model's
+    Sentences are found first, each token by itself starting one or not; starts that are set on a
+    doc stay, and so do tokens set not to start one. Then each sentence gets the best tree of the
+    model's
     structure by the sum of the scores of its arcs, and each arc its best label: that of roots is
     "ROOT". White space hangs on the word before it, labelled "dep". A parse that is on the doc is
     written over.
@@ -257,16 +258,16 @@ class LatentParser(StoredComponent):
         if told.left_out:
             text = examples[told.left_out[0]].reference.text[:60]
             warnings.warn(
-                f"{self.name}: no tree agrees with the heads of {len(told.left_out)} sentence(s) of "
-                f"the batch, such as one in {text!r}. They do not count.",
+                f"{self.name}: no tree agrees with the heads of {len(told.left_out)} sentence(s) "
+                f"of the batch, such as one in {text!r}. They do not count.",
                 LatentWarning,
                 stacklevel=2,
             )
         return losses
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
-        """There is none of the model's output alone: labels are scored for the arcs that a reference
-        has. See :mod:`spacy_latent.models.tree_losses`."""
+        """There is none of the model's output alone: labels are scored for the arcs that a
+        reference has. See :mod:`spacy_latent.models.tree_losses`."""
         raise NotImplementedError(f"{self.name} takes its loss in update().")
 
     def initialize(

@@ -1,5 +1,5 @@
-"""``latent_parser`` in the place of spaCy's ``parser``: what it learns from, what it writes, what it
-refuses."""
+"""``latent_parser`` in the place of spaCy's ``parser``: what it learns from, what it writes, what
+it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from spacy.language import Language
 from spacy.matcher import DependencyMatcher
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
-from thinc.api import Config
 
 from spacy_latent.annotations import Dependency
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NotTractable
@@ -26,7 +25,6 @@ from spacy_latent.models import tree_losses
 from spacy_latent.models.gold_trees import read_gold
 from spacy_latent.models.labelled_parser import module_of
 from spacy_latent.models.sentences import find_sentences, hosts_of_space
-from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
 
@@ -106,7 +104,8 @@ def test_it_learns_sentences_trees_and_labels(structure: dict[str, Any]) -> None
     assert [sentence.text for sentence in doc.sents] == ["He left", "She saw him"]
     wanted = [(1, "nsubj"), (1, "ROOT"), (3, "nsubj"), (3, "ROOT"), (3, "dobj")]
     assert tree_of(doc) == wanted
-    assert made.get_pipe("latent_parser").labels == ("ROOT", "amod", "det", "dobj", "nsubj")  # type: ignore[union-attr]
+    labels = made.get_pipe("latent_parser").labels  # type: ignore[union-attr]
+    assert labels == ("ROOT", "amod", "det", "dobj", "nsubj")
 
 
 def test_stock_components_and_matchers_read_its_parse(nlp: Language) -> None:
@@ -306,7 +305,9 @@ def test_a_partial_tree_counts_as_all_that_agree_with_it() -> None:
                     path.append(heads[path[-1] - 1])
             is_tree = all(path[-1] == 0 for path in seen) and heads.count(0) == 1
             if is_tree and all(k in (-1, h) for k, h in zip(known, heads)):
-                value += float(torch.stack([scores[0, h, m + 1] for m, h in enumerate(heads)]).sum().exp())
+                value += float(
+                    torch.stack([scores[0, h, m + 1] for m, h in enumerate(heads)]).sum().exp()
+                )
         return value
 
     for known in ([2, 0, 2], [-1, 0, -1], [3, -1, -1], [-1, 1, 0]):
@@ -524,9 +525,7 @@ def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
     tagger = {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER}
     made.add_pipe("tagger", config={"model": tagger})
     with made.select_pipes(disable="latent_parser"):
-        tagged = [
-            Example(example.predicted, example.reference) for example in examples(made)
-        ]
+        tagged = [Example(example.predicted, example.reference) for example in examples(made)]
         for example in tagged:
             nlp.get_pipe("latent_parser")(example.predicted)
         optimizer = made.initialize(lambda: tagged)
@@ -642,7 +641,8 @@ def test_what_is_no_example_is_refused() -> None:
     made = pipeline()
     initialized(made, sample=parsed(made))
     with pytest.raises(TypeError):
-        made.get_pipe("latent_parser").update([made.make_doc("He left")])  # type: ignore[union-attr]
+        parser: Any = made.get_pipe("latent_parser")
+        parser.update([made.make_doc("He left")])
 
 
 def test_a_dependency_says_what_it_is(nlp: Language) -> None:
