@@ -545,7 +545,7 @@ def test_processes(nlp: Language, tmp_path: Path) -> None:
     program.write_text(
         "import multiprocessing, spacy\n"
         "if __name__ == '__main__':\n"
-        "    multiprocessing.set_start_method('spawn')\n"
+        "    multiprocessing.set_start_method('fork')\n"
         f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
         "    docs = list(nlp.pipe(['He left'] * 6, n_process=2, batch_size=2))\n"
         "    print(*{doc._.latent['latent_parser'].dependencies()[0].label for doc in docs})\n"
