@@ -38,7 +38,7 @@ def read_gold(
     """What a reference says of the tokens of its prediction.
 
     A head is known where the token and its head have one token each in the reference, and where the
-    reference has it: partial trees have some without. Sentences are those of a reference with all
+    reference has it: partial trees have words without. Sentences are those of a reference with all
     heads, or with sentence starts and no heads. A partial tree does not tell where sentences start,
     though spaCy derives starts from it: they are then those that are set on the prediction, the
     whole doc where none are.
@@ -47,8 +47,9 @@ def read_gold(
     Raises LatentError for a label that is not among them.
     """
     reference, predicted = example.reference, example.predicted
-    known: Any = reference.to_array([HEAD, DEP, SENT_START]).view("int64")
+    known: Any = reference.to_array([HEAD, DEP, SENT_START, IS_SPACE]).view("int64")
     has_head = known[:, 1] != 0
+    worded = has_head[known[:, 3] == 0]
     own_heads = np.where(has_head, np.arange(len(reference)) + known[:, 0], -1)
     to_gold, to_own = counterparts(example)
     heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
@@ -59,7 +60,7 @@ def read_gold(
     hashes = reference.to_array(DEP)[to_gold[arcs]].tolist()
     found[arcs] = [_place(example, label, labels, component) for label in hashes]
     starts = np.full(len(predicted), -1)
-    if reference.has_annotation("SENT_START") and (has_head.all() or not has_head.any()):
+    if reference.has_annotation("SENT_START") and (worded.all() or not worded.any()):
         starts = _starts(example, known[:, 2] == 1)
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:

@@ -147,6 +147,8 @@ def set_labels(model: Model, labels: int) -> None:
     if shim.is_built:
         shim.module.labeller.grow(labels)
         shim.cfg["width"] = [shim.cfg["width"][0], labels]
+        # An optimizer's moments are of the shapes before, and it finds them by this number.
+        shim.take_new_id()
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:

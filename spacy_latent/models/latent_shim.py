@@ -225,10 +225,14 @@ class LatentShim(PyTorchShim):
 
     def copy(self) -> "LatentShim":
         copied = copy.deepcopy(self)
+        copied.take_new_id()
+        return copied
+
+    def take_new_id(self) -> None:
+        """Leave what an optimizer has kept of the weights to others."""
         with Shim.global_id_lock:
             Shim.global_id += 1
-            copied.id = Shim.global_id
-        return copied
+            self.id = Shim.global_id
 
     def to_device(self, device_type: str, device_id: int) -> None:
         if device_type not in ("cpu", "gpu"):

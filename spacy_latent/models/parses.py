@@ -143,6 +143,10 @@ class _GroupParse:
         others = self._others() if self.request.alternatives and level != "none" else None
         structure = self.module.structure.name
         lengths = self.group.lengths.tolist()
+        items = np.arange(len(lengths) + 1)
+        if probable is not None:
+            # Both are in the order of the items.
+            firsts, labelled_firsts = (np.searchsorted(probable[k][:, 0], items) for k in (0, 2))
         for b, ((d, s), length) in enumerate(zip(self.group.members, lengths)):
             start, end = sentences[d][s][:2]
             own = self.heads[b, :length]
@@ -155,9 +159,9 @@ class _GroupParse:
             span.labels, span.arc_labels = self.request.names, labels[b, :length].copy()
             if probable is not None:
                 arcs, p, labelled, p_labelled = probable
-                here = arcs[:, 0] == b
+                here = slice(firsts[b], firsts[b + 1])
                 span.parts, span.probabilities = arcs[here, 1:], p[here]
-                here = labelled[:, 0] == b
+                here = slice(labelled_firsts[b], labelled_firsts[b + 1])
                 span.labelled_parts = labelled[here, 1:]
                 span.labelled_probabilities = p_labelled[here]
             if others is not None:
@@ -195,13 +199,10 @@ class _GroupParse:
         b, h, m = arcs.T
         each = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
         each[h == 0, ROOT] = 1.0
-        space = np.array(
-            [
-                item in self.hosts and self.hosts[item][modifier - 1] >= 0
-                for item, _, modifier in arcs.tolist()
-            ],
-            dtype=bool,
-        )
+        spaces = np.zeros((len(marginals), marginals.shape[1]), dtype=bool)
+        for item, host in self.hosts.items():
+            spaces[item, 1 : len(host) + 1] = host >= 0
+        space = spaces[b, m]
         each[space, -1] = 1.0
         worded = (h > 0) & ~space
         if worded.any():

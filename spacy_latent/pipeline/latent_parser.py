@@ -210,9 +210,13 @@ class LatentParser(StoredComponent):
         return (*self.labels, OTHER)
 
     def set_annotations(self, docs: Iterable[Doc], predictions: Sequence[Any]) -> None:
-        hashes = np.array([self.vocab.strings.add(name) for name in self._names], dtype="uint64")
+        names, vocab, hashes = self._names, None, np.zeros(0, dtype="uint64")
         for doc, parse in zip(docs, predictions):
             if parse is not None:
+                # Not always the component's own, where it is sourced.
+                if doc.vocab is not vocab:
+                    vocab = doc.vocab
+                    hashes = np.array([vocab.strings.add(name) for name in names], dtype="uint64")
                 offsets = (parse.heads - np.arange(len(doc))).astype("uint64")
                 values: Any = np.stack([offsets, hashes[parse.labels]], 1)
                 # Sentences follow from the roots.

@@ -395,6 +395,12 @@ def test_other_tokens_than_the_references() -> None:
     assert gold.heads.tolist() == [2, -1, 2, 4, 4]
     assert gold.labels.tolist() == [2, -1, -1, 2, -1]
     assert gold.spans == [(0, 3), (3, 5)] and gold.starts.tolist() == [1, 0, 0, 1, 0]
+    # White space without a head does not make a tree partial.
+    heads, deps = [1, 1, None, 4, 4], ["nsubj", "ROOT", None, "nsubj", "ROOT"]
+    words = ["He", "left", "\n", "She", "left"]
+    reference_with_space = Doc(made.vocab, words=words, heads=heads, deps=deps)
+    example = Example(Doc(made.vocab, words=words), reference_with_space)
+    assert read_gold(example, places, "latent_parser", 512).spans == [(0, 3), (3, 5)]
     spaced = Doc(made.vocab, words=["She", "\n", "ca", "n't", "go", "He", "left"])
     gold = read_gold(Example(spaced, reference), places, "latent_parser", 512)
     assert gold.heads.tolist() == [4, -1, 4, 4, 4, 6, 6]
@@ -450,6 +456,12 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     assert made("She gave him")[2].dep_ == "iobj"
     again = spacy.blank("en").from_config(made.config).from_bytes(made.to_bytes())
     assert again("She gave him")[2].dep_ == "iobj"
+    # The optimizer has kept moments of smaller arrays.
+    parser.add_label("vocative")
+    for _ in range(2):
+        made.update(new, sgd=optimizer)
+    weight = module_of(parser.model).labeller.weight
+    assert len(weight) == 6 and torch.isfinite(weight).all() and weight.abs().max() < 10
 
 
 def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
