@@ -10,9 +10,9 @@ from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.layers.fitting import check_parts
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
-from spacy_latent.layers.latent_layer import check_parts
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
