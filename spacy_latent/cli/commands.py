@@ -15,6 +15,8 @@ from spacy_latent.cli.control import EXAMPLES as CONTROL_EXAMPLES
 from spacy_latent.cli.control import control_cli
 from spacy_latent.cli.debug import EXAMPLES as DEBUG_EXAMPLES
 from spacy_latent.cli.debug import debug_cli
+from spacy_latent.cli.demo import EXAMPLES as DEMO_EXAMPLES
+from spacy_latent.cli.demo import demo_cli
 from spacy_latent.cli.init_config import EXAMPLES as INIT_EXAMPLES
 from spacy_latent.cli.init_config import init_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
@@ -29,6 +31,7 @@ from spacy_latent.cli.stats import stats_cli
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
 )
+latent_cli.command("demo", epilog=DEMO_EXAMPLES)(demo_cli)
 latent_cli.command("init", epilog=INIT_EXAMPLES)(init_cli)
 latent_cli.command("show")(show_cli)
 latent_cli.command("render")(render_cli)
