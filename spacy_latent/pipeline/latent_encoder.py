@@ -331,9 +331,10 @@ class LatentEncoder(StoredComponent):
         """Run the model and hand its vectors to the listeners.
 
         Their gradients are added up as they arrive, and backpropagated at :meth:`finish_update` or
-        at the next update; where this component listens to another, just before that one does. With ``nlp.update(sgd=...)`` spaCy finishes this component's update
-        before the listeners have run, so its weights follow one step later; ``spacy train``
-        finishes all of them at the end of the step.
+        at the next update; where this component listens to another, just before that one's
+        weights change. With ``nlp.update(sgd=...)`` spaCy finishes this component's update before
+        the listeners have run, so its weights follow one step later; ``spacy train`` finishes all
+        of them at the end of the step.
 
         RETURNS: the losses; this component's is the squared norm of the gradients it received, and
             with supervision that loss, weighted, as well.

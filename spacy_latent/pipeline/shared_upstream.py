@@ -64,7 +64,9 @@ class SharedBatch(HeldBatch):
         self.accumulate: Callable | None = others[0]._backprop if others else None
         self.backprop: Callable | None = last._backprop
         # What a tok2vec adds to is there from the start; a transformer fails where nothing came.
-        self.arrived = isinstance(last, Tok2VecListener) or len(upstream.listeners) > 1 + len(others)
+        self.arrived = isinstance(last, Tok2VecListener) or len(upstream.listeners) > 1 + len(
+            others
+        )
         for listener in (*others, last):
             listener.receive(listener._batch_id, outputs, self.receive)
         upstream.finish_update = self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ import pytest
 import spacy
 from spacy.language import Language
 from spacy.training import Example
-from spacy.training.loop import train_while_improving
-from spacy.util import registry
+from spacy.training.loop import subdivide_batch, train_while_improving
 from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.errors import LatentWarning
@@ -62,7 +62,8 @@ SHARED_LISTENERS = [name for name, _, upstream in ORDER if upstream in ("shared"
 @pytest.fixture(scope="module")
 def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("transformer")
-    save_small_transformer(path)
+    # training.dropout does not reach it.
+    save_small_transformer(path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return path
 
 
@@ -119,9 +120,11 @@ class Recorder:
     averages = None
 
     def __init__(self) -> None:
+        self.keys: list[Any] = []
         self.found: list[np.ndarray] = []
 
     def __call__(self, key: Any, weights: Any, gradient: Any) -> tuple[Any, Any]:
+        self.keys.append(key)
         self.found.append(np.array(gradient))
         gradient *= 0
         return weights, gradient
@@ -130,8 +133,20 @@ class Recorder:
         pass
 
     def taken(self) -> list[np.ndarray]:
-        found, self.found = self.found, []
+        found, self.found, self.keys = self.found, [], []
         return found
+
+
+def names_of_weights(nlp: Language) -> dict[Any, str]:
+    """The pipe that each weight is of, by the key that optimizers are given."""
+    found = {}
+    for name, pipe in nlp.pipeline:
+        for node in pipe.model.walk():  # type: ignore[attr-defined]
+            found.update({(node.id, weight): name for weight in node.param_names})
+            for shim in node.shims:
+                weights = [weight for weight, _ in shim._model.named_parameters()]
+                found.update({(shim.id, weight): name for weight in weights})
+    return found
 
 
 def gradients_of(nlp: Language, batches: list[list[Example]], **options: Any) -> Gradients:
@@ -152,7 +167,9 @@ def gradients_in_one_graph(
     nlp: Language, batches: list[list[Example]], exclude: Iterable[str] = ()
 ) -> Gradients:
     """Forward once through all components, then backward once, with the sum of what arrived."""
-    pipes: list[tuple[str, Any]] = [(name, pipe) for name, pipe in nlp.pipeline if name not in exclude]
+    pipes: list[tuple[str, Any]] = [
+        (name, pipe) for name, pipe in nlp.pipeline if name not in exclude
+    ]
     fix_random_seed(0)
     for batch in batches:
         docs = [example.x.copy() for example in batch]
@@ -204,32 +221,159 @@ def assert_the_same(found: Gradients, expected: Gradients) -> None:
             assert one == pytest.approx(other, rel=1e-3, abs=1e-6), name
 
 
+Pair = tuple[Language, Language]
+
+
 @pytest.fixture(scope="module", params=["tok2vec", "transformer"])
-def pipeline(request: pytest.FixtureRequest) -> Language:
+def pair(request: pytest.FixtureRequest) -> Pair:
+    """A pipeline and its copy, for the graph to compare with."""
     path = None
     if request.param == "transformer":
         path = request.getfixturevalue("transformer")
-    return after_some_steps(shared_pipeline(request.param, path))
+    nlp = after_some_steps(shared_pipeline(request.param, path))
+    return nlp, copied(nlp)
 
 
-FROZEN: list[list[str]] = [
-    [],
-    ["last_tagger"],
-    ["tagger", "last_tagger", "topics"],
-    ["second_textcat", "ner"],
-    ["first_reader", "ner", "parser"],
-]
+def parts_of(nlp: Language, count: int) -> list[list[Example]]:
+    """The parts that spaCy makes of a batch to accumulate gradients."""
+    return [part for part in subdivide_batch(examples(nlp), count) if part]
 
 
-@pytest.mark.parametrize("exclude", FROZEN, ids="-".join)
 @pytest.mark.parametrize("parts", [1, 3])
-def test_gradients_are_those_of_one_graph(
-    pipeline: Language, parts: int, exclude: list[str]
-) -> None:
-    upstream: Any = pipeline.pipeline[0][1]
+@pytest.mark.parametrize(
+    "exclude",
+    [
+        [],
+        ["last_tagger"],
+        ["tagger", "last_tagger", "topics"],
+        ["second_textcat", "ner"],
+        ["ner", "parser", "first_reader"],
+        ["second_encoder", "second_reader", "second_textcat"],
+    ],
+    ids="-".join,
+)
+def test_gradients_are_those_of_one_graph(pair: Pair, parts: int, exclude: list[str]) -> None:
+    nlp, other = pair
+    upstream: Any = nlp.pipeline[0][1]
     assert upstream.listening_components == SHARED_LISTENERS and len(SHARED_LISTENERS) == 8
-    sample = examples(pipeline)
-    batches = [sample] if parts == 1 else [[one] for one in sample]
-    expected = gradients_in_one_graph(copied(pipeline), batches, exclude)
-    found = gradients_of(copied(pipeline), batches, exclude=exclude)
-    assert_the_same(found, expected)
+    batches = parts_of(nlp, parts)
+    expected = gradients_in_one_graph(other, batches, exclude)
+    assert_the_same(gradients_of(nlp, batches, exclude=exclude), expected)
+
+
+def test_gradients_of_an_earlier_listener_arrive_when_all_later_ones_are_frozen(
+    pair: Pair,
+) -> None:
+    nlp, other = pair
+    exclude = [name for name, _, _ in ORDER if name not in ("tagger", "latent_encoder")]
+    batches = parts_of(nlp, 1)
+    expected = gradients_in_one_graph(other, batches, [*exclude, "latent_encoder"])
+    found = gradients_of(nlp, batches, exclude=exclude)
+    assert_the_same({name: found[name] for name in expected}, expected)
+
+
+def test_spacy_train_gets_them_in_the_step_that_they_are_of(pair: Pair) -> None:
+    nlp, other = pair
+    sample, recorder = examples(nlp), Recorder()
+    exclude = ["ner", "parser"]
+    expected = gradients_in_one_graph(other, parts_of(nlp, 2), exclude)
+    training = train_while_improving(
+        nlp,
+        recorder,  # type: ignore[arg-type]
+        ((0, sample) for _ in range(2)),
+        lambda: (0.0, {}),
+        dropout=0.0,
+        eval_frequency=1,
+        accumulate_gradient=2,
+        patience=0,
+        max_steps=0,
+        exclude=exclude,
+        annotating_components=[],
+        before_update=None,
+    )
+    wanted = [one for gradients in expected.values() for one in gradients]
+    for _ in training:
+        assert_the_same({"all": recorder.taken()}, {"all": wanted})
+
+
+def test_nlp_update_with_an_optimizer_is_one_step_late_and_complete(pair: Pair) -> None:
+    nlp, other = pair
+    exclude, recorder, pipes = ["ner", "parser"], Recorder(), names_of_weights(nlp)
+    expected = gradients_in_one_graph(other, parts_of(nlp, 1), exclude)
+    for past in (False, True, True):
+        nlp.update(examples(nlp), sgd=recorder, exclude=exclude)  # type: ignore[arg-type]
+        keys, gradients = recorder.keys, recorder.taken()
+        for name in (nlp.pipe_names[0], "latent_encoder", "second_encoder"):
+            found = [one for key, one in zip(keys, gradients, strict=True) if pipes[key] == name]
+            if past:
+                assert_the_same({name: found}, {name: expected[name]})
+            else:
+                assert all(not one.any() for one in found)
+    # What the last update left behind, for the tests that use the pipeline after this one.
+    gradients_of(nlp, [])
+
+
+def test_an_encoder_over_an_encoder_learns_with_nlp_update() -> None:
+    order = [
+        ("latent_encoder", "latent_encoder", "shared"),
+        ("second_encoder", "latent_encoder", "both"),
+        ("tagger", "tagger", "second_encoder"),
+        ("textcat", "textcat", "latent_encoder"),
+    ]
+    nlp = shared_pipeline("tok2vec", order=order)
+    initialized(nlp)
+    optimizer, losses = Adam(0.005), []
+    for _ in range(30):
+        losses.append(nlp.update(examples(nlp), sgd=optimizer))
+    for name in ("tagger", "textcat"):
+        assert losses[-1][name] < losses[0][name] / 2
+
+
+def test_the_shared_component_gets_its_method_back(pair: Pair) -> None:
+    nlp, _ = pair
+    upstream: Any = nlp.pipeline[0][1]
+    own = upstream.finish_update
+
+    def same() -> bool:
+        return bool(upstream.finish_update == own)
+
+    assert same()
+    nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+    assert not same()
+    upstream.finish_update(Recorder())
+    assert same()
+    # Bytes bring other weights, and drop the batch of these.
+    nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+    for name in ("latent_encoder", "second_encoder"):
+        encoder: Any = nlp.get_pipe(name)
+        encoder.from_bytes(encoder.to_bytes())
+    assert same()
+    gradients_of(nlp, [])
+
+
+def test_a_pipeline_is_pickled_between_update_and_finish_update() -> None:
+    order = [("latent_encoder", "latent_encoder", "shared"), ("tagger", "tagger", "latent_encoder")]
+    nlp = after_some_steps(shared_pipeline("tok2vec", order=order))
+    nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+    other = pickle.loads(pickle.dumps(nlp))
+    assert other("I like London")[0].tag_ == nlp("I like London")[0].tag_
+    for one in (nlp, other):
+        step(one, examples(one), Adam(0.001))
+
+
+def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
+    """It gives no way to hold back its backward pass."""
+    order = [("latent_encoder", "latent_encoder", "shared"), ("tagger", "tagger", "latent_encoder")]
+    nlp = after_some_steps(shared_pipeline("tok2vec", order=order))
+    upstream: Any = nlp.get_pipe("tok2vec")
+    stock_update = upstream.update
+
+    def update(*arguments: Any, **options: Any) -> Any:
+        losses = stock_update(*arguments, **options)
+        for listener in upstream.listeners:
+            listener._backprop = partial(listener._backprop)
+        return losses
+
+    upstream.update = update
+    with pytest.warns(LatentWarning, match="'latent_encoder' listens to 'tok2vec'.*stand before"):
+        nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
