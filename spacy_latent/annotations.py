@@ -51,8 +51,8 @@ class SpanStructure:
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
-    labels: names of the tags of "tags", or None. Tags of entities are "O", and B-, I-, L- and U-
-        with a label.
+    labels: names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
+        "O", and B-, I-, L- and U- with a label.
     entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
         float32, or None.
     given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.
@@ -60,6 +60,11 @@ class SpanStructure:
         None but for "cells".
     counters: where the counters of the scorer are after each token, ``(tokens, K)`` float32; None
         for a scorer without.
+    arc_labels: of labelled "heads" the place in ``labels`` of the label of each token's arc in
+        ``decoded``, ``(tokens,)`` int32, or None.
+    labelled_parts, labelled_probabilities: ``(Q, 3)`` int32, [head, modifier, label], those arcs
+        with their labels that are more probable than the threshold, and ``(Q,)`` float32; or None.
+    alternative_labels: as ``arc_labels``, of each of the alternatives.
     """
 
     start: int
@@ -76,6 +81,10 @@ class SpanStructure:
     other_end: int | None = None
     given: np.ndarray | None = None
     counters: np.ndarray | None = None
+    arc_labels: np.ndarray | None = None
+    labelled_parts: np.ndarray | None = None
+    labelled_probabilities: np.ndarray | None = None
+    alternative_labels: list[np.ndarray] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -87,6 +96,17 @@ class Arc:
 
     head: int | None
     modifier: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A labelled arc between tokens of a doc. head: token index, or None for the root. probability:
+    of the arc with this label; 1 where none is stored."""
+
+    head: int | None
+    modifier: int
+    label: str
     probability: float
 
 
@@ -197,6 +217,52 @@ class LatentAnnotation:
                 found.append(Arc(None if h == 0 else h + shift, m + shift, p))
         return found
 
+    def dependencies(
+        self, threshold: float | None = None, alternative: int | None = None
+    ) -> list[Dependency]:
+        """The labelled arcs of the best trees, or all at least ``threshold`` probable; as
+        :meth:`arcs`. With ``alternative`` the probability is that of the arc with its label under
+        all trees.
+
+        Raises LatentError where arcs have no labels.
+        """
+        found = []
+        for span in self.spans:
+            _check_kind(span, "arcs", "dependencies")
+            if span.arc_labels is None or span.labels is None:
+                raise LatentError(
+                    f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
+                    "without them arcs are in doc._.latent[...].arcs()."
+                )
+            shift, names = span.start - 1, span.labels
+            for (h, m, label), p in self._labelled(span, threshold, alternative):
+                head = None if h == 0 else h + shift
+                found.append(Dependency(head, m + shift, names[label], p))
+        return found
+
+    def _labelled(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Places (head, modifier, label) within the span, with their probabilities."""
+        known = {}
+        if span.labelled_parts is not None and span.labelled_probabilities is not None:
+            pairs = zip(span.labelled_parts.tolist(), span.labelled_probabilities.tolist())
+            known = {tuple(part): p for part, p in pairs}
+        if threshold is not None and alternative is None:
+            if span.labelled_parts is None:
+                raise LatentError(no_probabilities_message(self.component))
+            return [(part, p) for part, p in known.items() if p >= threshold]
+        heads, labels = span.decoded, span.arc_labels
+        if alternative is not None:
+            if alternative >= len(span.alternative_labels):
+                return []
+            heads = span.alternatives[alternative][0]
+            labels = span.alternative_labels[alternative]
+        assert labels is not None
+        otherwise = 1.0 if span.labelled_parts is None else 0.0
+        places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
+        return [(place, known.get(place, otherwise)) for place in places]
+
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
         found = []
@@ -299,7 +365,9 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, Any]:
-        arcs = self.arcs(threshold, alternative)
+        arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
+        if span.arc_labels is not None:
+            arcs = self.dependencies(threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
@@ -309,7 +377,7 @@ class LatentAnnotation:
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
-                "label": _label(span, arc.probability),
+                "label": _arc_label(span, arc),
                 "dir": "left" if arc.modifier < arc.head else "right",
             }
             for arc in arcs
@@ -361,10 +429,7 @@ class LatentAnnotation:
             known = {tuple(part): p for part, p in pairs}
         if threshold is not None and alternative is None:
             if span.probabilities is None:
-                raise LatentError(
-                    f"A threshold needs probabilities, and {self.component!r} stored none. Set "
-                    'annotate = "probabilities" in its config, or leave the threshold out.'
-                )
+                raise LatentError(no_probabilities_message(self.component))
             return [(part, p) for part, p in known.items() if p >= threshold]
         decoded = span.decoded
         if alternative is not None:
@@ -374,6 +439,13 @@ class LatentAnnotation:
         otherwise = 1.0 if span.probabilities is None else 0.0
         chosen = find_kind(span.kind).parts(decoded)
         return [(part, known.get(part, otherwise)) for part in chosen]
+
+
+def no_probabilities_message(component: str) -> str:
+    return (
+        f"A threshold needs probabilities, and {component!r} stored none. Set "
+        'annotate = "probabilities" in its config, or leave the threshold out.'
+    )
 
 
 def no_counters_message(component: str) -> str:
@@ -449,6 +521,13 @@ def _label(span: SpanStructure, probability: float, label: int | None = None) ->
         shown.append(str(label) if span.labels is None else escape(span.labels[label]))
     if span.probabilities is not None:
         shown.append(f"{probability:.2f}")
+    return " ".join(shown)
+
+
+def _arc_label(span: SpanStructure, arc: Arc | Dependency) -> str:
+    shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
+    if span.probabilities is not None:
+        shown.append(f"{arc.probability:.2f}")
     return " ".join(shown)
 
 
@@ -528,6 +607,16 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
             record["labels"] = list(span.labels)
         if span.entity_probabilities is not None:
             record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
+        if span.arc_labels is not None:
+            record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
+        if span.labelled_parts is not None and span.labelled_probabilities is not None:
+            record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
+            own = np.array(span.labelled_probabilities, dtype="float32")
+            record["labelled_probabilities"] = own
+        if span.alternative_labels:
+            record["alternative_labels"] = [
+                np.array(labels, dtype="int32") for labels in span.alternative_labels
+            ]
         if span.given is not None and span.given.any():
             record["given"] = np.array(span.given, dtype="bool")
         if span.alternatives:
@@ -625,6 +714,10 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     other_end,
                     record.get("given"),
                     record.get("counters"),
+                    record.get("arc_labels"),
+                    record.get("labelled_parts"),
+                    record.get("labelled_probabilities"),
+                    list(record.get("alternative_labels", [])),
                 )
             )
     return found

@@ -453,6 +453,11 @@ def prepare(model: Model, is_train: bool) -> None:
     module = shim.module
     module.latent.temperature = shim.temperature
     module.latent.update = shim.updates if is_train else None
+    bring_dropout(model, module)
+
+
+def bring_dropout(model: Model, module: nn.Module) -> None:
+    """Let every dropout of the module have the rate of the model."""
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):
