@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
+# Gradients of scores below so many times the smallest normal number are none.
+TRACE = 1e8
+
+
 @dataclass
 class LatentOutput:
     """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature.
@@ -165,7 +169,10 @@ class LatentLayer(nn.Module):
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            return self.bound(vectors, lengths), scores / self.temperature
+            scores = scores / self.temperature
+            if scores.requires_grad:
+                scores.register_hook(without_traces)
+            return self.bound(vectors, lengths), scores
 
     def bound(self, vectors: Tensor, lengths: Tensor) -> Structure:
         """The structure, with what the scorer binds to it."""
@@ -236,3 +243,13 @@ def encode_given(
         if one is not None:
             row[tuple(slice(0, size) for size in one.shape)] = one.to(dtype)
     return z.to(vectors.device), known
+
+
+def without_traces(gradient: Tensor) -> Tensor:
+    """With 0 for what is so small that the scorer's products of it are no normal numbers.
+
+    Processors take a hundred times as long for those, and where an item is sure of its structure
+    nothing else may be left: the last half of a training would take twice its time.
+    """
+    smallest = TRACE * torch.finfo(gradient.dtype).tiny
+    return torch.where(gradient.abs() < smallest, torch.zeros_like(gradient), gradient)
