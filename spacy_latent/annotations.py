@@ -10,6 +10,7 @@ drops them.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -24,8 +25,11 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind, known_kinds
 
 EXTENSION = "latent"
+# Of the keys in doc.user_data. Another than that of the extension: that is the name of whatever a
+# user registers for spans, and what Doc.to_json(underscore=["latent"]) writes of spans.
+STORED = "spacy_latent"
 # Where a component has put no structure: the span from character 0 to 0.
-EMPTY = ("._.", EXTENSION, 0, 0)
+EMPTY = ("._.", STORED, 0, 0)
 
 
 @dataclass
@@ -573,6 +577,7 @@ def check_settings(name: str, annotate: str, threshold: float, alternatives: int
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     """Replace what ``component`` has written on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
     for key, value in list(user_data.items()):
         if _is_ours(key) and component in value:
             rest = {name: record for name, record in value.items() if name != component}
@@ -585,11 +590,12 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         first, last = doc[span.start], doc[span.end - 1]
-        key = ("._.", EXTENSION, first.idx, last.idx + len(last))
+        key = ("._.", STORED, first.idx, last.idx + len(last))
         record: dict[str, Any] = {
             "structure": span.structure,
             "kind": span.kind,
             "tokens": len(span),
+            "places": _places(idx[span.start : span.end], length[span.start : span.end]),
             "decoded": np.array(span.decoded, dtype="int32"),
         }
         if span.parts is not None and span.probabilities is not None:
@@ -622,7 +628,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
             # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
             other = doc[span.other_start : span.other_end]
             bounds = [other.start_char - first.idx, other.end_char - first.idx]
-            record["other"] = [*bounds, len(other)]
+            its = slice(other.start, other.end)
+            record["other"] = [*bounds, len(other), _places(idx[its], length[its])]
         user_data[key] = {**user_data.get(key, {}), component: record}
 
 
@@ -647,10 +654,15 @@ def _is_ours(key: Any) -> bool:
     return (
         isinstance(key, tuple)
         and len(key) == 4
-        and key[:2] == ("._.", EXTENSION)
+        and key[:2] == ("._.", STORED)
         and key[2] is not None
         and key[3] is not None
     )
+
+
+def _places(idx: np.ndarray, length: np.ndarray) -> int:
+    """A number that is another one where tokens begin and end elsewhere, counted from the first."""
+    return zlib.crc32(np.stack([idx - idx[:1], length]).astype("<i4").tobytes())
 
 
 def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
@@ -671,14 +683,20 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
         if start is None or end is None or start >= end:
             continue
         for component, record in user_data[key].items():
-            # Tokens merged or split since then: the structure is of other tokens.
+            # Tokens merged or split since then: the structure is of other tokens, even where there
+            # are as many.
             if record["tokens"] != end - start:
+                continue
+            if record["places"] != _places(idx[start:end], length[start:end]):
                 continue
             other_start = other_end = None
             if "other" in record:
-                first, last, tokens = record["other"]
+                first, last, tokens, places = record["other"]
                 other_start, other_end = starts.get(key[2] + first), ends.get(key[2] + last)
                 if other_start is None or other_end is None or other_end - other_start != tokens:
+                    continue
+                its = slice(other_start, other_end)
+                if places != _places(idx[its], length[its]):
                     continue
             found.setdefault(component, []).append(
                 SpanStructure(
