@@ -12,6 +12,7 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "spans",
     "learning",
     "gradients",
     "report",

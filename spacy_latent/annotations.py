@@ -11,7 +11,7 @@ drops them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import compress
 from typing import Any
@@ -37,8 +37,9 @@ class SpanStructure:
     kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
         root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
         "items": the chosen tokens. "spans": the first and the last token of each.
-        "segments": the first token of each, the token after its last, and its label. "arcs": head
-        and modifier of each, counted as for "heads". "cells": a token of the span and one of the
+        "segments": the first token of each, the token after its last, and its label. "phrases": as
+        "segments", but these may hold others, and need not cover the text. "arcs": head and
+        modifier of each, counted as for "heads". "cells": a token of the span and one of the
         other span. "parts", and a kind of one's own that is like it: the indices of the chosen
         parts. Tokens count from 0 within their span, but for "heads" and "arcs". See
         :mod:`spacy_latent.kinds`.
@@ -96,12 +97,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. label: of segments."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. label: number of that of a
+    segment or phrase. name: of that label, where labels have names."""
 
     start: int
     end: int
     probability: float
     label: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,8 @@ class LatentAnnotation:
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
                 found.append(Bracket(span.start + first, span.start + end, p, *label))
+                if label and span.labels is not None:
+                    found[-1] = replace(found[-1], name=span.labels[label[0]])
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:

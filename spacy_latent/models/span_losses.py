@@ -17,7 +17,6 @@ import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
-from spacy_latent.models.latent_layer_model import Spans
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
@@ -71,9 +70,7 @@ class Gold:
         return Gold(self.crossing.to(device), self.cells.to(device), self.classes.to(device))
 
 
-def losses_and_gradient(
-    scores: Tensor, lengths: Tensor, gold: Gold
-) -> tuple[Tensor, Tensor]:
+def losses_and_gradient(scores: Tensor, lengths: Tensor, gold: Gold) -> tuple[Tensor, Tensor]:
     """−log p(annotation) of each piece, ``(B,)`` float64 in nats, and the gradient of their sum.
 
     scores: ``(C, B, n, n)``, of any values where there are no spans.
@@ -143,7 +140,9 @@ def crosses(observed: Sequence[tuple[int, int]]) -> bool:
 
 def place_of(pieces: Sequence[tuple[int, ...]], start: int, end: int) -> int | None:
     """The piece of a doc that holds the whole span, or None."""
-    return next((s for s, piece in enumerate(pieces) if piece[0] <= start and end <= piece[1]), None)
+    return next(
+        (s for s, piece in enumerate(pieces) if piece[0] <= start and end <= piece[1]), None
+    )
 
 
 def loss_and_gradient(
@@ -208,10 +207,7 @@ def find_spans(
     label_sets: the labels of each class but the first.
     least: that of ``likely`` spans, or None for none of these.
     """
-    pieces: list[list[FoundSpans]] = [
-        [FoundSpans(*span, [], []) for span in spans]  # type: ignore[arg-type]
-        for spans in found.spans
-    ]
+    pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
     for group, array in zip(found.groups, found.scores):
         scores = xp2torch(array)

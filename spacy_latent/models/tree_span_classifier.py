@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from spacy.tokens import Doc
-from thinc.api import Linear, Model, torch2xp, xp2torch
+from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
 from thinc.types import Floats2d, Floats4d
 from torch import Tensor
 
@@ -65,7 +65,7 @@ def build_tree_span_classifier_v1(
         )
     refuse_separate("TreeSpanClassifier", tok2vec)
     attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width}
-    layers = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
+    layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
     model.set_ref("tok2vec", tok2vec)
     model.set_ref("ends", layers[1])
@@ -96,7 +96,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     hidden = pairs.get_dim("nI")
     if model.has_dim("nO"):
         classes = model.get_dim("nO")
-        pairs.set_param("weight", model.ops.alloc2f(classes, hidden))
+        pairs.set_param("weight", glorot_uniform_init(model.ops, (classes, hidden)))
         pairs.set_param("bias", model.ops.alloc1f(classes))
         pairs.set_param("width", model.ops.alloc2f(DISTANCE_BUCKETS, hidden))
     return model
@@ -153,7 +153,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
             )
         d_roles, *d_weights = (torch2xp(part.contiguous()) for part in received)
         for name, d_weight in zip(PAIRS, d_weights):
-            pairs.inc_grad(name, d_weight)
+            pairs.inc_grad(name, d_weight)  # type: ignore[arg-type]
         return backprop_tok2vec(ops.unflatten(backprop_ends(d_roles), sizes))
 
     made = [torch2xp(part.detach()) for part in scores]

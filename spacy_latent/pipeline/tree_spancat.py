@@ -6,7 +6,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from spacy.errors import Errors
@@ -106,6 +106,8 @@ class TreeSpanCategorizer(StoredComponent):
 
     # See pipeline.inspection.LatentComponent.
     own_structures = "phrases"
+    # See pipeline.inspection: ``threshold`` is spaCy's, and says what is predicted.
+    stored_settings: ClassVar[dict[str, str]] = {"threshold": "probability_threshold"}
 
     def __init__(
         self,
@@ -308,17 +310,17 @@ class TreeSpanCategorizer(StoredComponent):
             elif place_of(pieces, span.start, span.end) is None:
                 self._tell(
                     "cut",
-                    f"the span {span.text[:60]!r} lies in more than one sentence, or window of the "
-                    "model's span_getter. Such spans are left out: look at what sets the sentences, "
-                    "or raise max_length of the span_getter.",
+                    f"the span {span.text[:60]!r} lies in more than one sentence, or window of "
+                    "the model's span_getter. Such spans are left out: look at what sets the "
+                    "sentences, or raise max_length of the span_getter.",
                 )
             else:
                 by_place.setdefault((span.start, span.end), set()).add(span.label_)
         places = list(by_place)
         kept = most_compatible(places)
         if not all(kept):
-            lost = [example.predicted[a:b].text for (a, b), own in zip(places, kept) if not own]
-            self._tell_of_crossing([text[:60] for text in lost], example.predicted.text)
+            lost = [place for place, own in zip(places, kept) if not own]
+            self._tell_of_crossing([example.predicted[start:end] for start, end in lost])
         return [
             (*place, self._classes_of(by_place[place])) for place, own in zip(places, kept) if own
         ]
@@ -339,19 +341,21 @@ class TreeSpanCategorizer(StoredComponent):
         self._tell(
             "together",
             f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "
-            f"together before. It counts as having some of them: call add_label_set before training.",
+            "together before. It counts as having some of them: call add_label_set before "
+            "training.",
         )
         within = [(len(known), place) for place, known in enumerate(sets, 1) if known < names]
         most = max(size for size, _ in within)
         return tuple(place for size, place in within if size == most)
 
-    def _tell_of_crossing(self, lost: Sequence[str], text: str) -> None:
-        named = ", ".join(repr(span) for span in lost[:5])
+    def _tell_of_crossing(self, lost: Sequence[Span]) -> None:
+        named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
+        more = ", ..." if len(lost) > 3 else ""
         self._tell(
             "crossing",
-            f"spans of {text[:60]!r} cross: they overlap, and neither holds the other. No tree has "
-            f"both, so some are left out here ({named}) and wherever spans cross, as few as "
-            "possible. spaCy's 'spancat' can learn such spans.",
+            f"{len(lost)} annotated span(s) cross others: they overlap, and neither holds the "
+            "other. No tree has both, so that as few as possible are left out, here and wherever "
+            f"spans cross: {named}{more}. spaCy's 'spancat' can learn such spans.",
         )
 
     def _tell(self, what: str, text: str) -> None:
@@ -391,13 +395,21 @@ class TreeSpanCategorizer(StoredComponent):
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
 
     def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """All sets of labels that a span of the references has, sorted."""
+        """All sets of labels that a span of the references has, sorted. Spans that cross are
+        counted on the way."""
+        from spacy_latent.models.span_losses import most_compatible
+
         found: set[tuple[str, ...]] = set()
+        lost: list[Span] = []
         for example in examples:
             by_place: dict[tuple[int, int], set[str]] = {}
             for span in example.reference.spans.get(self.key, []):
                 by_place.setdefault((span.start, span.end), set()).add(span.label_)
             found.update(tuple(sorted(names)) for names in by_place.values())
+            kept = zip(by_place, most_compatible(list(by_place)))
+            lost += [example.reference[start:end] for (start, end), own in kept if not own]
+        if lost:
+            self._tell_of_crossing(lost)
         singles = sorted({label for names in found for label in names})
         return [[label] for label in singles] + [list(names) for names in sorted(found)]
 

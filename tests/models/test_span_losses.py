@@ -135,7 +135,7 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
     of_labels = probabilities(scores, lengths)[1:]
     chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold)
     assert (of_labels[chosen] >= threshold).all()
-    label, _, first, last = chosen.nonzero().T
+    _, _, first, last = chosen.nonzero().T
     places = list(zip(first.tolist(), (last + 1).tolist()))
     assert places and len(set(places)) == len(places) and not crosses(places)
     best, _ = of_labels[:, 0].max(0)
