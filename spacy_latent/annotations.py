@@ -11,7 +11,7 @@ drops them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from itertools import compress
 from typing import Any
@@ -243,9 +243,9 @@ class LatentAnnotation:
             _check_kind(span, "brackets", "spans")
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
-                found.append(Bracket(span.start + first, span.start + end, p, *label))
-                if label and span.labels is not None:
-                    found[-1] = replace(found[-1], name=span.labels[label[0]])
+                number = label[0] if label else None
+                name = None if span.labels is None or number is None else span.labels[number]
+                found.append(Bracket(span.start + first, span.start + end, p, number, name))
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
