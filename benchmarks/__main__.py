@@ -13,6 +13,7 @@ PROGRAMS = (
     "footprint",
     "entities",
     "parsing",
+    "spans",
     "learning",
     "gradients",
     "report",

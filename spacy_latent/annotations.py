@@ -41,8 +41,9 @@ class SpanStructure:
     kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
         root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
         "items": the chosen tokens. "spans": the first and the last token of each.
-        "segments": the first token of each, the token after its last, and its label. "arcs": head
-        and modifier of each, counted as for "heads". "cells": a token of the span and one of the
+        "segments": the first token of each, the token after its last, and its label. "phrases": as
+        "segments", but these may hold others, and need not cover the text. "arcs": head and
+        modifier of each, counted as for "heads". "cells": a token of the span and one of the
         other span. "parts", and a kind of one's own that is like it: the indices of the chosen
         parts. Tokens count from 0 within their span, but for "heads" and "arcs". See
         :mod:`spacy_latent.kinds`.
@@ -120,12 +121,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. label: of segments."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. label: number of that of a
+    segment or phrase. name: of that label, where labels have names."""
 
     start: int
     end: int
     probability: float
     label: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +313,9 @@ class LatentAnnotation:
             _check_kind(span, "brackets", "spans")
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
-                found.append(Bracket(span.start + first, span.start + end, p, *label))
+                number = label[0] if label else None
+                name = None if span.labels is None or number is None else span.labels[number]
+                found.append(Bracket(span.start + first, span.start + end, p, number, name))
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:

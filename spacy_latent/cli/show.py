@@ -152,8 +152,8 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
     probability], where the head of a root is null; tags have tags, and entities, [start, end,
     label, probability], where their names make some; items have items, [token, probability]; pairs
     of words have cells, [token of the first text, token of the second, probability]; spans have
-    brackets, [start, end, probability], and segments their label at the end of these. All have the
-    decoded structure and alternatives of each span, as in
+    brackets, [start, end, probability], and segments and phrases their label at the end of these.
+    All have the decoded structure and alternatives of each span, as in
     :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
     nothing in their lists.
 
@@ -194,7 +194,8 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
             entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
         if "brackets" in given:
             entry["brackets"] = [
-                [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
+                [b.start, b.end, round(b.probability, 4)]
+                + ([] if b.label is None else [b.name or b.label])
                 for b in annotation.brackets()
             ]
         entry["spans"] = [

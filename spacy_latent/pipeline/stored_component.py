@@ -15,7 +15,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
-LEARNT = ("labels", "positive_label")
+LEARNT = ("labels", "label_sets", "positive_label")
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
 
