@@ -15,7 +15,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
-LEARNT = ("labels", "positive_label")
+LEARNT = ("labels", "positive_label", "calibration")
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
 
@@ -96,7 +96,17 @@ class StoredComponent(BatchedComponent):
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
         changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
-        self.cfg = {**before, **changed, **self._learnt()}
+        learnt = self._learnt()
+        self.cfg = {**before, **changed, **learnt}
+        try:
+            self.check_learnt()
+        except LatentError:
+            self.cfg = before
+            raise
+
+    def check_learnt(self) -> None:
+        """Called when something was loaded. Raises LatentError for what training cannot have found
+        out."""
 
 
 __all__ = ["LEARNT", "StoredComponent"]
