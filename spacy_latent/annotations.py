@@ -240,6 +240,24 @@ class LatentAnnotation:
                 found.append(Entity(span.start + start, span.start + end, label, p, here))
         return found
 
+    def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
+        """What an alternative of named tags says other than the first one: the entities that only
+        the first one has, and those that only this one has."""
+        gone: list[Entity] = []
+        new: list[Entity] = []
+        for span in self.spans:
+            _check_kind(span, "entities")
+            if alternative >= len(span.alternatives):
+                continue
+            alone = LatentAnnotation(self.doc, self.component, [span])
+            first, other = (
+                {(e.start, e.end, e.label): e for e in alone.entities(number)}
+                for number in (0, alternative)
+            )
+            gone += [entity for place, entity in first.items() if place not in other]
+            new += [entity for place, entity in other.items() if place not in first]
+        return gone, new
+
     def possible_entities(self) -> list[Entity]:
         """The set of entities that holds all of a text's, in as many texts with entities as the
         coverage says that ``spacy latent calibrate --coverage`` was given; most probable first in

@@ -68,9 +68,7 @@ def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, Any]
     return made
 
 
-def to_displacy(
-    doc: Doc, digits: int = 2, kb_url_template: str | None = None
-) -> dict[str, Any]:
+def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> dict[str, Any]:
     """The data of ``displacy.render(…, style="ent", manual=True)`` for the entities of a doc, with
     the confidence after the label that is drawn, as in "GPE 0.98"; displaCy's ``colors`` and
     ``ents`` go by the label alone. What displaCy does not escape is escaped.

@@ -37,14 +37,16 @@ def expected_calibration_error(
 @dataclass(frozen=True)
 class Bin:
     """Predictions that are said to be about as probable. low, high: ends of the range. count: how
-    many there are. said: how probable they are on average. right: the share that is right; NaN as
-    ``said`` without any."""
+    many there are. said: how probable they are on average. right: the share that is right, with the
+    ends of its 95 % interval (Wilson 1927). NaN without any."""
 
     low: float
     high: float
     count: int
     said: float
     right: float
+    right_low: float
+    right_high: float
 
 
 def reliability(
@@ -57,8 +59,9 @@ def reliability(
     for i in range(bins):
         own = place == i
         count = int(own.sum())
-        means = (float(part[own].mean()) if count else math.nan for part in (said, right))
-        found.append(Bin(i / bins, (i + 1) / bins, count, *means))
+        mean, share = (float(part[own].mean()) if count else math.nan for part in (said, right))
+        low, high = _wilson(int(right[own].sum()), count)
+        found.append(Bin(i / bins, (i + 1) / bins, count, mean, share, low, high))
     return found
 
 
@@ -141,7 +144,7 @@ class Cut:
     """What is left when entities less probable than ``threshold`` are dropped.
 
     kept: how many. precision: the share of them that is right, NaN of none, with the ends of its
-        95 % interval (Wilson 1927). recall: the share of gold entities that is among them, NaN
+        95 % interval. recall: the share of gold entities that is among them, NaN
         without gold ones.
     """
 
@@ -166,6 +169,40 @@ def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
     """The lowest threshold whose entities have this precision; None where none has it."""
     places = sorted(set(found.probabilities))
     return next((one for t in places if (one := cut(found, t)).precision >= precision), None)
+
+
+# Of the table of precision and recall.
+THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+@dataclass
+class EntityFigures:
+    """How far the probabilities of a component's entities can be trusted.
+
+    found, gold: how many entities there are, and how many there are to be found. error: the
+        expected calibration error. chance, chance_high: of :func:`error_by_chance`. bins: of the
+        reliability diagram. cuts: what is left when less probable entities are dropped.
+    """
+
+    found: int
+    gold: int
+    error: float
+    chance: float
+    chance_high: float
+    bins: list[Bin]
+    cuts: list[Cut]
+
+
+def entity_figures(found: JudgedEntities, bins: int = 10) -> EntityFigures:
+    said, correct = found.probabilities, found.correct
+    return EntityFigures(
+        len(said),
+        found.gold,
+        expected_calibration_error(said, correct, bins),
+        *error_by_chance(said, bins),
+        reliability(said, correct, bins),
+        [cut(found, threshold) for threshold in THRESHOLDS],
+    )
 
 
 def _wilson(right: int, count: int) -> tuple[float, float]:

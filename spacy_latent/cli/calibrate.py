@@ -28,8 +28,6 @@ Examples:
   spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --test
   corpus/test.spacy
 """
-# Of the printed table.
-THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 def calibrate_cli(
@@ -168,7 +166,7 @@ def print_error(title: str, found: JudgedEntities) -> None:
 
 
 def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
-    from spacy_latent.analysis.calibration import cut
+    from spacy_latent.analysis.calibration import THRESHOLDS, cut
 
     thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
     rows = []

@@ -123,14 +123,16 @@ def _of_crf(
     follows: list[Tensor] = [after] * positions
     for i in range(positions - 2, -1, -1):
         reached = (weight[:, i + 1] * after) @ factor.T
-        reached = reached / reached.amax(-1, keepdim=True).clamp_min(torch.finfo().tiny)
+        reached = reached / reached.amax(-1, keepdim=True).clamp_min(
+            torch.finfo(torch.float64).tiny
+        )
         inside = (i + 1 < lengths).to(reached.device)[:, None]
         after = torch.where(inside, reached, last)
         follows[i] = after
     following = torch.stack(follows, 1)
     ahead = weight[:, 1:] * following[:, 1:]
     total = ahead @ factor.T
-    inside = {}
+    steps = {}
     tags = torch.arange(count)
     # Only the few steps within a label are kept.
     rows = {name: place for name, place in _steps(tags[:, None] * count + tags).items()}
@@ -138,9 +140,9 @@ def _of_crf(
         first, second = place // count, place % count
         below = total[..., first]
         step = factor[first, second] * ahead[..., second] / below.where(below > 0, 1.0)
-        inside[name] = step.where(below > 0, 0.0)
+        steps[name] = step.where(below > 0, 0.0)
     marginals = chain.bind(between, start, end).marginals(emissions, lengths)
-    return marginals, inside
+    return marginals, steps
 
 
 def _of_walk(

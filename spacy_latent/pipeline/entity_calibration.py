@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
     from torch import Tensor
 
-    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.calibration import Cut, JudgedEntities
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -109,7 +109,7 @@ class EntityCalibration:
 
     def confidence(self, probability: float) -> float:
         """That of an entity, from its probability under the chain."""
-        if self.slope == 1 and self.shift == 0 or not 0 < probability < 1:
+        if (self.slope == 1 and self.shift == 0) or not 0 < probability < 1:
             return min(1.0, probability)
         odds = math.log(probability) - math.log1p(-probability)
         return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + self.shift)))
@@ -307,9 +307,7 @@ def feasible(
 # ---------------------------------------------------------------- confidence
 
 
-def fit_confidence(
-    probabilities: Sequence[float], correct: Sequence[bool]
-) -> tuple[float, float]:
+def fit_confidence(probabilities: Sequence[float], correct: Sequence[bool]) -> tuple[float, float]:
     """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to
     (1, 0) as the biases are."""
     said = np.clip(np.asarray(probabilities, dtype="float64"), 1e-6, 1 - 1e-6)
@@ -421,7 +419,8 @@ def calibrate(
         entities=sum(len(example.reference.ents) for example in made),
     )
     pipe.calibration = found
-    after, told = _judge(pipe, made), {}
+    after = _judge(pipe, made)
+    told: dict[str, float] = {}
     if after.probabilities and confidence is not False:
         helps, told = confidence_helps(after.probabilities, after.correct)
         if helps or confidence:
@@ -434,6 +433,62 @@ def calibrate(
     pipe.calibration = found
     after = _judge(pipe, made, sizes)
     return Calibrated(found, losses, told, before, after, sizes, left_out)
+
+
+@dataclass
+class Measured:
+    """entities: with their probabilities. covered: the share of texts with entities whose set holds
+    all of them, and how many such texts there are; None without sets or such texts. set_size: how
+    many spans a set holds on average, NaN without."""
+
+    entities: JudgedEntities
+    covered: tuple[float, int] | None
+    set_size: float
+
+
+def measure(nlp: Language, examples: Iterable[Example], component: str | None = None) -> Measured:
+    """What a component says of texts, beside their annotation; arguments as of :func:`calibrate`.
+    Nothing is fitted."""
+    name = _choose(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
+    sizes: list[int] = []
+    judged, covered = _judge(pipe, made, sizes), None
+    found = pipe.calibration
+    if found is not None and found.least is not None:
+        scores = _least_of_texts(pipe, made, found)
+        if scores:
+            covered = sum(score >= found.least for score in scores) / len(scores), len(scores)
+    return Measured(judged, covered, sum(sizes) / len(sizes) if sizes else math.nan)
+
+
+def set_precision(
+    nlp: Language, found: Calibrated, precision: float, component: str | None = None
+) -> Cut:
+    """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
+    calibrated on have this precision, in its config as well. Raises LatentError where there is no
+    such value."""
+    from spacy_latent.analysis.calibration import cut, threshold_for
+
+    name = _choose(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    least = threshold_for(found.after, precision)
+    if least is None:
+        best = max(
+            (cut(found.after, p) for p in set(found.after.probabilities)),
+            key=lambda row: row.precision,
+            default=None,
+        )
+        told = "There are no entities."
+        if best is not None:
+            told = (
+                f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
+                f"confidence of {best.threshold:.3g} or more."
+            )
+        raise LatentError(f"At no confidence the precision is {precision}. {told}")
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
 
 
 def _choose(nlp: Language, component: str | None) -> str:
@@ -462,9 +517,11 @@ def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Exampl
         if before == name:
             break
         size = nlp.batch_size
-        docs = list(pipe.pipe(docs, batch_size=size)) if hasattr(pipe, "pipe") else [
-            pipe(doc) for doc in docs
-        ]
+        docs = (
+            list(pipe.pipe(docs, batch_size=size))
+            if hasattr(pipe, "pipe")
+            else [pipe(doc) for doc in docs]
+        )
     if len(docs) != len(examples):
         raise LatentError(
             f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
@@ -533,6 +590,23 @@ def _least(
 ) -> float:
     """The probability that all entities of a text reach, in so many of the texts with some."""
     from spacy_latent.analysis.calibration import conformal_threshold
+
+    scores = _least_of_texts(pipe, examples, calibration)
+    least = conformal_threshold(scores, coverage)
+    if least < LEAST:
+        reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
+        raise LatentError(
+            f"No set of useful size has a coverage of {coverage}: {len(scores)} texts have "
+            f"entities, and in more than {1 - coverage:.2g} of them one is less probable than "
+            f"{LEAST}. The most that sets can cover is {math.floor(100 * reached) / 100}."
+        )
+    return min(least, 1 - 1e-9)
+
+
+def _least_of_texts(
+    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration
+) -> list[float]:
+    """Of each text with entities the probability of the least probable one."""
     from spacy_latent.models.span_probabilities import SpanProbabilities
 
     number = {label: i for i, label in enumerate(pipe.labels)}
@@ -554,15 +628,17 @@ def _least(
                     for span in aligned
                 ]
                 scores.append(min(own))
-    least = conformal_threshold(scores, coverage)
-    if least < LEAST:
-        reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
-        raise LatentError(
-            f"No set of useful size has a coverage of {coverage}: {len(scores)} texts have "
-            f"entities, and in 1 − {coverage} of them one is less probable than {LEAST}. The most "
-            f"that sets can cover is {math.floor(100 * reached) / 100}."
-        )
-    return min(least, 1 - 1e-9)
+    return scores
 
 
-__all__ = ["Calibrated", "EntityCalibration", "ScoredGroup", "add_spans", "calibrate"]
+__all__ = [
+    "Calibrated",
+    "EntityCalibration",
+    "Measured",
+    "ScoredGroup",
+    "add_spans",
+    "calibrate",
+    "entity_components",
+    "measure",
+    "set_precision",
+]

@@ -69,6 +69,10 @@ class StoredComponent(BatchedComponent):
         """Remember what the config says; called at the end of a constructor."""
         self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
 
+    def configure(self, key: str, value: Any) -> None:
+        """Change a setting that the config is to have as well, where the caller writes it."""
+        self.cfg[key] = self._configured[key] = value
+
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}
 
