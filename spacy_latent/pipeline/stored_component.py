@@ -15,7 +15,8 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
-LEARNT = ("labels", "positive_label", "calibration")
+CALIBRATION = "calibration"
+LEARNT = ("labels", "positive_label", CALIBRATION)
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
 
@@ -79,11 +80,17 @@ class StoredComponent(BatchedComponent):
     def _saved(self) -> dict[str, Any]:
         given = self._configured
         changed = {key: self.cfg[key] for key in given if self.cfg[key] != given[key]}
-        return {**self._learnt(), **({CHANGED: changed} if changed else {})}
+        learnt = self._learnt()
+        if learnt.get(CALIBRATION, "") is None:
+            del learnt[CALIBRATION]
+        return {**learnt, **({CHANGED: changed} if changed else {})}
 
     @contextmanager
     def _loading(self, source: str) -> Iterator[None]:
         before = dict(self.cfg)
+        if CALIBRATION in self.cfg:
+            # It is of the weights that were here.
+            self.cfg[CALIBRATION] = None
         try:
             yield
         except (ValueError, KeyError, TypeError) as error:
