@@ -66,6 +66,12 @@ class SpanStructure:
     labelled_parts, labelled_probabilities: ``(Q, 3)`` int32, [head, modifier, label], those arcs
         with their labels that are more probable than the threshold, and ``(Q,)`` float32; or None.
     alternative_labels: as ``arc_labels``, of each of the alternatives.
+    alternative_probabilities: for each of the alternatives the probabilities of its entities, as
+        ``entity_probabilities``; empty where they are not known.
+    possible: the set of entities that holds all of the text's with the coverage that the component
+        was calibrated for, ``(C, 3)`` int32: first token, token after the last, and the number of
+        the label's U tag; most probable first. None for a component without such a coverage.
+    possible_probabilities: of these, ``(C,)`` float32, or None.
     """
 
     start: int
@@ -86,6 +92,9 @@ class SpanStructure:
     labelled_parts: np.ndarray | None = None
     labelled_probabilities: np.ndarray | None = None
     alternative_labels: list[np.ndarray] = field(default_factory=list)
+    alternative_probabilities: list[np.ndarray] = field(default_factory=list)
+    possible: np.ndarray | None = None
+    possible_probabilities: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -276,8 +285,8 @@ class LatentAnnotation:
         return found
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative, whose
-        entities come with the weight of the alternative as probability."""
+        """The entities that named tags make: of the best sequences, or of this alternative. Where
+        no probabilities of an alternative's entities are stored, they come with its weight."""
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -291,7 +300,8 @@ class LatentAnnotation:
                 if alternative >= len(span.alternatives):
                     continue
                 tags, weight = span.alternatives[alternative]
-                probabilities = None
+                known = span.alternative_probabilities
+                probabilities = known[alternative] if known else None
             given = set()
             if span.given is not None:
                 given = set(compress(entities_of(span.decoded, span.labels), span.given))
@@ -301,6 +311,44 @@ class LatentAnnotation:
                     p = float(probabilities[i])
                 here = (start, end, label) in given
                 found.append(Entity(span.start + start, span.start + end, label, p, here))
+        return found
+
+    def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
+        """What an alternative of named tags says other than the first one: the entities that only
+        the first one has, and those that only this one has."""
+        gone: list[Entity] = []
+        new: list[Entity] = []
+        for span in self.spans:
+            _check_kind(span, "entities")
+            if alternative >= len(span.alternatives):
+                continue
+            alone = LatentAnnotation(self.doc, self.component, [span])
+            first, other = (
+                {(e.start, e.end, e.label): e for e in alone.entities(number)}
+                for number in (0, alternative)
+            )
+            gone += [entity for place, entity in first.items() if place not in other]
+            new += [entity for place, entity in other.items() if place not in first]
+        return gone, new
+
+    def possible_entities(self) -> list[Entity]:
+        """The set of entities that holds all of a text's, in as many texts with entities as the
+        coverage says that ``spacy latent calibrate --coverage`` was given; most probable first in
+        each span. They may overlap. Raises LatentError where none is stored."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "entities")
+            if span.possible is None or span.possible_probabilities is None or not span.labels:
+                raise LatentError(
+                    f"{self.component!r} stored no set of possible entities. Calibrate it with "
+                    "'spacy latent calibrate MODEL DEV OUT --coverage 0.9', and set annotate = "
+                    '"probabilities".'
+                )
+            given = {(e.start, e.end, e.label) for e in self.entities() if e.given}
+            rows = zip(span.possible.tolist(), span.possible_probabilities.tolist())
+            for (first, last, tag), p in rows:
+                place = span.start + first, span.start + last, span.labels[tag][2:]
+                found.append(Entity(*place, p, place in given))
         return found
 
     def brackets(
@@ -629,6 +677,13 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 [np.array(decoded, dtype="int32"), float(weight)]
                 for decoded, weight in span.alternatives
             ]
+        if span.alternative_probabilities:
+            record["alternative_probabilities"] = [
+                np.array(part, dtype="float32") for part in span.alternative_probabilities
+            ]
+        if span.possible is not None and span.possible_probabilities is not None:
+            record["possible"] = np.array(span.possible, dtype="int32")
+            record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
         if span.other_start is not None and span.other_end is not None:
             # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
             other = doc[span.other_start : span.other_end]
@@ -723,6 +778,9 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     record.get("labelled_parts"),
                     record.get("labelled_probabilities"),
                     list(record.get("alternative_labels", [])),
+                    list(record.get("alternative_probabilities", [])),
+                    record.get("possible"),
+                    record.get("possible_probabilities"),
                 )
             )
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 import typer
 
 from spacy_latent.cli.attachment import main as attachment
+from spacy_latent.cli.calibrate import EXAMPLES as CALIBRATE_EXAMPLES
+from spacy_latent.cli.calibrate import calibrate_cli
 from spacy_latent.cli.compare import EXAMPLES as COMPARE_EXAMPLES
 from spacy_latent.cli.compare import main as compare
 from spacy_latent.cli.control import EXAMPLES as CONTROL_EXAMPLES
@@ -39,6 +41,7 @@ latent_cli.command("rationale")(rationale)
 latent_cli.command("attachment")(attachment)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
+latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 # As for 'spacy train', what is not an option of the command is a setting of the config.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -105,6 +105,7 @@ def _compare_pipelines(
     from spacy_latent.cli.show import load, use_gpu
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.pipeline.inspection import choose_components
 
     if corpus is None:
         fail("Pipelines are compared on texts. Give some with --corpus.")
@@ -113,6 +114,7 @@ def _compare_pipelines(
         use_gpu(gpu_id)
         names = [short_name(model, models) for model in models]
         nlp = load(models[0])
+        choose_components(nlp, None)
         assessment = assess(
             nlp,
             read_examples(nlp, corpus, limit),
