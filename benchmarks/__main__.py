@@ -12,6 +12,7 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "parsing",
     "spans",
     "learning",
     "gradients",

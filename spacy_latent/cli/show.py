@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
+    from spacy_latent.annotations import Entity, SpanStructure
+
 STDIN = "-"
 # What components say that write tags which make entities.
 ENTITIES = "entities"
@@ -150,7 +152,9 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
 
     Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
     probability], where the head of a root is null; tags have tags, and entities, [start, end,
-    label, probability], where their names make some; items have items, [token, probability]; pairs
+    label, probability], where their names make some, with possible ones where the component was
+    calibrated for a coverage, and in each alternative those that it has not of the first one
+    ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
     of words have cells, [token of the first text, token of the second, probability]; spans have
     brackets, [start, end, probability], and segments and phrases their label at the end of these.
     All have the decoded structure and alternatives of each span, as in
@@ -182,10 +186,9 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
             entry["tags"] = annotation.tags.tolist()
             named = [names_entities(span.labels) for span in annotation.spans]
             if all(named or [stored == ENTITIES]):
-                entry["entities"] = [
-                    [e.start, e.end, e.label, round(e.probability, 4)]
-                    for e in annotation.entities()
-                ]
+                entry["entities"] = [_entity(e) for e in annotation.entities()]
+                if annotation.spans and all(s.possible is not None for s in annotation.spans):
+                    entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
         if "cells" in given:
             cells = annotation.cells()
             entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
@@ -206,11 +209,28 @@ def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str,
                 "kind": span.kind,
                 "decoded": span.decoded.tolist(),
                 "alternatives": [
-                    {span.kind: decoded.tolist(), "weight": round(weight, 4)}
-                    for decoded, weight in span.alternatives
+                    {
+                        span.kind: decoded.tolist(),
+                        "weight": round(weight, 4),
+                        **_differences(doc, name, span, number),
+                    }
+                    for number, (decoded, weight) in enumerate(span.alternatives)
                 ],
             }
             for span in annotation.spans
         ]
         found[name] = entry
     return {"text": doc.text, "tokens": [token.text for token in doc], "latent": found}
+
+
+def _entity(entity: Entity) -> list[Any]:
+    return [entity.start, entity.end, entity.label, round(entity.probability, 4)]
+
+
+def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:
+    from spacy_latent.annotations import LatentAnnotation, names_entities
+
+    if span.kind != "tags" or not names_entities(span.labels):
+        return {}
+    gone, new = LatentAnnotation(doc, name, [span]).differences(number)
+    return {"without": [_entity(e) for e in gone], "with": [_entity(e) for e in new]}
