@@ -613,6 +613,15 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
     def __len__(self) -> int:
         return len(self._spans)
 
+    def __json__(self) -> str:
+        """For srsly, and so for ``doc.to_json(underscore=["latent"])`` and what writes that: as
+        :func:`spacy_latent.annotation_json.to_json`."""
+        import srsly
+
+        from spacy_latent.annotation_json import to_json
+
+        return srsly.json_dumps(to_json(self.doc, self))
+
     def __repr__(self) -> str:
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import spacy
+import srsly
 from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent import annotations
@@ -380,3 +381,19 @@ def test_only_tags_of_entities_make_entities():
         assert not names_entities(other)
         with pytest.raises(LatentError, match="make no entities"):
             entities_of(np.array([1, 0]), other)
+
+
+def test_docs_with_structures_are_json(doc):
+    entities = SpanStructure(
+        0,
+        5,
+        "TagSequence",
+        "tags",
+        np.array([0, 4, 0, 0, 0]),
+        labels=("O", "B-X", "I-X", "L-X", "U-X"),
+    )
+    annotations.write(doc, "y", [entities])
+    found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))["_"]["latent"]
+    assert found["x"]["heads"] == [1, 1, 3, 3, 4]
+    assert found["y"]["entities"] == [[1, 2, "X", 1.0]]
+    assert set(found) == {"x", "y"}

@@ -436,7 +436,7 @@ def test_processes(nlp: Language, tmp_path: Path) -> None:
 
 
 def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
-    from spacy_latent.cli.show import stored_kinds, to_json
+    from spacy_latent.annotation_json import to_json
     from spacy_latent.pipeline.inspection import inspect_pipe
     from spacy_latent.visualize import render
     from spacy_latent.visualize.terminal import format_annotation
@@ -453,5 +453,5 @@ def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
     assert annotation.spans[0].probabilities.min() < 0.01 < annotation.brackets()[0].probability
     assert "PP  in the park" in format_annotation(annotation, None)
     assert ">PP" in render(doc, "tree_spancat") and "PP" in render(doc, "tree_spancat", "span")
-    shown = to_json(doc, ["tree_spancat"], stored_kinds(nlp))["latent"]["tree_spancat"]
+    shown = to_json(doc, ["tree_spancat"])["tree_spancat"]
     assert [(a, b, label) for a, b, _, label in shown["brackets"]] == NESTED_FIRST
