@@ -53,16 +53,16 @@ def calibrate_cli(
         max=1.0,
         help="Set min_confidence to the lowest at which entities have this precision",
     ),
-    biases: Optional[bool] = typer.Option(  # noqa: UP045
-        None,
-        "--biases/--no-biases",
-        help="A bias for each label; by default where held-out texts ask for them. Without, "
-        "entities stay what they are",
+    biases: bool = typer.Option(
+        False,
+        "--biases",
+        help="Let each label have a bias where held-out texts ask for them; other entities may be "
+        "found then",
     ),
     confidence: Optional[bool] = typer.Option(  # noqa: UP045
         None,
         "--slope/--no-slope",
-        help="A slope and a shift of entities' odds; by default where held-out entities ask for "
+        help="A slope and shifts of entities' odds; by default where held-out entities ask for "
         "them",
     ),
     test: Optional[str] = typer.Option(  # noqa: UP045
@@ -73,9 +73,9 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Let probabilities of entities mean what they say: fit a temperature, and biases of labels
-    where the texts ask for them, and write the pipeline with these. Prints how precise entities
-    are from which confidence on."""
+    """Let probabilities of entities mean what they say: fit a temperature, and a slope and shifts
+    of labels where the texts ask for them, and write the pipeline with these. Prints how precise
+    entities are from which confidence on."""
     import srsly
 
     from spacy_latent.analysis.figures import plain
@@ -138,7 +138,10 @@ def print_calibration(found: Calibrated) -> None:
     for name, loss in found.losses.items():
         msg.text(f"mean loss of held-out texts, {name}: {loss:.4f}")
     if (made.slope, made.shift) != (1.0, 0.0):
-        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.3g} of the odds of an entity")
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds of an entity")
+    if made.shifts:
+        each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
+        msg.text(f"shifts of labels: {each}")
     for name, loss in found.confidence_losses.items():
         msg.text(f"mean loss of held-out entities, {name}: {loss:.4f}")
     if made.least is not None and found.set_sizes:

@@ -252,7 +252,7 @@ class CrfEntityRecognizer(StoredComponent):
                 for structure, sequences in zip(structures, others):
                     structure.alternatives = sequences
             if level == "probabilities":
-                add_spans(structures, group, kind, calibration)
+                add_spans(structures, group, kind, self.labels, calibration)
         return found
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
@@ -303,7 +303,10 @@ class CrfEntityRecognizer(StoredComponent):
             structure.probabilities = of_tags[token, tag].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
-            [calibration.confidence(likely.of_run(b, start, end)) for start, end, _ in entities],
+            [
+                calibration.confidence(likely.of_run(b, start, end), label)
+                for start, end, label in entities
+            ],
             dtype="float32",
         )
 
