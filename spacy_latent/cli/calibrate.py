@@ -34,8 +34,7 @@ def calibrate_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
     dev: str = typer.Argument(
         ...,
-        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads, "
-        "or - (stdin)",
+        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads",
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)

@@ -198,8 +198,10 @@ class CrfEntityRecognizer(StoredComponent):
 
     @calibration.setter
     def calibration(self, found: EntityCalibration | None) -> None:
-        self.cfg["calibration"] = None if found is None else found.to_dict()
-        self.check_learnt()
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            EntityCalibration.from_dict(made, self.name, self.labels)
+        self.cfg["calibration"] = made
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:

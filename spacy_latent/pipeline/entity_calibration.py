@@ -168,13 +168,15 @@ def add_spans(
             for tags, _ in found.alternatives
         ]
         if calibration.least is not None:
-            held = likely.above(b, calibration.least)
+            held = [
+                (calibration.confidence(p, labels[place[2]]), place)
+                for place, p in likely.above(b, calibration.least)
+            ]
+            held.sort(key=lambda one: -one[0])
             # Of the tags that a label has, U stands for it.
-            rows = [(start, end, 4 + 4 * label) for (start, end, label), _ in held]
+            rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
             found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
-            found.possible_probabilities = np.array(
-                [calibration.confidence(p, labels[place[2]]) for place, p in held], dtype="float32"
-            )
+            found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
 
 
 # ---------------------------------------------------------------- temperature and biases
@@ -433,6 +435,8 @@ def calibrate(
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
+    if not pipe.labels:
+        raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
     made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
@@ -495,19 +499,16 @@ def set_precision(
     """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
     calibrated on have this precision, in its config as well. Raises LatentError where there is no
     such value."""
-    from spacy_latent.analysis.calibration import cut, threshold_for
+    from spacy_latent.analysis.calibration import cut, precisions, threshold_for
 
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     least = threshold_for(found.after, precision)
     if least is None:
-        best = max(
-            (cut(found.after, p) for p in set(found.after.probabilities)),
-            key=lambda row: row.precision,
-            default=None,
-        )
+        thresholds, reached = precisions(found.after)
         told = "There are no entities."
-        if best is not None:
+        if len(thresholds):
+            best = cut(found.after, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
                 f"confidence of {best.threshold:.3g} or more."
