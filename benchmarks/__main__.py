@@ -12,6 +12,8 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "parsing",
+    "spans",
     "learning",
     "gradients",
     "report",

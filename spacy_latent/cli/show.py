@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
-    from spacy_latent.annotations import Entity, SpanStructure
-
 STDIN = "-"
-# What components say that write tags which make entities.
-ENTITIES = "entities"
 
 
 def show_cli(
@@ -45,6 +41,7 @@ def show_cli(
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
+    from spacy_latent.annotation_json import to_json
     from spacy_latent.cli.corpus import import_code, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
@@ -65,7 +62,9 @@ def show_cli(
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
-                print(srsly.json_dumps(to_json(doc, names, kinds)))
+                words = [token.text for token in doc]
+                found = to_json(doc, names, kinds)
+                print(srsly.json_dumps({"text": doc.text, "tokens": words, "latent": found}))
             else:
                 for name in names:
                     if name in doc._.latent:
@@ -145,91 +144,3 @@ def stored_kinds(nlp: Language) -> dict[str, str]:
 
     found = latent_components(nlp, annotating=True).values()
     return {key: kind for component in found for key, kind in component.kinds.items()}
-
-
-def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str, Any]:
-    """The structures of a doc; indices of tokens are those of the doc.
-
-    Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
-    probability], where the head of a root is null; tags have tags, and entities, [start, end,
-    label, probability], where their names make some, with possible ones where the component was
-    calibrated for a coverage, and in each alternative those that it has not of the first one
-    ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
-    of words have cells, [token of the first text, token of the second, probability]; spans have
-    brackets, [start, end, probability], and segments their label at the end of these. All have the
-    decoded structure and alternatives of each span, as in
-    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
-    nothing in their lists.
-
-    kinds: of :func:`stored_kinds`.
-    """
-    from spacy_latent.annotations import names_entities
-    from spacy_latent.kinds import find_kind
-
-    found: dict[str, Any] = {}
-    for name in components:
-        if name not in doc._.latent:
-            continue
-        annotation = doc._.latent[name]
-        stored = kinds.get(name, "parts")
-        here = {span.kind for span in annotation.spans} or {
-            "tags" if stored == ENTITIES else stored
-        }
-        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
-        entry: dict[str, Any] = {}
-        if "heads" in given:
-            entry["heads"] = annotation.heads.tolist()
-        if "arcs" in given:
-            arcs = annotation.arcs()
-            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
-        if "tags" in given:
-            entry["tags"] = annotation.tags.tolist()
-            named = [names_entities(span.labels) for span in annotation.spans]
-            if all(named or [stored == ENTITIES]):
-                entry["entities"] = [_entity(e) for e in annotation.entities()]
-                if annotation.spans and all(s.possible is not None for s in annotation.spans):
-                    entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
-        if "cells" in given:
-            cells = annotation.cells()
-            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
-        if "items" in given:
-            items = annotation.items()
-            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if "brackets" in given:
-            entry["brackets"] = [
-                [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
-                for b in annotation.brackets()
-            ]
-        entry["spans"] = [
-            {
-                "start": span.start,
-                "end": span.end,
-                "structure": span.structure,
-                "kind": span.kind,
-                "decoded": span.decoded.tolist(),
-                "alternatives": [
-                    {
-                        span.kind: decoded.tolist(),
-                        "weight": round(weight, 4),
-                        **_differences(doc, name, span, number),
-                    }
-                    for number, (decoded, weight) in enumerate(span.alternatives)
-                ],
-            }
-            for span in annotation.spans
-        ]
-        found[name] = entry
-    return {"text": doc.text, "tokens": [token.text for token in doc], "latent": found}
-
-
-def _entity(entity: Entity) -> list[Any]:
-    return [entity.start, entity.end, entity.label, round(entity.probability, 4)]
-
-
-def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:
-    from spacy_latent.annotations import LatentAnnotation, names_entities
-
-    if span.kind != "tags" or not names_entities(span.labels):
-        return {}
-    gone, new = LatentAnnotation(doc, name, [span]).differences(number)
-    return {"without": [_entity(e) for e in gone], "with": [_entity(e) for e in new]}

@@ -16,7 +16,7 @@ from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
 CALIBRATION = "calibration"
-LEARNT = ("labels", "positive_label", CALIBRATION)
+LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
 
