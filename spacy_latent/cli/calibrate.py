@@ -122,6 +122,13 @@ def calibrate_cli(
             )
     msg.divider("Dropping entities below a confidence")
     print_cuts(found.after if held_out is None else held_out.entities, least)
+    pipe: Any = nlp.get_pipe(component or calibration.entity_components(nlp)[0])
+    if pipe.cfg["annotate"] != "probabilities":
+        level, config = pipe.cfg["annotate"], output / "config.cfg"
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set annotate = "
+            f'"probabilities" in {config}'
+        )
     if least is not None:
         msg.info(f"min_confidence = {least.threshold:.4g}")
     msg.good(f"Saved to {output}")
