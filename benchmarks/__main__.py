@@ -12,6 +12,7 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "entity_curves",
     "learning",
     "gradients",
     "report",

@@ -27,6 +27,7 @@ loss = "crf"
 annotate = "map"
 threshold = 0.01
 alternatives = 0
+incorrect_spans_key = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
 [crf_ner.model]
@@ -63,6 +64,7 @@ def make_crf_ner(
     annotate: str,
     threshold: float,
     alternatives: int,
+    incorrect_spans_key: str | None,
     scorer: Callable | None,
 ) -> "CrfEntityRecognizer":
     return CrfEntityRecognizer(
@@ -73,6 +75,7 @@ def make_crf_ner(
         annotate=annotate,
         threshold=threshold,
         alternatives=alternatives,
+        incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
 
@@ -90,6 +93,8 @@ class CrfEntityRecognizer(StoredComponent):
         entities as well, "none" nothing there.
     threshold: tags less probable than this are not stored.
     alternatives: how many ranked sequences to store, the best among them.
+    incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities
+        with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
     scorer: as of ``ner``.
     """
 
@@ -106,11 +111,18 @@ class CrfEntityRecognizer(StoredComponent):
         annotate: str = "map",
         threshold: float = 0.01,
         alternatives: int = 0,
+        incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
         annotations.check_settings(name, annotate, threshold, alternatives)
         if loss not in LOSSES:
             raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        if incorrect_spans_key is not None and loss != "crf":
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {incorrect_spans_key!r} and loss is {loss!r}; "
+                "only loss = 'crf' has probabilities of spans to learn from. Use that, or set "
+                "incorrect_spans_key to null."
+            )
         if model.name != "crf_tagger":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
@@ -127,6 +139,7 @@ class CrfEntityRecognizer(StoredComponent):
             "annotate": annotate,
             "threshold": threshold,
             "alternatives": alternatives,
+            "incorrect_spans_key": incorrect_spans_key,
         }
         self.keep_settings()
 
@@ -322,7 +335,10 @@ class CrfEntityRecognizer(StoredComponent):
 
         examples = list(examples)
         allowed = [self._gold_tags(example) for example in examples]
-        losses, gradient, left_out = loss_and_gradient(self.cfg["loss"], scores, self.tags, allowed)
+        rejected = [self._incorrect_runs(example) for example in examples]
+        losses, gradient, left_out = loss_and_gradient(
+            self.cfg["loss"], scores, self.tags, allowed, rejected
+        )
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
             warnings.warn(
@@ -358,6 +374,35 @@ class CrfEntityRecognizer(StoredComponent):
                 allowed[i] = False
                 allowed[i, 0] = True
         return allowed
+
+    def _incorrect_runs(self, example: Example) -> list[Any]:
+        """The tags of spans that are known to be wrong. A label that the component does not have
+        has no entity to be wrong, as in ``ner``."""
+        from spacy_latent.models.crf_loss import Run
+
+        key = self.cfg["incorrect_spans_key"]
+        reference = example.reference
+        if key is None or key not in reference.spans:
+            return []
+        spans = list(reference.spans[key])
+        gold = {(span.start_char, span.end_char, span.label_) for span in reference.ents}
+        for span in spans:
+            if (span.start_char, span.end_char, span.label_) in gold:
+                raise LatentError(
+                    f"{self.name}: {span.text!r} is an entity {span.label_!r} of a reference doc, "
+                    f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
+                    "the two: take it out of the wrong one."
+                )
+        aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True)
+        place = {tag: i for i, tag in enumerate(self.tags)}
+        return sorted(
+            {
+                Run(span.start, tuple(place[tag] for tag in _biluo(len(span), span.label_)))
+                for span in aligned
+                if span.label_ in self.labels
+            },
+            key=lambda run: (run.start, run.tags),
+        )
 
     def _add_preset_labels(self, examples: Sequence[Example]) -> None:
         """As spaCy's ``ner``: labels of entities that are on the docs before training."""
