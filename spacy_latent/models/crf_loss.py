@@ -66,7 +66,7 @@ def crf_loss(
     """
     sizes = np.array([len(part) for part in allowed], dtype=np.int64)
     batch, count = _Batch(emissions, sizes), len(sizes)
-    open_to = np.concatenate(allowed)
+    open_to = np.concatenate([np.zeros((0, emissions.shape[1]), dtype=bool), *allowed])
     choices = open_to.sum(1)
     # What is free adds 0, and of one sequence there is nothing to sum.
     free = [bool((choices[rows] == open_to.shape[1]).all()) for rows in batch.rows]
@@ -81,7 +81,7 @@ def crf_loss(
         for d, runs in enumerate(rejected)
         for run in runs
     ]
-    lengths = torch.tensor([len(rows) for rows in batch.rows])
+    lengths = torch.tensor([len(rows) for rows in batch.rows], dtype=torch.int64)
     sums = chain.batch_sums(torch.from_numpy(np.concatenate(batch.emissions)), lengths)
     whole, scale = sums.log_partition, np.zeros(len(batch.rows))
     tags, losses, left_out, paths = open_to.argmax(1), np.zeros(count), [], []

@@ -73,20 +73,24 @@ def build_crf_tagger_v1(
 
 def build_crf_tagger_v2(
     tok2vec: Model[list[Doc], list[Floats2d]],
-    hidden_width: int | None = None,
+    hidden_width: int | None = 64,
     window_size: int = 1,
     maxout_pieces: int = 2,
-    gain: float = 2.0,
+    gain: float = 4.0,
     nO: int | None = None,
 ) -> Model[list[Doc], TagScores]:
     """As the first version, with scores that are a multiple of what the weights give.
 
-    Adam moves each weight by the learning rate at a step, whatever the size of its gradient, so
-    that scores of tags and of neighbours reach what they have to be the sooner the larger this is.
+    Adam moves a weight by no more than about the learning rate at a step, so the scores of tags and
+    of neighbours need the fewer steps the larger that multiple is. The first version is slow where
+    it has a hidden layer, whose vectors are normalised, and smaller than those of an embedder.
 
-    tok2vec, hidden_width, window_size, maxout_pieces, nO: as of the first version. A hidden layer
-        is normalised, which makes it smaller than what the embedder gives, and slower to learn.
-    gain: how many times.
+    tok2vec: the embedder, or a listener.
+    hidden_width: of a maxout layer between the embedder and the tags; None for a linear map.
+    window_size: how many neighbours on each side that layer reads besides the token.
+    maxout_pieces: of that layer.
+    gain: the multiple.
+    nO: number of tags; set by the component.
     """
     if not (math.isfinite(gain) and gain > 0):
         raise LatentError(f"CrfTagger: gain is {gain}; expected a number above 0.")

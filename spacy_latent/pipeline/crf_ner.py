@@ -31,10 +31,11 @@ incorrect_spans_key = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
 [crf_ner.model]
-@architectures = "spacy-latent.CrfTagger.v1"
-hidden_width = null
+@architectures = "spacy-latent.CrfTagger.v2"
+hidden_width = 64
 window_size = 1
 maxout_pieces = 2
+gain = 4.0
 
 [crf_ner.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
@@ -126,7 +127,7 @@ class CrfEntityRecognizer(StoredComponent):
         if model.name != "crf_tagger":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
-                'model.@architectures = "spacy-latent.CrfTagger.v1" with that model as tok2vec.'
+                'model.@architectures = "spacy-latent.CrfTagger.v2" with that model as tok2vec.'
             )
         self.vocab = vocab
         self.model = model
