@@ -13,6 +13,8 @@ PROGRAMS = (
     "footprint",
     "entities",
     "entity_curves",
+    "parsing",
+    "spans",
     "learning",
     "gradients",
     "report",

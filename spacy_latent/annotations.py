@@ -10,6 +10,7 @@ drops them.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -24,8 +25,11 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind, known_kinds
 
 EXTENSION = "latent"
+# Of the keys in doc.user_data. Another than that of the extension: that is the name of whatever a
+# user registers for spans, and what Doc.to_json(underscore=["latent"]) writes of spans.
+STORED = "spacy_latent"
 # Where a component has put no structure: the span from character 0 to 0.
-EMPTY = ("._.", EXTENSION, 0, 0)
+EMPTY = ("._.", STORED, 0, 0)
 
 
 @dataclass
@@ -37,8 +41,9 @@ class SpanStructure:
     kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
         root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
         "items": the chosen tokens. "spans": the first and the last token of each.
-        "segments": the first token of each, the token after its last, and its label. "arcs": head
-        and modifier of each, counted as for "heads". "cells": a token of the span and one of the
+        "segments": the first token of each, the token after its last, and its label. "phrases": as
+        "segments", but these may hold others, and need not cover the text. "arcs": head and
+        modifier of each, counted as for "heads". "cells": a token of the span and one of the
         other span. "parts", and a kind of one's own that is like it: the indices of the chosen
         parts. Tokens count from 0 within their span, but for "heads" and "arcs". See
         :mod:`spacy_latent.kinds`.
@@ -47,8 +52,8 @@ class SpanStructure:
         They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
     probabilities: ``(P,)`` float32, or None.
     alternatives: other structures, decoded, with their weights; heaviest first.
-    labels: names of the tags of "tags", or None. Tags of entities are "O", and B-, I-, L- and U-
-        with a label.
+    labels: names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
+        "O", and B-, I-, L- and U- with a label.
     entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
         float32, or None.
     given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.
@@ -56,6 +61,17 @@ class SpanStructure:
         None but for "cells".
     counters: where the counters of the scorer are after each token, ``(tokens, K)`` float32; None
         for a scorer without.
+    arc_labels: of labelled "heads" the place in ``labels`` of the label of each token's arc in
+        ``decoded``, ``(tokens,)`` int32, or None.
+    labelled_parts, labelled_probabilities: ``(Q, 3)`` int32, [head, modifier, label], those arcs
+        with their labels that are more probable than the threshold, and ``(Q,)`` float32; or None.
+    alternative_labels: as ``arc_labels``, of each of the alternatives.
+    alternative_probabilities: for each of the alternatives the probabilities of its entities, as
+        ``entity_probabilities``; empty where they are not known.
+    possible: the set of entities that holds all of the text's with the coverage that the component
+        was calibrated for, ``(C, 3)`` int32: first token, token after the last, and the number of
+        the label's U tag; most probable first. None for a component without such a coverage.
+    possible_probabilities: of these, ``(C,)`` float32, or None.
     """
 
     start: int
@@ -72,6 +88,13 @@ class SpanStructure:
     other_end: int | None = None
     given: np.ndarray | None = None
     counters: np.ndarray | None = None
+    arc_labels: np.ndarray | None = None
+    labelled_parts: np.ndarray | None = None
+    labelled_probabilities: np.ndarray | None = None
+    alternative_labels: list[np.ndarray] = field(default_factory=list)
+    alternative_probabilities: list[np.ndarray] = field(default_factory=list)
+    possible: np.ndarray | None = None
+    possible_probabilities: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -87,6 +110,17 @@ class Arc:
 
 
 @dataclass(frozen=True)
+class Dependency:
+    """A labelled arc between tokens of a doc. head: token index, or None for the root. probability:
+    of the arc with this label; 1 where none is stored."""
+
+    head: int | None
+    modifier: int
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
 class Item:
     """A chosen token. token: index in the doc."""
 
@@ -96,12 +130,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. label: of segments."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. label: number of that of a
+    segment or phrase. name: of that label, where labels have names."""
 
     start: int
     end: int
     probability: float
     label: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +229,52 @@ class LatentAnnotation:
                 found.append(Arc(None if h == 0 else h + shift, m + shift, p))
         return found
 
+    def dependencies(
+        self, threshold: float | None = None, alternative: int | None = None
+    ) -> list[Dependency]:
+        """The labelled arcs of the best trees, or all at least ``threshold`` probable; as
+        :meth:`arcs`. With ``alternative`` the probability is that of the arc with its label under
+        all trees.
+
+        Raises LatentError where arcs have no labels.
+        """
+        found = []
+        for span in self.spans:
+            _check_kind(span, "arcs", "dependencies")
+            if span.arc_labels is None or span.labels is None:
+                raise LatentError(
+                    f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
+                    "without them arcs are in doc._.latent[...].arcs()."
+                )
+            shift, names = span.start - 1, span.labels
+            for (h, m, label), p in self._labelled(span, threshold, alternative):
+                head = None if h == 0 else h + shift
+                found.append(Dependency(head, m + shift, names[label], p))
+        return found
+
+    def _labelled(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Places (head, modifier, label) within the span, with their probabilities."""
+        known = {}
+        if span.labelled_parts is not None and span.labelled_probabilities is not None:
+            pairs = zip(span.labelled_parts.tolist(), span.labelled_probabilities.tolist())
+            known = {tuple(part): p for part, p in pairs}
+        if threshold is not None and alternative is None:
+            if span.labelled_parts is None:
+                raise LatentError(no_probabilities_message(self.component))
+            return [(part, p) for part, p in known.items() if p >= threshold]
+        heads, labels = span.decoded, span.arc_labels
+        if alternative is not None:
+            if alternative >= len(span.alternative_labels):
+                return []
+            heads = span.alternatives[alternative][0]
+            labels = span.alternative_labels[alternative]
+        assert labels is not None
+        otherwise = 1.0 if span.labelled_parts is None else 0.0
+        places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
+        return [(place, known.get(place, otherwise)) for place in places]
+
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
         found = []
@@ -203,8 +285,8 @@ class LatentAnnotation:
         return found
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative, whose
-        entities come with the weight of the alternative as probability."""
+        """The entities that named tags make: of the best sequences, or of this alternative. Where
+        no probabilities of an alternative's entities are stored, they come with its weight."""
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -218,7 +300,8 @@ class LatentAnnotation:
                 if alternative >= len(span.alternatives):
                     continue
                 tags, weight = span.alternatives[alternative]
-                probabilities = None
+                known = span.alternative_probabilities
+                probabilities = known[alternative] if known else None
             given = set()
             if span.given is not None:
                 given = set(compress(entities_of(span.decoded, span.labels), span.given))
@@ -228,6 +311,44 @@ class LatentAnnotation:
                     p = float(probabilities[i])
                 here = (start, end, label) in given
                 found.append(Entity(span.start + start, span.start + end, label, p, here))
+        return found
+
+    def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
+        """What an alternative of named tags says other than the first one: the entities that only
+        the first one has, and those that only this one has."""
+        gone: list[Entity] = []
+        new: list[Entity] = []
+        for span in self.spans:
+            _check_kind(span, "entities")
+            if alternative >= len(span.alternatives):
+                continue
+            alone = LatentAnnotation(self.doc, self.component, [span])
+            first, other = (
+                {(e.start, e.end, e.label): e for e in alone.entities(number)}
+                for number in (0, alternative)
+            )
+            gone += [entity for place, entity in first.items() if place not in other]
+            new += [entity for place, entity in other.items() if place not in first]
+        return gone, new
+
+    def possible_entities(self) -> list[Entity]:
+        """The set of entities that holds all of a text's, in as many texts with entities as the
+        coverage says that ``spacy latent calibrate --coverage`` was given; most probable first in
+        each span. They may overlap. Raises LatentError where none is stored."""
+        found = []
+        for span in self.spans:
+            _check_kind(span, "entities")
+            if span.possible is None or span.possible_probabilities is None or not span.labels:
+                raise LatentError(
+                    f"{self.component!r} stored no set of possible entities. Calibrate it with "
+                    "'spacy latent calibrate MODEL DEV OUT --coverage 0.9', and set annotate = "
+                    '"probabilities".'
+                )
+            given = {(e.start, e.end, e.label) for e in self.entities() if e.given}
+            rows = zip(span.possible.tolist(), span.possible_probabilities.tolist())
+            for (first, last, tag), p in rows:
+                place = span.start + first, span.start + last, span.labels[tag][2:]
+                found.append(Entity(*place, p, place in given))
         return found
 
     def brackets(
@@ -240,7 +361,9 @@ class LatentAnnotation:
             _check_kind(span, "brackets", "spans")
             for (first, last, *label), p in self._chosen(span, threshold, alternative):
                 end = last if label else last + 1
-                found.append(Bracket(span.start + first, span.start + end, p, *label))
+                number = label[0] if label else None
+                name = None if span.labels is None or number is None else span.labels[number]
+                found.append(Bracket(span.start + first, span.start + end, p, number, name))
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
@@ -295,7 +418,9 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, Any]:
-        arcs = self.arcs(threshold, alternative)
+        arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
+        if span.arc_labels is not None:
+            arcs = self.dependencies(threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
@@ -305,7 +430,7 @@ class LatentAnnotation:
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
-                "label": _label(span, arc.probability),
+                "label": _arc_label(span, arc),
                 "dir": "left" if arc.modifier < arc.head else "right",
             }
             for arc in arcs
@@ -357,10 +482,7 @@ class LatentAnnotation:
             known = {tuple(part): p for part, p in pairs}
         if threshold is not None and alternative is None:
             if span.probabilities is None:
-                raise LatentError(
-                    f"A threshold needs probabilities, and {self.component!r} stored none. Set "
-                    'annotate = "probabilities" in its config, or leave the threshold out.'
-                )
+                raise LatentError(no_probabilities_message(self.component))
             return [(part, p) for part, p in known.items() if p >= threshold]
         decoded = span.decoded
         if alternative is not None:
@@ -370,6 +492,13 @@ class LatentAnnotation:
         otherwise = 1.0 if span.probabilities is None else 0.0
         chosen = find_kind(span.kind).parts(decoded)
         return [(part, known.get(part, otherwise)) for part in chosen]
+
+
+def no_probabilities_message(component: str) -> str:
+    return (
+        f"A threshold needs probabilities, and {component!r} stored none. Set "
+        'annotate = "probabilities" in its config, or leave the threshold out.'
+    )
 
 
 def no_counters_message(component: str) -> str:
@@ -448,6 +577,13 @@ def _label(span: SpanStructure, probability: float, label: int | None = None) ->
     return " ".join(shown)
 
 
+def _arc_label(span: SpanStructure, arc: Arc | Dependency) -> str:
+    shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
+    if span.probabilities is not None:
+        shown.append(f"{arc.probability:.2f}")
+    return " ".join(shown)
+
+
 def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
     own = np.arange(span.start, span.end)
     return np.where(heads == 0, own, heads - 1 + span.start)
@@ -477,6 +613,15 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
     def __len__(self) -> int:
         return len(self._spans)
 
+    def __json__(self) -> str:
+        """For srsly, and so for ``doc.to_json(underscore=["latent"])`` and what writes that: as
+        :func:`spacy_latent.annotation_json.to_json`."""
+        import srsly
+
+        from spacy_latent.annotation_json import to_json
+
+        return srsly.json_dumps(to_json(self.doc, self))
+
     def __repr__(self) -> str:
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
@@ -494,6 +639,7 @@ def check_settings(name: str, annotate: str, threshold: float, alternatives: int
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     """Replace what ``component`` has written on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
     for key, value in list(user_data.items()):
         if _is_ours(key) and component in value:
             rest = {name: record for name, record in value.items() if name != component}
@@ -506,11 +652,12 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         first, last = doc[span.start], doc[span.end - 1]
-        key = ("._.", EXTENSION, first.idx, last.idx + len(last))
+        key = ("._.", STORED, first.idx, last.idx + len(last))
         record: dict[str, Any] = {
             "structure": span.structure,
             "kind": span.kind,
             "tokens": len(span),
+            "places": _places(idx[span.start : span.end], length[span.start : span.end]),
             "decoded": np.array(span.decoded, dtype="int32"),
         }
         if span.parts is not None and span.probabilities is not None:
@@ -522,6 +669,16 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
             record["labels"] = list(span.labels)
         if span.entity_probabilities is not None:
             record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
+        if span.arc_labels is not None:
+            record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
+        if span.labelled_parts is not None and span.labelled_probabilities is not None:
+            record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
+            own = np.array(span.labelled_probabilities, dtype="float32")
+            record["labelled_probabilities"] = own
+        if span.alternative_labels:
+            record["alternative_labels"] = [
+                np.array(labels, dtype="int32") for labels in span.alternative_labels
+            ]
         if span.given is not None and span.given.any():
             record["given"] = np.array(span.given, dtype="bool")
         if span.alternatives:
@@ -529,11 +686,19 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
                 [np.array(decoded, dtype="int32"), float(weight)]
                 for decoded, weight in span.alternatives
             ]
+        if span.alternative_probabilities:
+            record["alternative_probabilities"] = [
+                np.array(part, dtype="float32") for part in span.alternative_probabilities
+            ]
+        if span.possible is not None and span.possible_probabilities is not None:
+            record["possible"] = np.array(span.possible, dtype="int32")
+            record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
         if span.other_start is not None and span.other_end is not None:
             # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
             other = doc[span.other_start : span.other_end]
             bounds = [other.start_char - first.idx, other.end_char - first.idx]
-            record["other"] = [*bounds, len(other)]
+            its = slice(other.start, other.end)
+            record["other"] = [*bounds, len(other), _places(idx[its], length[its])]
         user_data[key] = {**user_data.get(key, {}), component: record}
 
 
@@ -558,10 +723,15 @@ def _is_ours(key: Any) -> bool:
     return (
         isinstance(key, tuple)
         and len(key) == 4
-        and key[:2] == ("._.", EXTENSION)
+        and key[:2] == ("._.", STORED)
         and key[2] is not None
         and key[3] is not None
     )
+
+
+def _places(idx: np.ndarray, length: np.ndarray) -> int:
+    """A number that is another one where tokens begin and end elsewhere, counted from the first."""
+    return zlib.crc32(np.stack([idx - idx[:1], length]).astype("<i4").tobytes())
 
 
 def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
@@ -582,14 +752,20 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
         if start is None or end is None or start >= end:
             continue
         for component, record in user_data[key].items():
-            # Tokens merged or split since then: the structure is of other tokens.
+            # Tokens merged or split since then: the structure is of other tokens, even where there
+            # are as many.
             if record["tokens"] != end - start:
+                continue
+            if record["places"] != _places(idx[start:end], length[start:end]):
                 continue
             other_start = other_end = None
             if "other" in record:
-                first, last, tokens = record["other"]
+                first, last, tokens, places = record["other"]
                 other_start, other_end = starts.get(key[2] + first), ends.get(key[2] + last)
                 if other_start is None or other_end is None or other_end - other_start != tokens:
+                    continue
+                its = slice(other_start, other_end)
+                if places != _places(idx[its], length[its]):
                     continue
             found.setdefault(component, []).append(
                 SpanStructure(
@@ -607,6 +783,13 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     other_end,
                     record.get("given"),
                     record.get("counters"),
+                    record.get("arc_labels"),
+                    record.get("labelled_parts"),
+                    record.get("labelled_probabilities"),
+                    list(record.get("alternative_labels", [])),
+                    list(record.get("alternative_probabilities", [])),
+                    record.get("possible"),
+                    record.get("possible_probabilities"),
                 )
             )
     return found

@@ -347,6 +347,13 @@ def _register_own() -> None:
             gallery="segments",
         ),
         Kind(
+            "phrases",
+            like="segments",
+            plural="sets of phrases",
+            stored=_as_it_is,
+            columns=("phrases", "depth"),
+        ),
+        Kind(
             "cells",
             plural="alignments",
             accessors=("cells",),

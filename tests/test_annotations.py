@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc, DocBin
+import srsly
+from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent import annotations
 from spacy_latent.annotations import Arc, Bracket, Cell, Item, SpanStructure
@@ -75,6 +76,26 @@ def test_a_structure_of_tokens_that_are_gone_is_not_shown(doc):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[0:2])
     assert doc._.latent["x"].heads.tolist() == [-1, 2, 2, 3]
+
+
+def test_as_many_tokens_at_other_places_have_no_structure():
+    doc = Doc(vocab, words=["ab", "c", "d"])
+    annotations.write(doc, "x", [tree(0, [0, 1, 1])])
+    with doc.retokenize() as retokenizer:
+        retokenizer.split(doc[0], ["a", "b"], heads=[(doc[0], 1), doc[1]])
+        retokenizer.merge(doc[1:3])
+    assert len(doc) == 3
+    assert "x" not in doc._.latent
+
+
+def test_an_extension_of_spans_of_the_same_name_is_another_thing(doc):
+    Span.set_extension("latent", default=None)
+    try:
+        doc[0:2]._.latent = 5
+        assert doc._.latent["x"].heads.tolist() == [1, 1, 3, 3, 4]
+        assert doc[0:2]._.latent == 5
+    finally:
+        Span.remove_extension("latent")
 
 
 def test_as_doc_keeps_the_structures_inside_the_span(doc):
@@ -360,3 +381,19 @@ def test_only_tags_of_entities_make_entities():
         assert not names_entities(other)
         with pytest.raises(LatentError, match="make no entities"):
             entities_of(np.array([1, 0]), other)
+
+
+def test_docs_with_structures_are_json(doc):
+    entities = SpanStructure(
+        0,
+        5,
+        "TagSequence",
+        "tags",
+        np.array([0, 4, 0, 0, 0]),
+        labels=("O", "B-X", "I-X", "L-X", "U-X"),
+    )
+    annotations.write(doc, "y", [entities])
+    found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))["_"]["latent"]
+    assert found["x"]["heads"] == [1, 1, 3, 3, 4]
+    assert found["y"]["entities"] == [[1, 2, "X", 1.0]]
+    assert set(found) == {"x", "y"}

@@ -19,8 +19,9 @@ from thinc.api import Adam, fix_random_seed
 from torch import Tensor, nn
 
 from spacy_latent.analysis.verdicts import Verdict
+from spacy_latent.annotation_json import to_json
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, write
-from spacy_latent.cli.show import show_cli, to_json
+from spacy_latent.cli.show import show_cli
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Drawing, Kind, find_kind, known_kinds, register_kind
 from spacy_latent.layers.base import Composer, PartScorer
@@ -242,7 +243,7 @@ def test_it_is_read_drawn_and_printed(nlp: Language) -> None:
     with pytest.raises(LatentError, match="drawn with stretch"):
         render(doc, style="tree", jupyter=False)
     assert format_annotation(annotation).splitlines()[1].startswith("from good to stop")
-    (entry,) = to_json(doc, ["encoder"], {})["latent"].values()
+    (entry,) = to_json(doc, ["encoder"]).values()
     assert entry["brackets"][0][:2] == [2, 5] and entry["spans"][0]["decoded"] == [[2, 4]]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,14 +34,75 @@ def expected_calibration_error(
     return float(np.abs(differences).sum() / len(said))
 
 
-def entity_calibration_error(
-    examples: Iterable[Example], component: str = "crf_ner", bins: int = 10
-) -> float | None:
-    """That of the entities that ``component`` found; None where it stored no probabilities or found
-    none. Neither entities that were on the doc before count, which have no probability of the
-    component's, nor those on tokens whose annotation is missing."""
-    probabilities: list[float] = []
-    correct: list[bool] = []
+@dataclass(frozen=True)
+class Bin:
+    """Predictions that are said to be about as probable. low, high: ends of the range. count: how
+    many there are. said: how probable they are on average. right: the share that is right, with the
+    ends of its 95 % interval (Wilson 1927). NaN without any."""
+
+    low: float
+    high: float
+    count: int
+    said: float
+    right: float
+    right_low: float
+    right_high: float
+
+
+def reliability(
+    probabilities: Sequence[float], correct: Sequence[bool], bins: int = 10
+) -> list[Bin]:
+    """The ranges over which :func:`expected_calibration_error` sums."""
+    said, right = np.asarray(probabilities, dtype="float64"), np.asarray(correct, dtype="float64")
+    place = np.minimum((said * bins).astype("int64"), bins - 1)
+    found = []
+    for i in range(bins):
+        own = place == i
+        count = int(own.sum())
+        mean, share = (float(part[own].mean()) if count else math.nan for part in (said, right))
+        low, high = _wilson(int(right[own].sum()), count)
+        found.append(Bin(i / bins, (i + 1) / bins, count, mean, share, low, high))
+    return found
+
+
+def error_by_chance(
+    probabilities: Sequence[float], bins: int = 10, seed: int = 0, draws: int = 1000
+) -> tuple[float, float]:
+    """The calibration error that as many predictions have whose probabilities are right, as which
+    of them come true is chance: its mean, and what it stays below 19 times of 20. An error is only
+    to be told from none where it is above. NaN without predictions."""
+    if not len(probabilities):
+        return math.nan, math.nan
+    generator, said = np.random.default_rng(seed), np.asarray(probabilities, dtype="float64")
+    place = np.minimum((said * bins).astype("int64"), bins - 1)
+    errors = []
+    for _ in range(draws):
+        right = generator.random(len(said)) < said
+        differences = np.bincount(place, said - right, minlength=bins)
+        errors.append(np.abs(differences).sum() / len(said))
+    return float(np.mean(errors)), float(np.quantile(errors, 0.95))
+
+
+@dataclass
+class JudgedEntities:
+    """Entities that a component found where the annotation says whether they are right.
+
+    probabilities, correct, labels: of each. gold: how many there are to be found.
+    """
+
+    probabilities: list[float] = field(default_factory=list)
+    correct: list[bool] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    gold: int = 0
+
+
+def judged_entities(
+    examples: Iterable[Example], component: str = "crf_ner"
+) -> JudgedEntities | None:
+    """What ``component`` found, right where a gold entity has its tokens and its label; None where
+    it stored no probabilities. Neither entities that were on the doc before count, which have no
+    probability of the component's, nor those on tokens whose annotation is missing."""
+    found = JudgedEntities()
     for example in examples:
         annotation = example.predicted._.latent.get(component)
         if annotation is None or not example.reference.has_annotation("ENT_IOB"):
@@ -48,14 +111,127 @@ def entity_calibration_error(
             return None
         aligned = example.get_aligned_spans_y2x(list(example.reference.ents))
         gold = {(span.start, span.end, span.label_) for span in aligned}
+        found.gold += len(example.reference.ents)
         reference, place = example.reference, example.alignment.x2y
         for entity in annotation.entities():
             tokens = [i for token in range(entity.start, entity.end) for i in place[token].tolist()]
-            if entity.given or not all(reference[i].ent_iob for i in tokens):
-                continue
-            probabilities.append(entity.probability)
-            correct.append((entity.start, entity.end, entity.label) in gold)
-    return expected_calibration_error(probabilities, correct, bins) if probabilities else None
+            right = (entity.start, entity.end, entity.label) in gold
+            if entity.given:
+                found.gold -= right
+            elif all(reference[i].ent_iob for i in tokens):
+                found.probabilities.append(entity.probability)
+                found.correct.append(right)
+                found.labels.append(entity.label)
+    return found
+
+
+def entity_calibration_error(
+    examples: Iterable[Example], component: str = "crf_ner", bins: int = 10
+) -> float | None:
+    """That of the entities that ``component`` found, see :func:`judged_entities`; None where it
+    stored no probabilities or found none."""
+    found = judged_entities(examples, component)
+    if found is None or not found.probabilities:
+        return None
+    return expected_calibration_error(found.probabilities, found.correct, bins)
+
+
+# ---------------------------------------------------------------- thresholds
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is left when entities less probable than ``threshold`` are dropped.
+
+    kept: how many. precision: the share of them that is right, NaN of none, with the ends of its
+        95 % interval. recall: the share of gold entities that is among them, NaN
+        without gold ones.
+    """
+
+    threshold: float
+    kept: int
+    precision: float
+    low: float
+    high: float
+    recall: float
+
+
+def cut(found: JudgedEntities, threshold: float) -> Cut:
+    probabilities = np.asarray(found.probabilities, dtype="float64")
+    own = probabilities >= threshold
+    kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())
+    precision = right / kept if kept else math.nan
+    recall = right / found.gold if found.gold else math.nan
+    return Cut(threshold, kept, precision, *_wilson(right, kept), recall)
+
+
+def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
+    """The lowest threshold whose entities have this precision; None where none has it."""
+    places = sorted(set(found.probabilities))
+    return next((one for t in places if (one := cut(found, t)).precision >= precision), None)
+
+
+# Of the table of precision and recall.
+THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+@dataclass
+class EntityFigures:
+    """How far the probabilities of a component's entities can be trusted.
+
+    found, gold: how many entities there are, and how many there are to be found. error: the
+        expected calibration error. chance, chance_high: of :func:`error_by_chance`. bins: of the
+        reliability diagram. cuts: what is left when less probable entities are dropped.
+    """
+
+    found: int
+    gold: int
+    error: float
+    chance: float
+    chance_high: float
+    bins: list[Bin]
+    cuts: list[Cut]
+
+
+def entity_figures(found: JudgedEntities, bins: int = 10) -> EntityFigures:
+    said, correct = found.probabilities, found.correct
+    return EntityFigures(
+        len(said),
+        found.gold,
+        expected_calibration_error(said, correct, bins),
+        *error_by_chance(said, bins),
+        reliability(said, correct, bins),
+        [cut(found, threshold) for threshold in THRESHOLDS],
+    )
+
+
+def _wilson(right: int, count: int) -> tuple[float, float]:
+    if not count:
+        return math.nan, math.nan
+    z, share = 1.959964, right / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    root = math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    half = z * root / (1 + z * z / count)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
+    """The threshold that the score of a further item reaches with probability ``coverage``, where
+    it is one of a kind with these (Vovk et al. 2005; split conformal prediction).
+
+    Raises LatentError where there are too few: 1 − coverage has to be at least 1 / (n + 1).
+    """
+    if not 0 < coverage < 1:
+        raise LatentError(f"The coverage is {coverage}; expected a number between 0 and 1.")
+    # So that .1 · 10 is 1.
+    rank = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9)
+    if rank < 1:
+        needed = math.ceil(1 / (1 - coverage) - 1e-9) - 1
+        raise LatentError(
+            f"A coverage of {coverage} takes at least {needed} texts with entities, and there are "
+            f"{len(scores)}. Give more annotated text, or a lower coverage."
+        )
+    return float(np.sort(np.asarray(scores, dtype="float64"))[rank - 1])
 
 
 def build_entity_scorer_v1(

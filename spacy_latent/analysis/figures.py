@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from spacy_latent.analysis.calibration import EntityFigures
+
 # A share or a difference, and the ends of its 95 % interval.
 Interval = tuple[float, float, float]
 
@@ -224,7 +226,8 @@ class LayerFigures:
 @dataclass
 class Figures:
     """Of a pipeline on a corpus. components: by the name that the structures of each latent layer
-    are stored under. others: by name of a further pipeline its measures."""
+    are stored under. others: by name of a further pipeline its measures. entities: by name of each
+    component that finds entities and knows how sure it is; only where references have some."""
 
     docs: int
     tokens: int
@@ -233,6 +236,13 @@ class Figures:
     components: dict[str, LayerFigures] = field(default_factory=dict)
     others: dict[str, dict[str, OtherScore]] = field(default_factory=dict)
     trained: Trained = field(default_factory=Trained)
+    entities: dict[str, EntityFigures] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        found = fields_of(self)
+        if not self.entities:
+            del found["entities"]
+        return found
 
 
 def fields_of(record: Any) -> dict[str, Any]:

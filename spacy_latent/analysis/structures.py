@@ -17,7 +17,7 @@ from spacy_latent.kinds import PARTS, complete_kind, find_kind
 # What each number is, in words; "%" at the end of a name's entry marks shares.
 MEANINGS: dict[str, str] = {
     "tokens": "tokens that share a structure",
-    "depth": "arcs, or brackets, from the root to the deepest token",
+    "depth": "arcs, brackets or phrases, from the root to the deepest token",
     "left-branching": "share of arcs whose head comes later in the text",
     "left splits": "share of a bracket's tokens, but two, that are in its left half: 1 where every "
     "tree is left-branching, 0 where it is right-branching",
@@ -32,6 +32,8 @@ MEANINGS: dict[str, str] = {
     "commonest tag": "share of tokens with the commonest tag of the text",
     "segments": "segments of a text",
     "segment length": "tokens of a segment",
+    "phrases": "labelled phrases of a text",
+    "phrase length": "tokens of a labelled phrase",
     "coverage": "share of the tokens of the first side that are aligned",
     "monotonicity": "share of neighbouring aligned tokens whose partners stand in their order",
     "diagonal": "share of cells on the diagonal",
@@ -152,6 +154,19 @@ def _segments(decoded: np.ndarray, n: int) -> dict[str, Any]:
     }
 
 
+def _phrases(decoded: np.ndarray, n: int) -> dict[str, Any]:
+    found = decoded.reshape(-1, 3)[:, :2]
+    depth = np.zeros(n + 1, dtype="int64")
+    places = np.unique(found, axis=0)
+    np.add.at(depth, places[:, 0], 1)
+    np.add.at(depth, places[:, 1], -1)
+    return {
+        "phrases": len(found),
+        "phrase length": float((found[:, 1] - found[:, 0]).mean()) if len(found) else None,
+        "depth": int(depth.cumsum().max()),
+    }
+
+
 def _cells(decoded: np.ndarray, n: int) -> dict[str, Any]:
     """Of an alignment [token of the first side, token of the second]."""
     cells = decoded.reshape(-1, 2)
@@ -205,6 +220,7 @@ complete_kind("arcs", statistics=_arcs)
 complete_kind("items", statistics=_items, numbers=_items_by_token)
 complete_kind("tags", statistics=_tags, numbers=_tags_by_token)
 complete_kind("segments", statistics=_segments)
+complete_kind("phrases", statistics=_phrases)
 complete_kind("cells", statistics=_cells)
 
 

@@ -6,42 +6,10 @@ own command line needs, and the commands import the rest when they run.
 
 from __future__ import annotations
 
-import typer
 from spacy.cli._util import app
 
-from spacy_latent.cli.attachment import main as attachment
-from spacy_latent.cli.compare import EXAMPLES as COMPARE_EXAMPLES
-from spacy_latent.cli.compare import main as compare
-from spacy_latent.cli.control import EXAMPLES as CONTROL_EXAMPLES
-from spacy_latent.cli.control import control_cli
-from spacy_latent.cli.debug import EXAMPLES as DEBUG_EXAMPLES
-from spacy_latent.cli.debug import debug_cli
-from spacy_latent.cli.listops import generate_cli as generate_listops
-from spacy_latent.cli.rationale import main as rationale
-from spacy_latent.cli.render import render_cli
-from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
-from spacy_latent.cli.report import report_cli
-from spacy_latent.cli.show import show_cli
-from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
-from spacy_latent.cli.stats import stats_cli
+from spacy_latent.cli.commands import latent_cli
 
-latent_cli = typer.Typer(
-    name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
-)
-latent_cli.command("show")(show_cli)
-latent_cli.command("render")(render_cli)
-latent_cli.command("rationale")(rationale)
-latent_cli.command("attachment")(attachment)
-latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
-latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
-latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
-# As for 'spacy train', what is not an option of the command is a setting of the config.
-settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
-latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)
-generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
-# A callback keeps the name of the only command.
-generate_cli.callback()(lambda: None)
-generate_cli.command("listops")(generate_listops)
-latent_cli.add_typer(generate_cli)
+__all__ = ["latent_cli"]
+
 app.add_typer(latent_cli)

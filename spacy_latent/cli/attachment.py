@@ -5,7 +5,7 @@ python -m spacy_latent.cli.attachment corpus/ewt/dev.spacy training/tree_ewt_sup
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -79,8 +79,8 @@ COUNTED = ("without punctuation", "all tokens")
 def predicted_trees(
     nlp: Language, examples: Sequence[Example], one_sentence: bool = False
 ) -> dict[str, Sequence[Heads]]:
-    """Heads of every doc, by the component that put them there: those of latent structures, and
-    "parse" for ``token.head``.
+    """Heads of every doc, by the component that put them there: those of latent structures, inline
+    ones and those that are not stored among them, and "parse" for ``token.head``.
 
     one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
     """
@@ -89,13 +89,24 @@ def predicted_trees(
             for token in example.predicted:
                 token.is_sent_start = token.i == 0
     found: dict[str, Sequence[Heads]] = {}
-    docs = list(nlp.pipe(example.predicted for example in examples))
+    docs = list(read_structures(nlp, [example.predicted for example in examples]))
     if any(doc.has_annotation("DEP") for doc in docs):
         found["parse"] = [[token.head.i for token in doc] for doc in docs]
     for name in sorted({name for doc in docs for name in doc._.latent}):
         if all(_has_heads(doc, name) for doc in docs):
             found[name] = [doc._.latent[name].heads for doc in docs]
     return found
+
+
+def read_structures(nlp: Language, docs: Sequence[Doc]) -> Iterator[Doc]:
+    """As ``nlp.pipe``, with the structures of all latent layers, if there are any."""
+    from spacy_latent.pipeline.inspection import inspect_pipe, latent_components
+
+    if not latent_components(nlp):
+        yield from nlp.pipe(docs)
+        return
+    for doc, _ in inspect_pipe(nlp, docs, annotate="map"):
+        yield doc
 
 
 def _has_heads(doc: Doc, component: str) -> bool:

@@ -9,7 +9,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-import srsly
 import typer
 from wasabi import msg
 
@@ -69,6 +68,8 @@ def main(
 ) -> None:
     """Compare evaluations by their scores, or pipelines by their scores and by how far their
     structures agree."""
+    import srsly
+
     for path in files:
         if not path.exists():
             fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.")
@@ -97,11 +98,14 @@ def main(
 def _compare_pipelines(
     models: list[str], corpus: str | None, limit: int, as_json: bool, code: Path | None, gpu_id: int
 ) -> None:
+    import srsly
+
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.report import progress, short_name, to_json
     from spacy_latent.cli.show import load, use_gpu
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.pipeline.inspection import choose_components
 
     if corpus is None:
         fail("Pipelines are compared on texts. Give some with --corpus.")
@@ -110,6 +114,7 @@ def _compare_pipelines(
         use_gpu(gpu_id)
         names = [short_name(model, models) for model in models]
         nlp = load(models[0])
+        choose_components(nlp, None)
         assessment = assess(
             nlp,
             read_examples(nlp, corpus, limit),

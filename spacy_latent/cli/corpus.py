@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import srsly
-
 from spacy_latent.cli.failure import fail
 from spacy_latent.errors import LatentError
 
@@ -114,6 +112,7 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
+    import srsly
     from spacy.tokens import Doc
     from spacy.training import Example
 

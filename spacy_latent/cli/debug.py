@@ -64,7 +64,7 @@ def debug_cli(
         choose_components(nlp, None)
         examples, why = training_examples(nlp, corpus, count)
         if is_new:
-            initialize(nlp, examples)
+            initialize(nlp, examples, why)
         layers, findings = describe(nlp), find_traps(nlp)
         norms: dict[str, dict[str, float]] = {}
         if not examples:
@@ -116,7 +116,8 @@ def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[li
         )
 
 
-def initialize(nlp: Language, examples: list[Example]) -> None:
+def initialize(nlp: Language, examples: list[Example], why: str) -> None:
+    """On the examples, or where there are none, why being the reason, on a text of three words."""
     from spacy.training import Example
     from thinc.api import fix_random_seed
 
@@ -130,9 +131,10 @@ def initialize(nlp: Language, examples: list[Example]) -> None:
     except LatentError:
         raise
     except Exception as error:
+        if not examples:
+            raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
         raise LatentError(
-            f"The pipeline cannot be initialized: {error} Give examples of its training data with "
-            "--corpus."
+            f"The pipeline cannot be initialized with these examples: {error}"
         ) from error
 
 

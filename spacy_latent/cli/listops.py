@@ -162,12 +162,12 @@ def report_cli(
         srsly.write_json(metrics, plain(found.figures))
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        page, told = _page(found, make_opening(found.figures))
+        page, told = page_of(found, make_opening(found.figures))
         html.write_text(page, encoding="utf8")
         msg.good(f"{told}: {html.resolve()}")
 
 
-def _page(found: ListOpsAssessment, opening: Any) -> tuple[str, str]:
+def page_of(found: ListOpsAssessment, opening: Any) -> tuple[str, str]:
     """The page, and what is on it, in words."""
     from spacy_latent.visualize import render
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import srsly
 import typer
 from wasabi import msg
 
@@ -108,6 +107,8 @@ def main(
     """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
     the F1 less that of the row BESIDE."""
+    import srsly
+
     for path in (corpus, *models):
         if not path.exists():
             fail(f"{path} does not exist.")

@@ -73,7 +73,8 @@ def report_cli(
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Write an HTML page on a pipeline's structures: do they help, do they mean anything, what do
-    they agree with, and a gallery of drawings."""
+    they agree with, and a gallery of drawings; and how far confidences of entities can be
+    trusted."""
     import srsly
 
     from spacy_latent.analysis.training_log import read_training_log
@@ -111,6 +112,7 @@ def report_cli(
         print(srsly.json_dumps(to_json(assessment)))
     else:
         print_verdicts(assessment)
+        print_confidence(assessment)
         msg.good(f"Report saved to {output} ({len(page.encode('utf8')) / 1e6:.1f} MB)")
     if fail_trivial and any(trivial(found) for found in assessment.verdicts.values()):
         raise typer.Exit(2)
@@ -166,6 +168,17 @@ def print_verdicts(assessment: Assessment) -> None:
         msg.text(headline(found, assessment.figures.components[name]), color="yellow")
         for verdict in found:
             show[verdict.level](verdict.text)
+
+
+def print_confidence(assessment: Assessment) -> None:
+    """How far probabilities of entities can be trusted."""
+    for name, found in assessment.figures.entities.items():
+        msg.divider(f"{name}: confidence")
+        show = msg.warn if found.error > found.chance_high else msg.info
+        show(
+            f"{found.found} entities, expected calibration error {100 * found.error:.1f} % "
+            f"({100 * found.chance:.1f} % by chance alone)"
+        )
 
 
 def progress(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 STDIN = "-"
-# What components say that write tags which make entities.
-ENTITIES = "entities"
 
 
 def show_cli(
@@ -43,6 +41,7 @@ def show_cli(
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
+    from spacy_latent.annotation_json import to_json
     from spacy_latent.cli.corpus import import_code, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
@@ -63,7 +62,9 @@ def show_cli(
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
-                print(srsly.json_dumps(to_json(doc, names, kinds)))
+                words = [token.text for token in doc]
+                found = to_json(doc, names, kinds)
+                print(srsly.json_dumps({"text": doc.text, "tokens": words, "latent": found}))
             else:
                 for name in names:
                     if name in doc._.latent:
@@ -143,73 +144,3 @@ def stored_kinds(nlp: Language) -> dict[str, str]:
 
     found = latent_components(nlp, annotating=True).values()
     return {key: kind for component in found for key, kind in component.kinds.items()}
-
-
-def to_json(doc: Doc, components: list[str], kinds: dict[str, str]) -> dict[str, Any]:
-    """The structures of a doc; indices of tokens are those of the doc.
-
-    Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
-    probability], where the head of a root is null; tags have tags, and entities, [start, end,
-    label, probability], where their names make some; items have items, [token, probability]; pairs
-    of words have cells, [token of the first text, token of the second, probability]; spans have
-    brackets, [start, end, probability], and segments their label at the end of these. All have the
-    decoded structure and alternatives of each span, as in
-    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
-    nothing in their lists.
-
-    kinds: of :func:`stored_kinds`.
-    """
-    from spacy_latent.annotations import names_entities
-    from spacy_latent.kinds import find_kind
-
-    found: dict[str, Any] = {}
-    for name in components:
-        if name not in doc._.latent:
-            continue
-        annotation = doc._.latent[name]
-        stored = kinds.get(name, "parts")
-        here = {span.kind for span in annotation.spans} or {
-            "tags" if stored == ENTITIES else stored
-        }
-        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
-        entry: dict[str, Any] = {}
-        if "heads" in given:
-            entry["heads"] = annotation.heads.tolist()
-        if "arcs" in given:
-            arcs = annotation.arcs()
-            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
-        if "tags" in given:
-            entry["tags"] = annotation.tags.tolist()
-            named = [names_entities(span.labels) for span in annotation.spans]
-            if all(named or [stored == ENTITIES]):
-                entry["entities"] = [
-                    [e.start, e.end, e.label, round(e.probability, 4)]
-                    for e in annotation.entities()
-                ]
-        if "cells" in given:
-            cells = annotation.cells()
-            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
-        if "items" in given:
-            items = annotation.items()
-            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
-        if "brackets" in given:
-            entry["brackets"] = [
-                [b.start, b.end, round(b.probability, 4), *([] if b.label is None else [b.label])]
-                for b in annotation.brackets()
-            ]
-        entry["spans"] = [
-            {
-                "start": span.start,
-                "end": span.end,
-                "structure": span.structure,
-                "kind": span.kind,
-                "decoded": span.decoded.tolist(),
-                "alternatives": [
-                    {span.kind: decoded.tolist(), "weight": round(weight, 4)}
-                    for decoded, weight in span.alternatives
-                ],
-            }
-            for span in annotation.spans
-        ]
-        found[name] = entry
-    return {"text": doc.text, "tokens": [token.text for token in doc], "latent": found}

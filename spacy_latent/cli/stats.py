@@ -51,11 +51,14 @@ def stats_cli(
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.pipeline.inspection import choose_components
 
     try:
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
+        # Here are no figures but those of structures.
+        choose_components(nlp, component)
         examples = read_examples(nlp, corpus, limit)
         assessment = assess(
             nlp,

@@ -1,7 +1,8 @@
 """Universal Dependencies English Web Treebank (Silveira et al. 2014): gold heads, one doc per
-sentence.
+sentence, or of several sentences in their order.
 
 python -m spacy_latent.corpora.english_web_treebank corpus/ewt
+python -m spacy_latent.corpora.english_web_treebank corpus/ewt_docs --sentences 10
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ SOURCES = {
 }
 
 
-def write_trees(path: Path, text: str) -> int:
-    """Write the sentences of CoNLL-U ``text``, and count them.
+def write_trees(path: Path, text: str, sentences: int = 1) -> int:
+    """Write the sentences of CoNLL-U ``text``, so many in a doc, and count the docs.
 
     Tokens are the syntactic words, so "don't" is two; empty nodes, which only enhanced
     dependencies have, are left out.
@@ -36,17 +37,25 @@ def write_trees(path: Path, text: str) -> int:
     from spacy.tokens import DocBin
     from spacy.training.converters import conllu_to_docs
 
-    docs = DocBin(docs=conllu_to_docs(text, n_sents=1, no_print=True))
+    docs = DocBin(docs=conllu_to_docs(text, n_sents=sentences, no_print=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     docs.to_disk(path)
     return len(docs)
 
 
-def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT."""
-    for name, source in SOURCES.items():
+def write_sources(
+    sources: dict[str, Source], output: Path, downloads: Path, sentences: int
+) -> None:
+    """Write a treebank: for each part a file of docs."""
+    for name, source in sources.items():
         path = output / f"{name}.spacy"
-        print(f"{path}: {write_trees(path, read_source(source, downloads))} sentences")
+        count = write_trees(path, read_source(source, downloads), sentences)
+        print(f"{path}: {count} {'sentences' if sentences == 1 else 'docs'}")
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads"), sentences: int = 1) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc."""
+    write_sources(SOURCES, output, downloads, sentences)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,18 @@ class ArcScorer(EncodedScorer):
     def score_arcs(self, nodes: Tensor) -> Tensor:
         """Node vectors ``(B, n+1, width)`` to scores ``(B, n+1, n+1)``, [head, modifier]."""
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+    def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Node vectors ``(B, n+1, width)``: that of the root, and the encoded tokens'."""
         vectors = self.encode(vectors, lengths)
         root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
-        scores = self.score_arcs(torch.cat([root, vectors], 1))
+        return torch.cat([root, vectors], 1)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        return self.score_nodes(self.nodes(vectors, lengths))
+
+    def score_nodes(self, nodes: Tensor) -> Tensor:
+        """As :meth:`score_arcs`, with the biases for positions."""
+        scores = self.score_arcs(nodes)
         if self.distance_bias is None and self.direction_bias is None:
             return scores
         return scores + self._position(scores)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
-from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
-from spacy_latent.stages import periods
+from spacy_latent.layers.base import Composer, PartScorer
+from spacy_latent.layers.fitting import check_kind, check_parts
 from spacy_latent.structures.base import Structure
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
+
+
+# Gradients of scores below so many times the smallest normal number are none.
+TRACE = 1e8
 
 
 @dataclass
@@ -168,7 +169,10 @@ class LatentLayer(nn.Module):
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            return self.bound(vectors, lengths), scores / self.temperature
+            scores = scores / self.temperature
+            if scores.requires_grad:
+                scores.register_hook(without_traces)
+            return self.bound(vectors, lengths), scores
 
     def bound(self, vectors: Tensor, lengths: Tensor) -> Structure:
         """The structure, with what the scorer binds to it."""
@@ -241,103 +245,11 @@ def encode_given(
     return z.to(vectors.device), known
 
 
-def check_kind(argument: str, given: object, expected: type) -> None:
-    """Configs name all of these in one registry, so nothing else keeps one from another's place."""
-    if not isinstance(given, expected):
-        raise LatentError(
-            f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
-            f"Check the @misc name in the config's block for the {argument}."
-        )
+def without_traces(gradient: Tensor) -> Tensor:
+    """With 0 for what is so small that the scorer's products of it are no normal numbers.
 
-
-def check_parts(
-    structure: Structure,
-    estimator: Estimator,
-    scorer: PartScorer | ScorerBuilder,
-    composer: Composer | ComposerBuilder,
-) -> None:
-    """Refuse combinations that cannot work, before any text is read.
-
-    scorer, composer: the module, or a builder of it: a partial call of its class, as configs give.
+    Processors take a hundred times as long for those, and where an item is sure of its structure
+    nothing else may be left: the last half of a training would take twice its time.
     """
-    check_kind("structure", structure, Structure)
-    check_kind("estimator", estimator, Estimator)
-    for first, _ in periods(structure, estimator):
-        estimator.at(first).check(structure.at(first))
-    for argument, part in (("scorer", scorer), ("composer", composer)):
-        kind = _kind(part)
-        parts = getattr(kind, "parts", "")
-        if structure.parts and parts and parts != structure.parts:
-            raise IncompatiblePair(
-                kind.__name__,
-                structure.name,
-                f"this {argument} is for {parts} and the structure is made of {structure.parts}",
-                f"{_fitting(structure.parts)}, or a structure of {parts}",
-            )
-    kind = _kind(scorer)
-    decides = getattr(kind, "decides", "")
-    if decides and decides != structure.name:
-        raise IncompatiblePair(
-            kind.__name__,
-            structure.name,
-            f"this scorer scores the decisions that lead to a {decides}",
-            f"{_fitting(structure.parts)}, or the structure {decides}",
-        )
-    kind = _kind(composer)
-    cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
-    if getattr(kind, "requires_hard", False) and cyclic:
-        raise IncompatiblePair(
-            kind.__name__,
-            cyclic[0].name,
-            "this composer walks trees, and here a token may be above itself",
-            f"SpanningTree, or a composer of any graph ({_soft_composers(structure.parts)})",
-        )
-    soft = [stage for _, stage in estimator.stages if not stage.hard]
-    if not (estimator.hard and estimator.hard_at_prediction):
-        soft.append(estimator)
-    if getattr(kind, "requires_hard", False) and soft:
-        raise IncompatiblePair(
-            kind.__name__,
-            soft[0].name,
-            "this composer walks hard 0/1 structures and the estimator gives soft ones",
-            "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
-            f"composer that takes soft ones ({_soft_composers(structure.parts)})",
-        )
-
-
-def _kind(part: object) -> type:
-    """The class of a module, or that which its builder will call."""
-    kind = part.func if isinstance(part, partial) else type(part)
-    assert isinstance(kind, type)
-    return kind
-
-
-def _fitting(parts: str) -> str:
-    """What there is for parts of this kind, as advice."""
-    advice = []
-    for argument, base in (("scorer", PartScorer), ("composer", Composer)):
-        found = [(name, kind) for name, kind in _registered(base) if kind.parts == parts]
-        names = [name for name, kind in found if not getattr(kind, "decides", "")]
-        advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
-    return ", ".join(advice)
-
-
-def _soft_composers(parts: str) -> str:
-    return ", ".join(
-        name
-        for name, kind in _registered(Composer)
-        if kind.parts == parts and not kind.requires_hard
-    )
-
-
-def _registered(base: type[Any]) -> list[tuple[str, Any]]:
-    """Scorers or composers of this package by registered name, with their classes."""
-    found = []
-    for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
-        if point.value.startswith("spacy_latent.layers."):
-            made = point.load()()
-            # Not what has neither part, such as parsers that compose while they parse.
-            kind = made.func if isinstance(made, partial) else type(made)
-            if isinstance(kind, type) and issubclass(kind, base):
-                found.append((point.name, kind))
-    return found
+    smallest = TRACE * torch.finfo(gradient.dtype).tiny
+    return torch.where(gradient.abs() < smallest, torch.zeros_like(gradient), gradient)

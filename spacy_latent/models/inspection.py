@@ -48,7 +48,7 @@ def latent_models(model: Model) -> list[Model]:
 
 def _shims(node: Model) -> list[LatentShim]:
     found = [shim for layer in node.layers for shim in layer.shims]
-    return [shim for shim in found if isinstance(shim, LatentShim)]
+    return [shim for shim in found if isinstance(shim, LatentShim) and shim.has_layer]
 
 
 def latent_module(model: Model) -> SpanModule | TextModule:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput, check_parts
+from spacy_latent.layers.fitting import check_parts
+from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, shim_model
@@ -452,6 +453,11 @@ def prepare(model: Model, is_train: bool) -> None:
     module = shim.module
     module.latent.temperature = shim.temperature
     module.latent.update = shim.updates if is_train else None
+    bring_dropout(model, module)
+
+
+def bring_dropout(model: Model, module: nn.Module) -> None:
+    """Let every dropout of the module have the rate of the model."""
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):

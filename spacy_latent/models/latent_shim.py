@@ -48,6 +48,7 @@ class LatentShim(PyTorchShim):
     learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
     temperature: stepped once per update of the weights.
     others: what has stages of training beside the module's structure and estimator.
+    has_layer: whether the module has a latent layer, ``latent``, with structure and estimator.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LatentShim(PyTorchShim):
         temperature: Temperature,
         mixed_precision: bool = False,
         others: Sequence[Staged] = (),
+        has_layer: bool = True,
     ) -> None:
         super().__init__(
             None,
@@ -69,6 +71,7 @@ class LatentShim(PyTorchShim):
         self._temperature = temperature
         self._mixed_precision = mixed_precision
         self._others = others
+        self.has_layer = has_layer
 
     @property
     def is_built(self) -> bool:
@@ -101,7 +104,7 @@ class LatentShim(PyTorchShim):
         """All whose stages these updates go through, each with the setting of their ends."""
         for other in self._others:
             yield other, "release_at"
-        if self.is_built:
+        if self.is_built and self.has_layer:
             yield self.module.latent.structure, "release_at"
             yield self.module.latent.estimator, "switch_at"
 
@@ -222,10 +225,14 @@ class LatentShim(PyTorchShim):
 
     def copy(self) -> "LatentShim":
         copied = copy.deepcopy(self)
+        copied.take_new_id()
+        return copied
+
+    def take_new_id(self) -> None:
+        """Leave what an optimizer has kept of the weights to others."""
         with Shim.global_id_lock:
             Shim.global_id += 1
-            copied.id = Shim.global_id
-        return copied
+            self.id = Shim.global_id
 
     def to_device(self, device_type: str, device_id: int) -> None:
         if device_type not in ("cpu", "gpu"):

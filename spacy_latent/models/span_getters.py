@@ -33,7 +33,8 @@ class SentenceSpans:
     def _starts(self, doc: Doc) -> list[int]:
         """Token offsets of the sentences of a doc that is not empty."""
         if "sents" in doc.user_hooks:
-            return [sentence.start for sentence in doc.sents]
+            # Hooks may give them in any order, and need not cover the doc.
+            return sorted({0, *(sentence.start for sentence in doc.sents if len(sentence))})
         if not doc.has_annotation(SENT_START):
             return [0]
         starts = np.flatnonzero(doc.to_array(SENT_START) == 1).tolist()

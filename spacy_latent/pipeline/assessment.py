@@ -28,6 +28,7 @@ from spacy_latent.analysis import (
 )
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
+from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
 from spacy_latent.analysis.figures import (
     Chance,
     ControlScore,
@@ -58,6 +59,7 @@ from spacy_latent.pipeline.controls import (
     kind_of_trees,
     of_training,
 )
+from spacy_latent.pipeline.entity_calibration import entity_components
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
@@ -122,7 +124,8 @@ def assess(
 
     examples: their ``predicted`` docs must not be processed yet. References may lack anything;
         what needs it is left out of the figures.
-    component: name of the latent one to look at; all if None.
+    component: name of the latent one to look at; all if None, and those that find entities with
+        probabilities, for how far these can be trusted.
     others: further pipelines by name, such as of other seeds, whose structures are compared.
     controls: by name, trainings of the same model with structures that are not learned: what the
         task's measure is without learned ones. Those of ``others`` that have all settings of the
@@ -139,6 +142,7 @@ def assess(
         tokens=sum(len(example.predicted) for example in run.examples),
         pipeline=list(nlp.pipe_names),
         task=run.task(),
+        entities=run.entity_figures(),
     )
     found: dict[str, list[Verdict]] = {}
     substituted = {name: run.substituted(name, random) for name in run.components}
@@ -185,7 +189,10 @@ class _Run:
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
-        self.components = choose_components(nlp, component)
+        self.finders = entity_components(nlp) if component is None else []
+        self.components = []
+        if not self.finders or latent_components(nlp):
+            self.components = choose_components(nlp, component)
         self.latent = latent_components(nlp)
         self.ignore = ignore
         self.seed = seed
@@ -195,8 +202,9 @@ class _Run:
         self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
         # Runs start from here; a processed doc is none to predict on.
         self.raw = [example.predicted.copy() for example in examples]
+        names = [*self.components, *self.finders]
         self.examples, self.uncertainties = self._predict(
-            nlp, examples, "Predicting", self.components, uncertainty=True, kept=self.kept
+            nlp, examples, "Predicting", names, uncertainty=True, kept=self.kept
         )
         self.measures = task.find_measures(nlp, self.examples)
         self.counts = {m.name: m.counts(self.examples) for m in self.measures}
@@ -243,6 +251,14 @@ class _Run:
                 if isinstance(value, (int, float)) and not isinstance(value, bool)
             }
         return figures
+
+    def entity_figures(self) -> dict[str, EntityFigures]:
+        judged = {name: judged_entities(self.examples, name) for name in self.finders}
+        return {
+            name: entity_figures(found)
+            for name, found in judged.items()
+            if found is not None and found.probabilities
+        }
 
     def _chance(self, measure: Measure) -> Chance | None:
         if measure.name != "accuracy":

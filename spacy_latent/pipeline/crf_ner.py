@@ -5,7 +5,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
-from spacy_latent import annotations
+from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
@@ -27,6 +28,7 @@ loss = "crf"
 annotate = "map"
 threshold = 0.01
 alternatives = 0
+min_confidence = 0.0
 incorrect_spans_key = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
@@ -65,6 +67,7 @@ def make_crf_ner(
     annotate: str,
     threshold: float,
     alternatives: int,
+    min_confidence: float,
     incorrect_spans_key: str | None,
     scorer: Callable | None,
 ) -> "CrfEntityRecognizer":
@@ -76,6 +79,7 @@ def make_crf_ner(
         annotate=annotate,
         threshold=threshold,
         alternatives=alternatives,
+        min_confidence=min_confidence,
         incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
@@ -94,6 +98,8 @@ class CrfEntityRecognizer(StoredComponent):
         entities as well, "none" nothing there.
     threshold: tags less probable than this are not stored.
     alternatives: how many ranked sequences to store, the best among them.
+    min_confidence: entities less probable than this are left out of ``doc.ents``; they stay in
+        ``doc._.latent``. 0 for all. ``spacy latent calibrate --precision`` finds a value.
     incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities
         with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
     scorer: as of ``ner``.
@@ -112,10 +118,15 @@ class CrfEntityRecognizer(StoredComponent):
         annotate: str = "map",
         threshold: float = 0.01,
         alternatives: int = 0,
+        min_confidence: float = 0.0,
         incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
         annotations.check_settings(name, annotate, threshold, alternatives)
+        if not 0 <= min_confidence <= 1:
+            raise LatentError(
+                f"{name}: min_confidence is {min_confidence}; expected a number in [0, 1]."
+            )
         if loss not in LOSSES:
             raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
         if incorrect_spans_key is not None and loss != "crf":
@@ -140,9 +151,12 @@ class CrfEntityRecognizer(StoredComponent):
             "annotate": annotate,
             "threshold": threshold,
             "alternatives": alternatives,
+            "min_confidence": min_confidence,
+            "calibration": None,
             "incorrect_spans_key": incorrect_spans_key,
         }
         self.keep_settings()
+        confidence.register_extension()
 
     # ---------------------------------------------------------------- labels
 
@@ -185,13 +199,42 @@ class CrfEntityRecognizer(StoredComponent):
         # TrainablePipe's asks whether the output can grow; it can.
         return
 
+    # ---------------------------------------------------------------- calibration
+
+    @property
+    def calibration(self) -> EntityCalibration | None:
+        """What ``spacy latent calibrate`` found, which probabilities, alternatives and sets of
+        entities are of; None before it, and after further training."""
+        found = self.cfg["calibration"]
+        if found is None:
+            return None
+        return EntityCalibration.from_dict(found, self.name, self.labels)
+
+    @calibration.setter
+    def calibration(self, found: EntityCalibration | None) -> None:
+        self.cfg["calibration"] = None if found is None else found.to_dict()
+        self.check_learnt()
+
+    def check_learnt(self) -> None:
+        if self.cfg.get("calibration") is not None:
+            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
+
+    def _forget_calibration(self) -> None:
+        """It is of the weights that the component had."""
+        if self.cfg["calibration"] is None:
+            return
+        self.cfg["calibration"] = None
+        warnings.warn(
+            f"{self.name}: its calibration is of the weights before this training, and is left "
+            "out. Run 'spacy latent calibrate' again when it is trained.",
+            LatentWarning,
+            stacklevel=4,
+        )
+
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
         """RETURNS: for each doc the best sequence of tags, None for an empty doc."""
-        import torch
-        from thinc.api import xp2torch
-
         from spacy_latent.models import tag_losses
 
         docs = list(docs)
@@ -200,13 +243,47 @@ class CrfEntityRecognizer(StoredComponent):
             return found
         if not self.labels:
             return [_outside(doc) if len(doc) else None for doc in docs]
-        made = self.model.predict(docs)
         tags = tuple(self.tags)
         kind, level = self.cfg["loss"], self.cfg["annotate"]
+        calibration = self.calibration or EntityCalibration()
+        for group in self.scored(docs, calibration):
+            best = group.chain.best_tags(group.scores, group.lengths)
+            path = best.cpu().numpy()
+            structures = []
+            for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
+                made = _structure(docs[d], group.chain.name, path[b, :n].copy(), tags)
+                structures.append(made)
+                found[d] = made
+            if level == "probabilities" or self.cfg["min_confidence"]:
+                likely = tag_losses.probabilities(
+                    kind, group.chain, best, group.scores, group.lengths
+                )
+                for b, structure in enumerate(structures):
+                    self._add_probabilities(structure, likely, b, calibration)
+            if level != "none" and self.cfg["alternatives"]:
+                count = self.cfg["alternatives"]
+                others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
+                for structure, sequences in zip(structures, others):
+                    structure.alternatives = sequences
+            if level == "probabilities":
+                add_spans(structures, group, kind, calibration)
+        return found
+
+    def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
+        """Docs of similar length with the scores of their tags, which are −inf where what is on a
+        doc closes a tag."""
+        import torch
+        from thinc.api import xp2torch
+
+        from spacy_latent.models import tag_losses
+
+        made, tags = self.model.predict(docs), self.tags
         masks = [self._open_tags(doc) for doc in docs]
-        emissions = xp2torch(made.emissions)
         with torch.no_grad():
-            chain = tag_losses.bound_chain(xp2torch(made.transitions), tags)
+            emissions, transitions = calibration.of_scores(
+                xp2torch(made.emissions), xp2torch(made.transitions), self.labels
+            )
+            chain = tag_losses.bound_chain(transitions, tags)
             if any(mask is not None for mask in masks):
                 whole = [
                     np.ones((len(doc), len(tags)), dtype=bool) if mask is None else mask
@@ -215,36 +292,33 @@ class CrfEntityRecognizer(StoredComponent):
                 closed = torch.from_numpy(~np.concatenate(whole)).to(emissions.device)
                 emissions = emissions.masked_fill(closed, -torch.inf)
             padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-            for group in tag_losses.group_docs([len(doc) for doc in docs]):
-                scores = padded[group.rows.to(padded.device)]
-                lengths = group.lengths.to(padded.device)
-                best = chain.best_tags(scores, lengths)
-                path = best.cpu().numpy()
-                for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
-                    found[d] = _structure(docs[d], chain.name, path[b, :n].copy(), tags)
-                if level == "probabilities":
-                    likely = tag_losses.probabilities(kind, chain, best, scores, lengths)
-                    for b, d in enumerate(group.docs):
-                        self._add_probabilities(found[d], likely, b)
-                if level != "none" and self.cfg["alternatives"]:
-                    count = self.cfg["alternatives"]
-                    others = tag_losses.ranked(kind, chain, scores, lengths, count)
-                    for d, sequences in zip(group.docs, others):
-                        structure: Any = found[d]
-                        structure.alternatives = sequences
-        return found
+            return [
+                ScoredGroup(
+                    group.docs,
+                    chain,
+                    padded[group.rows.to(padded.device)],
+                    group.lengths.to(padded.device),
+                )
+                for group in tag_losses.group_docs([len(doc) for doc in docs])
+            ]
 
     def _add_probabilities(
-        self, structure: annotations.SpanStructure | None, likely: Any, b: int
+        self,
+        structure: annotations.SpanStructure,
+        likely: Any,
+        b: int,
+        calibration: EntityCalibration,
     ) -> None:
-        assert structure is not None and structure.labels is not None
-        of_tags = likely.tags[b, : len(structure)]
-        token, tag = np.nonzero(of_tags > max(self.cfg["threshold"], 0.0))
-        structure.parts = np.stack([token, tag], 1).astype("int32")
-        structure.probabilities = of_tags[token, tag].astype("float32")
+        assert structure.labels is not None
+        if self.cfg["annotate"] == "probabilities":
+            of_tags = likely.tags[b, : len(structure)]
+            token, tag = np.nonzero(of_tags > max(self.cfg["threshold"], 0.0))
+            structure.parts = np.stack([token, tag], 1).astype("int32")
+            structure.probabilities = of_tags[token, tag].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
-            [likely.of_run(b, start, end) for start, end, _ in entities], dtype="float32"
+            [calibration.confidence(likely.of_run(b, start, end)) for start, end, _ in entities],
+            dtype="float32",
         )
 
     def _open_tags(self, doc: Doc) -> np.ndarray | None:
@@ -278,6 +352,9 @@ class CrfEntityRecognizer(StoredComponent):
         for doc, structure in zip(docs, predictions):
             if structure is not None and structure.labels is not None:
                 found = annotations.entities_of(structure.decoded, structure.labels)
+                least, sure = self.cfg["min_confidence"], structure.entity_probabilities
+                if least and sure is not None:
+                    found = list(compress(found, sure >= least))
                 ents = list(doc.ents)
                 kept = {(span.start, span.end) for span in ents}
                 ents += [
@@ -322,6 +399,7 @@ class CrfEntityRecognizer(StoredComponent):
         examples = [example for example in examples if len(example.predicted)]
         if not examples or not self.labels:
             return
+        self._forget_calibration()
         set_dropout_rate(self.model, drop)
         found, backprop = self.model.begin_update([example.predicted for example in examples])
         loss, gradient = measure(examples, found)
@@ -436,6 +514,7 @@ class CrfEntityRecognizer(StoredComponent):
                     if span.label_
                 }
             )
+        self.cfg["calibration"] = None
         for name in names:
             self.add_label(name)
         self._resize()

@@ -336,16 +336,6 @@ def _of_listeners(
             f"All that listens to {component} is frozen ({', '.join(listening)}), so it gets no "
             "gradient. Freeze it too, or leave one of them free.",
         )
-    shared = _upstream(pipe, Tok2VecListener)
-    for name, other in nlp.pipeline[names.index(component) + 1 :] if shared else ():
-        if shared & (_upstream(other, Tok2VecListener) - {component}):
-            yield Finding(
-                "warning",
-                "shared-embedder",
-                f"{component} and {name}, which stands after it, listen to the same tok2vec: "
-                f"gradients of {component} are lost. Put {name} before it, or give {component} an "
-                "embedder of its own as its model.tok2vec.",
-            )
     if pipe.cfg.get("set_heads") and "parser" in names:
         yield Finding(
             "warning",

@@ -170,7 +170,11 @@ def _read(
 
 @contextmanager
 def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
-    """Let a component store what these settings say."""
+    """Let a component store what these settings say. One that calls some of them otherwise has
+    ``stored_settings`` for that; what it does not have at all is left out."""
+    names = getattr(pipe, "stored_settings", {})
+    settings = {names.get(name, name): value for name, value in settings.items()}
+    settings = {name: value for name, value in settings.items() if name in pipe.cfg}
     if not settings:
         yield
         return

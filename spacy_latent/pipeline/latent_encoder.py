@@ -25,6 +25,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.inspection import inspect_docs
+from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
@@ -107,24 +108,33 @@ def make_latent_encoder(
     )
 
 
-class TrainingBatch:
-    """The gradients that arrive for one batch, from any number of listeners.
+class TrainingBatch(HeldBatch):
+    """The gradients that arrive for one batch, from any number of listeners."""
 
-    nothing: gradients of 0, if there is something to learn without any listener; else None.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self.backprop: Callable[[list[Floats2d]], Any] | None = None
+        self.losses: dict[str, float] = {}
+        self.name = ""
+        self.nothing: list[Floats2d] | None = None
+        self.gradients: list[Floats2d] | None = None
+        self.flushed = False
 
-    def __init__(
+    def begin(
         self,
-        backprop: Callable[[list[Floats2d]], Any] | None = None,
-        losses: dict[str, float] | None = None,
-        name: str = "",
-        nothing: list[Floats2d] | None = None,
+        backprop: Callable[[list[Floats2d]], Any],
+        losses: dict[str, float],
+        name: str,
+        nothing: list[Floats2d] | None,
     ) -> None:
+        """Called when the vectors are there.
+
+        nothing: gradients of 0, if there is something to learn without any listener; else None.
+        """
         self.backprop = backprop
-        self.losses = {} if losses is None else losses
+        self.losses = losses
         self.name = name
         self.nothing = nothing
-        self.gradients: list[Floats2d] | None = None
 
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
         """The callback of a listener. It may be called by some listeners and never by others."""
@@ -144,19 +154,21 @@ class TrainingBatch:
 
         complete: no more will arrive, so that what there is to learn without it is to be learned.
         """
+        self.flush_waiting()
         gradients = self.gradients
         if gradients is None and complete:
             gradients = self.nothing
         if gradients is None or self.backprop is None:
             return False
         self.gradients = self.nothing = None
+        self.flushed = True
         self.backprop(gradients)
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         # A listener may hold on to this, and the graph of a batch cannot be pickled.
         lost = dict.fromkeys(("backprop", "gradients", "nothing"))
-        return {**lost, "losses": {}, "name": self.name}
+        return {**vars(self), **lost, "losses": {}, "waiting": []}
 
 
 class LatentEncoder(StoredComponent):
@@ -232,6 +244,7 @@ class LatentEncoder(StoredComponent):
         self.keep_settings()
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
         self._batch = TrainingBatch()
+        self._held: list[HeldBatch] = []
 
     # ---------------------------------------------------------------- listeners
 
@@ -318,9 +331,10 @@ class LatentEncoder(StoredComponent):
         """Run the model and hand its vectors to the listeners.
 
         Their gradients are added up as they arrive, and backpropagated at :meth:`finish_update` or
-        at the next update. With ``nlp.update(sgd=...)`` spaCy finishes this component's update
-        before the listeners have run, so its weights follow one step later; ``spacy train``
-        finishes all of them at the end of the step.
+        at the next update; where this component listens to another, just before that one's
+        weights change. With ``nlp.update(sgd=...)`` spaCy finishes this component's update before
+        the listeners have run, so its weights follow one step later; ``spacy train`` finishes all
+        of them at the end of the step.
 
         RETURNS: the losses; this component's is the squared norm of the gradients it received, and
             with supervision that loss, weighted, as well.
@@ -328,10 +342,12 @@ class LatentEncoder(StoredComponent):
         losses = {} if losses is None else losses
         examples = list(examples)
         validate_examples(examples, "LatentEncoder.update")
-        if self._batch.flush() and sgd is not None:
+        if self._flush() and sgd is not None:
             self.model.finish_update(sgd)
         losses.setdefault(self.name, 0.0)
         self._batch = TrainingBatch()
+        upstream = UpstreamListeners(self.model)
+        self._held = upstream.wait_for(self._batch, self.name)
         weight = self.cfg["supervision"]
         if not self.listeners and not weight:
             return losses
@@ -343,7 +359,7 @@ class LatentEncoder(StoredComponent):
             nothing = [self.model.ops.alloc2f(*v.shape) for v in vectors]
         else:
             vectors, backprop = self.model.begin_update(docs)
-        self._batch = TrainingBatch(backprop, losses, self.name, nothing)
+        self._batch.begin(upstream.backprop_by(backprop), losses, self.name, nothing)
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
@@ -385,6 +401,17 @@ class LatentEncoder(StoredComponent):
             )
         return batch.vectors, backprop
 
+    def _flush(self) -> bool:
+        """Backpropagate the batch before, through what this component listens to as well.
+
+        RETURNS: whether that made gradients of this component's weights.
+        """
+        batch, before = self._batch, self._batch.flushed
+        for held in self._held:
+            held.flush()
+        batch.flush()
+        return batch.flushed and not before
+
     def finish_update(self, sgd: Optimizer) -> None:
         # nlp.update calls this before the listeners have run.
         self._batch.flush(complete=not self.listeners)
@@ -410,22 +437,9 @@ class LatentEncoder(StoredComponent):
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)
-        self._warn_of_upstream()
         if nlp is not None:
             self._refuse_shared_tensor(nlp)
         refuse_unreached_stages(self.name, self.model, nlp)
-
-    def _warn_of_upstream(self) -> None:
-        for node in self.model.walk():
-            upstream = getattr(node, "upstream_name", None)
-            if upstream is not None:
-                warnings.warn(
-                    f"{self.name!r} listens to {upstream!r}. Other components that listen to "
-                    f"{upstream!r} must stand before {self.name!r} in the pipeline, or gradients "
-                    f"are lost. Safer is an embedder of its own, as its model.tok2vec.",
-                    LatentWarning,
-                    stacklevel=3,
-                )
 
     def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
@@ -475,6 +489,9 @@ class LatentEncoder(StoredComponent):
     def _forget_batch(self) -> None:
         """Drop a batch that was not backpropagated: its graph is of weights that are no more."""
         self._batch = TrainingBatch()
+        for held in self._held:
+            held.drop()
+        self._held = []
         for listener in self.listeners:
             listener.receive(None, None, None)  # type: ignore[arg-type]
 

@@ -15,7 +15,8 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
-LEARNT = ("labels", "positive_label")
+CALIBRATION = "calibration"
+LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
 
@@ -69,17 +70,27 @@ class StoredComponent(BatchedComponent):
         """Remember what the config says; called at the end of a constructor."""
         self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
 
+    def configure(self, key: str, value: Any) -> None:
+        """Change a setting that the config is to have as well, where the caller writes it."""
+        self.cfg[key] = self._configured[key] = value
+
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}
 
     def _saved(self) -> dict[str, Any]:
         given = self._configured
         changed = {key: self.cfg[key] for key in given if self.cfg[key] != given[key]}
-        return {**self._learnt(), **({CHANGED: changed} if changed else {})}
+        learnt = self._learnt()
+        if learnt.get(CALIBRATION, "") is None:
+            del learnt[CALIBRATION]
+        return {**learnt, **({CHANGED: changed} if changed else {})}
 
     @contextmanager
     def _loading(self, source: str) -> Iterator[None]:
         before = dict(self.cfg)
+        if CALIBRATION in self.cfg:
+            # It is of the weights that were here.
+            self.cfg[CALIBRATION] = None
         try:
             yield
         except (ValueError, KeyError, TypeError) as error:
@@ -96,7 +107,17 @@ class StoredComponent(BatchedComponent):
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
         changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
-        self.cfg = {**before, **changed, **self._learnt()}
+        learnt = self._learnt()
+        self.cfg = {**before, **changed, **learnt}
+        try:
+            self.check_learnt()
+        except LatentError:
+            self.cfg = before
+            raise
+
+    def check_learnt(self) -> None:
+        """Called when something was loaded. Raises LatentError for what training cannot have found
+        out."""
 
 
 __all__ = ["LEARNT", "StoredComponent"]

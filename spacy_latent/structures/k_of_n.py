@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
@@ -12,6 +13,8 @@ from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
+# Of items this far apart, the lower has a probability of 0 in float64 beside the other.
+FAR = 800.0
 
 
 class KOfN(ItemSet, CompiledStructure):
@@ -43,6 +46,56 @@ class KOfN(ItemSet, CompiledStructure):
 
     def _options(self, scores: Tensor) -> list[int]:
         return [self.k, int(self.exactly)]
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        near, removed = self._bring_near(scores, lengths)
+        return super()._log_partition(near, lengths) + removed
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super()._marginals(self._bring_near(scores, lengths)[0], lengths)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        near, _ = self._bring_near(scores, lengths)
+        return super()._sample(near, lengths, num_samples, generator)
+
+    def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """See :meth:`Structure.entropy`."""
+        given, sizes = self._read(scores, lengths)
+        return super().entropy(self._bring_near(given, sizes)[0], sizes).to(scores.dtype)
+
+    def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the same distribution, in float64 and none further than FAR from the k-th, and
+        what their log-partition lacks, ``(B,)``.
+
+        Where texts have fewer than k words that a mask of −1e30 leaves, as many of those that it
+        hides are chosen, and sums of such scores have no digits left to tell how many ways there
+        are to choose them.
+        """
+        exact = scores.double()
+        values = exact.detach()
+        if not values.shape[1]:
+            return exact, values.new_zeros(len(values))
+        sizes = lengths.to(values.device)
+        inside = torch.arange(values.shape[1], device=values.device) < sizes[:, None]
+        finite = inside & values.isfinite()
+        k = sizes.clamp(1, self.k)
+        ordered = torch.where(finite, values, -torch.inf).sort(1, descending=True).values
+        kth = ordered.gather(1, k[:, None] - 1)
+        # An item without k finite scores has no subset, or has its highest at 0.
+        level = torch.where(kth.isfinite(), kth, 0.0)
+        if self.exactly:
+            kept = torch.zeros_like(level)
+        else:
+            # Smaller subsets count, too, unless the k-th is so high that they are as nothing.
+            level = level.clamp_min(0.0)
+            kept = level.clamp_max(FAR)
+        moved = torch.where(finite, exact - level + kept, 0.0)
+        near = torch.minimum(torch.maximum(moved, kept - FAR), kept + FAR)
+        above = (moved - near).clamp_min(0.0).sum(1)
+        removed = torch.minimum(sizes, k) * (level - kept)[:, 0]
+        return torch.where(finite, near, exact), above + removed
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

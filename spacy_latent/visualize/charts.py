@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from spacy_latent.analysis.calibration import Bin
 from spacy_latent.visualize.elements import Markup, tag
 from spacy_latent.visualize.text_size import text_width
 
@@ -55,6 +56,73 @@ def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool
     return tag(
         "svg", parts, viewBox=f"0 0 {width + 1} {height}", class_="share", aria_hidden="true"
     )
+
+
+def reliability_diagram(bins: Sequence[Bin]) -> Markup:
+    """How many predictions are right beside how probable they are said to be: a bar for each range
+    of probability, with its interval, and a point where it should end."""
+    size, left, below = 320, 44, 34
+    parts = [
+        tag("path", class_="frame", d=f"M{left},0V{size}H{left + size}"),
+        tag("path", class_="frame", d=f"M{left},{size}L{left + size},0", stroke_dasharray="4 3"),
+    ]
+    for one in bins:
+        if one.count:
+            parts += _reliability_bar(one, size, left)
+    for share in (0.0, 0.5, 1.0):
+        across, up = left + size * share, size * (1 - share)
+        shown = f"{100 * share:.0f} %"
+        down = {"x": f"{across:.0f}", "y": size + 14, "text_anchor": "middle"}
+        beside = {"x": left - 6, "y": f"{up + 4:.0f}", "text_anchor": "end"}
+        parts.append(tag("text", shown, class_="small", **down))
+        parts.append(tag("text", shown, class_="small", **beside))
+    told = "; ".join(
+        f"{one.count} said {one.said:.2f}, right {one.right:.2f}" for one in bins if one.count
+    )
+    wide, full = left + size + 24, size + below + 8
+    return tag(
+        "svg",
+        parts,
+        role="img",
+        aria_label=f"reliability diagram: {told}",
+        viewBox=f"0 -8 {wide} {full}",
+        width=wide,
+        height=full,
+    )
+
+
+def _reliability_bar(one: Bin, size: int, left: int) -> list[Markup]:
+    x, width = left + size * one.low, size * (one.high - one.low)
+    middle, top = x + width / 2, size * (1 - one.right)
+    said = f"{one.count} said to be {one.said:.3f} probable, {one.right:.3f} of them right"
+    low, high = (size * (1 - end) for end in (one.right_low, one.right_high))
+    return [
+        tag(
+            "rect",
+            tag("title", said),
+            class_="bar",
+            x=f"{x + 1:.1f}",
+            y=f"{top:.1f}",
+            width=f"{width - 2:.1f}",
+            height=f"{size - top:.1f}",
+        ),
+        tag("path", class_="whisker", d=f"M{middle:.1f},{low:.1f}V{high:.1f}"),
+        tag(
+            "circle",
+            class_="point",
+            r=3.5,
+            cx=f"{left + size * one.said:.1f}",
+            cy=f"{size * (1 - one.said):.1f}",
+        ),
+        tag(
+            "text",
+            str(one.count),
+            class_="small",
+            x=f"{middle:.1f}",
+            y=size + 28,
+            text_anchor="middle",
+        ),
+    ]
 
 
 def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Markup:

@@ -15,8 +15,10 @@ from spacy.tokens import Doc
 from spacy_latent import __version__
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.agreement import RANDOM
+from spacy_latent.analysis.calibration import EntityFigures
 from spacy_latent.analysis.figures import (
     ControlScore,
+    Figures,
     LayerFigures,
     OtherScore,
     Relation,
@@ -36,12 +38,14 @@ from spacy_latent.analysis.verdicts import (
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
-from spacy_latent.visualize.charts import bar, curves, histogram
+from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, join, tag
 
 # The page's share of 5 MB that the gallery may take.
 GALLERY_BYTES = 4_300_000
 MOST_RELATIONS = 60
+# Nobody decides otherwise for a confidence that is off by so much.
+SMALL_ERROR = 0.03
 
 
 def render_report(
@@ -63,12 +67,15 @@ def render_report(
     sections = [
         _head(assessment, model, corpus),
         [_layer(name, part) for name, part in figures.components.items()],
+        [_confidence(name, found) for name, found in figures.entities.items()],
         _task(figures.task, figures.others),
         _training(training),
-        _gallery(assessment, gallery_bytes),
+        _gallery(assessment, gallery_bytes) if figures.components else None,
         _foot(),
     ]
-    style, script = _resource("report.css"), _resource("report.js")
+    style = _resource("report.css")
+    # It draws the gallery.
+    script = _resource("report.js") if figures.components else ""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     page = tag(
@@ -78,10 +85,10 @@ def render_report(
             tag("meta", charset="utf-8"),
             tag("meta", http_equiv="Content-Security-Policy", content=policy),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", f"Latent structures of {model}"),
+            tag("title", f"{_subject(figures)} of {model}"),
             tag("style", Markup(style)),
         ),
-        tag("body", sections, tag("script", Markup(script))),
+        tag("body", sections, tag("script", Markup(script)) if script else None),
         lang="en",
     )
     return f"<!DOCTYPE html>\n{page}\n"
@@ -98,7 +105,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     figures = assessment.figures
     return tag(
         "header",
-        tag("h1", "Latent structures of ", tag("code", model)),
+        tag("h1", f"{_subject(figures)} of ", tag("code", model)),
         tag(
             "p",
             f"{figures.docs:,} docs, {figures.tokens:,} tokens of ",
@@ -106,17 +113,26 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
         ),
-        _answer(assessment),
+        _answer(assessment) if figures.components else None,
         [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
         tag(
             "nav",
-            [
-                tag("a", label, href=f"#{place}")
-                for place, label in (("task", "Scores"), ("gallery", "Gallery"), ("about", "About"))
-            ],
+            [tag("a", label, href=f"#{place}") for place, label in _places(figures)],
             aria_label="Sections",
         ),
     )
+
+
+def _subject(figures: Figures) -> str:
+    return "Latent structures" if figures.components else "Entities"
+
+
+def _places(figures: Figures) -> list[tuple[str, str]]:
+    """Sections by their identifiers."""
+    found = [("task", "Scores"), ("gallery", "Gallery"), ("about", "About")]
+    if not figures.components:
+        found.remove(("gallery", "Gallery"))
+    return [*((f"confidence-{name}", f"Confidence of {name}") for name in figures.entities), *found]
 
 
 def _answer(assessment: Assessment) -> Markup:
@@ -457,6 +473,65 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
         for entry in header
     ]
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
+
+
+def _confidence(name: str, found: EntityFigures) -> Markup:
+    """How far probabilities of entities can be trusted."""
+    rows = [
+        tag(
+            "tr",
+            tag("td", f"{row.threshold:g}", class_="number"),
+            tag("td", f"{row.kept:,}", class_="number"),
+            tag("td", percent(row.precision) if row.kept else "–", class_="number"),
+            tag("td", bar(row.precision, row.low, row.high)),
+            tag("td", percent(row.recall) if math.isfinite(row.recall) else "–", class_="number"),
+        )
+        for row in found.cuts
+    ]
+    header = [
+        ("confidence", "number"),
+        ("entities", "number"),
+        ("precision", "number"),
+        "with 95 % interval",
+        ("recall", "number"),
+    ]
+    diagram = tag(
+        "figure",
+        tag("figcaption", "The share that is right, by how probable they are said to be"),
+        reliability_diagram(found.bins),
+        tag("p", "Bars should end at the points. Below them, how many entities.", class_="soft"),
+        style="margin:0",
+    )
+    dropped = tag("p", "What is left when entities less sure than this are dropped:")
+    return tag(
+        "section",
+        tag("h2", "Confidence of the entities of ", tag("code", name)),
+        tag(
+            "p",
+            f"{found.found:,} entities found, {found.gold:,} in the references. ",
+            tag("b", f"Expected calibration error: {_exact(found.error)}. "),
+            f"Were all probabilities right, it would be {_exact(found.chance)} of so many "
+            f"entities on average, and below {_exact(found.chance_high)} 19 times of 20, since "
+            "which of them are right is chance. ",
+            _judged(found),
+        ),
+        tag("div", diagram, tag("div", dropped, _table(header, rows)), class_="columns wide"),
+        id=f"confidence-{name}",
+    )
+
+
+def _judged(found: EntityFigures) -> list[Any]:
+    if found.error <= found.chance_high:
+        return ["This text does not tell them from right ones."]
+    if found.error <= SMALL_ERROR:
+        return ["They are a little off."]
+    said = "They are not to be taken as they are: "
+    return [said, tag("code", "spacy latent calibrate"), " fits them to held-out text."]
+
+
+def _exact(share: float) -> str:
+    """With a digit that shares of texts do not need."""
+    return f"{100 * share:.1f} %"
 
 
 def _task(task: TaskFigures, others: Mapping[str, Mapping[str, OtherScore]]) -> Markup:

@@ -4,10 +4,11 @@ drawings with it, see :mod:`spacy_latent.kinds`, or takes them from here by bein
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import SpanStructure, names_entities
+from spacy_latent.annotations import Entity, SpanStructure, names_entities
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import PARTS, Drawing, complete_kind, find_kind, known_kinds
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
@@ -17,8 +18,11 @@ from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Figure, Picture
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
+from spacy_latent.visualize.terminal import entities_known, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
+# Words on each side of what differs between alternatives.
+AROUND = 5
 # Those of this package, in the order in which they are told.
 STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets")
 
@@ -164,28 +168,70 @@ def _tags(subject: Subject) -> Drawn:
 def _entities(subject: Subject) -> Drawn:
     pictures = []
     for alternative, weight in subject.choices:
-        # Of an alternative it is the whole sequence that has a probability.
-        shown = alternative is None and subject.span.entity_probabilities is not None
+        if alternative:
+            pictures.append(_other_entities(subject, alternative, weight))
+            continue
         least = subject.look.threshold if alternative is None else None
         if least is not None:
             # Says so where no probabilities are stored.
             subject.parts(None)
-        marks = [
-            Highlight(
-                entity.start - subject.span.start,
-                entity.end - subject.span.start,
-                entity.probability if shown else 1.0,
-                entity.label,
-                f"{entity.probability:.2f}" if shown and subject.look.probabilities else "",
-            )
+        found = [
+            entity
             for entity in subject.annotation.entities(alternative)
             if least is None or entity.probability >= least
         ]
+        marks = _marks(subject, found, entities_known(subject.span, alternative))
         drawn = draw_highlights(
             subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
         pictures.append(drawn)
     return pictures, ""
+
+
+def _other_entities(subject: Subject, alternative: int, weight: float | None) -> Picture:
+    """What differs from the first alternative, with a few words around; what that one has instead
+    is faint where there is room for it, and told above."""
+    gone, new = subject.annotation.differences(alternative)
+    known = entities_known(subject.span, alternative)
+    taken = {i for entity in new for i in range(entity.start, entity.end)}
+    apart = [e for e in gone if taken.isdisjoint(range(e.start, e.end))]
+    marks = _marks(subject, new, known) + _marks(subject, apart, known, faint=True)
+    marks.sort(key=lambda mark: mark.start)
+    # Of those that overlap with marks as well.
+    places = [(e.start - subject.span.start, e.end - subject.span.start) for e in [*gone, *new]]
+    words, begin = subject.spaced_words, 0
+    if places:
+        begin = max(0, min(start for start, _ in places) - AROUND)
+        end = min(len(words), max(end for _, end in places) + AROUND)
+        before, after = begin > 0, end < len(words)
+        words = [*([("…", " ")] * before), *words[begin:end], *([("…", "")] * after)]
+        begin -= before
+    moved = [replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in marks]
+    drawn = draw_highlights(words, moved, subject.look, subject.title, weight=weight)
+    known = known and subject.look.probabilities
+    told = [
+        f"{word} {', '.join(entity_text(subject.doc, e, known) for e in entities)}"
+        for word, entities in (("without", gone), ("with", new))
+        if entities
+    ]
+    return replace(drawn, caption="; ".join(told))
+
+
+def _marks(
+    subject: Subject, entities: list[Entity], known: bool, faint: bool = False
+) -> list[Highlight]:
+    shown = known and subject.look.probabilities
+    return [
+        Highlight(
+            entity.start - subject.span.start,
+            entity.end - subject.span.start,
+            entity.probability if known else 1.0,
+            entity.label,
+            f"{entity.probability:.2f}" if shown else "",
+            faint,
+        )
+        for entity in entities
+    ]
 
 
 def _rationale(subject: Subject) -> Drawn:

@@ -8,7 +8,13 @@ from textwrap import wrap
 
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import Arc, LatentAnnotation, SpanStructure, names_entities
+from spacy_latent.annotations import (
+    Arc,
+    Entity,
+    LatentAnnotation,
+    SpanStructure,
+    names_entities,
+)
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
@@ -20,9 +26,10 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     """A drawing of each span's structure and of its alternatives, as far as there are any.
 
     Trees: one line per token, with its index, its place in the tree, and the probability of its
-    arc. Items and entities: the text, with what is chosen in square brackets. Tags: below their
-    words. Spans: the text with round brackets, but for spans of one word. Others, such as segments
-    and pairs of words: a line for each part.
+    arc. Items and entities: the text, with what is chosen in square brackets; of further
+    alternatives only the entities that differ from those of the first. Tags: below their words.
+    Spans: the text with round brackets, but for spans of one word. Others, such as segments and
+    pairs of words: a line for each part.
     threshold: list below each structure the parts outside of it that are at least this probable.
     """
     blocks = []
@@ -112,14 +119,46 @@ def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
 def _entities(
     annotation: LatentAnnotation, span: SpanStructure, alternative: int | None
 ) -> list[str]:
+    if alternative:
+        return _differences(annotation, span, alternative)
     words = [_printable(annotation.doc, i) for i in range(span.start, span.end)]
-    known = alternative is None and span.entity_probabilities is not None
+    known = entities_known(span, alternative)
     for entity in annotation.entities(alternative):
         first, last = entity.start - span.start, entity.end - 1 - span.start
         words[first] = f"[{words[first]}"
         label = _line(entity.label)
         words[last] += f" {label} {entity.probability:.2f}]" if known else f" {label}]"
     return _wrapped(words)
+
+
+def _differences(annotation: LatentAnnotation, span: SpanStructure, alternative: int) -> list[str]:
+    """A line for each entity that the first alternative has and this one has not, with − before it,
+    and the other way round, with +."""
+    gone, new = annotation.differences(alternative)
+    known = entities_known(span, alternative)
+    return [
+        f"{sign} {entity_text(annotation.doc, entity, known)}"
+        for sign, entities in (("-", gone), ("+", new))
+        for entity in entities
+    ]
+
+
+def entities_known(span: SpanStructure, alternative: int | None) -> bool:
+    """Whether each of its entities has a probability, and not only their sequence."""
+    if alternative is None:
+        return span.entity_probabilities is not None
+    return bool(span.alternative_probabilities)
+
+
+def entity_text(doc: Doc, entity: Entity, known: bool) -> str:
+    """Its words, its label, its probability where that is known, and its place where a text has
+    these words twice."""
+    words = [token.text for token in doc]
+    own, size = words[entity.start : entity.end], entity.end - entity.start
+    twice = sum(words[i : i + size] == own for i in range(len(words))) > 1
+    shown = [_text(doc, entity.start, entity.end), _line(entity.label)]
+    shown += [f"{entity.probability:.2f}"] if known else []
+    return " ".join([*shown, *([f"(token {entity.start})"] if twice else [])])
 
 
 def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:

@@ -62,6 +62,11 @@ def test_other_kinds() -> None:
     assert arcs["left-branching"] == 0.5 and arcs["arc length"] == 1.5
     segments = statistics("segments", [[0, 3, 1], [3, 4, 0]], 4)
     assert segments["segments"] == 2 and segments["segment length"] == 2.0
+    # One of them twice, with two labels.
+    phrases = statistics("phrases", [[0, 4, 1], [0, 4, 0], [1, 3, 1], [2, 3, 0], [3, 4, 0]], 4)
+    assert phrases["phrases"] == 5 and phrases["depth"] == 3
+    assert phrases["phrase length"] == pytest.approx(12 / 5)
+    assert statistics("phrases", [], 4)["depth"] == 0
     cells = statistics("cells", [[0, 0], [1, 2], [2, 1]], 4)
     assert cells["coverage"] == 0.75 and cells["monotonicity"] == 0.5
     assert cells["diagonal"] == pytest.approx(1 / 3)

@@ -114,3 +114,15 @@ def test_models_whose_folders_have_one_name(files: Path, tmp_path: Path):
     assert run(files / "dev.spacy", *models, "--metrics", metrics).exit_code == 0
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
     assert rows == {f"{path}: {row}" for path in models for row in ("parse", "latent_encoder")}
+
+
+def test_inline_structures_are_judged_too(files: Path, tmp_path: Path):
+    nlp = spacy.blank("en")
+    inline = {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": TOK2VEC}
+    nlp.add_pipe("tagger", config=stock("tagger", inline))
+    initialized(nlp, sample=examples(nlp))
+    nlp.to_disk(tmp_path / "inline")
+    metrics = tmp_path / "trees.json"
+    result = run(files / "dev.spacy", tmp_path / "inline", "--metrics", metrics)
+    assert result.exit_code == 0, result.output
+    assert set(srsly.read_json(metrics)) == {"inline: tagger", *CONTROLS}

@@ -39,7 +39,7 @@ def test_the_short_options_mean_the_same_everywhere() -> None:
 
 
 # Makes expressions, or judges pipelines of the project itself.
-WITHOUT_CODE = {"latent generate listops", "listops generate", "listops report"}
+WITHOUT_CODE = {"latent demo", "latent generate listops", "listops generate", "listops report"}
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -141,6 +141,40 @@ def test_trap_17_and_imports_stay_light(module):
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [(["--help"], 0, "Commands for pipelines"), (["show"], 2, "model"), (["shwo"], 2, "shwo")],
+)
+def test_the_script_answers_before_anything_heavy_is_imported(
+    arguments: list[str], code: int, said: str
+) -> None:
+    program = (
+        "import sys, spacy_latent.__main__ as script\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "try:\n"
+        "    script.latent_cli()\n"
+        "finally:\n"
+        "    heavy = {'spacy', 'thinc', 'torch', 'numpy', 'numba'} & set(sys.modules)\n"
+        "    print(f'{len(heavy)} heavy modules', *heavy)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == code
+    assert said in found.stdout + found.stderr
+    assert "0 heavy modules" in found.stdout
+
+
+def test_the_script_has_the_commands_of_spacy_latent() -> None:
+    from importlib.metadata import distribution
+
+    from spacy_latent.cli.app import latent_cli
+
+    (script,) = distribution("spacy-latent").entry_points.select(group="console_scripts")
+    assert script.name == "spacy-latent"
+    assert script.load() is latent_cli
+
+
 def test_an_impossible_pair_is_refused_with_its_names():
     config = load_config(CONFIGS / "demo_attention.cfg")
     model = config["components"]["latent_encoder"]["model"]

@@ -120,13 +120,15 @@ def test_components_with_losses_of_their_own_train(gpu: Any) -> None:
 
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
-    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    for name in ("crf_ner", "tree_spancat"):
+        nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
     optimizer = initialized(nlp)
     for _ in range(30):
         losses = nlp.update(examples(nlp), sgd=optimizer)
     assert all(np.isfinite(value) for value in losses.values())
     doc = nlp("I like London a lot")
     assert [ent.text for ent in doc.ents] == ["London"]
+    assert isinstance(doc.spans["sc"].attrs["scores"], np.ndarray)
     assert all(isinstance(value, np.ndarray) for value in _arrays(doc.user_data))
 
 

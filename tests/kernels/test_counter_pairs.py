@@ -83,6 +83,20 @@ def test_gradients(inner: bool) -> None:
     assert torch.autograd.gradcheck(lambda *item: counter_pairs(*item, inner), given)
 
 
+def test_items_without_a_gradient_are_passed_over() -> None:
+    given = make([6, 4, 5], 2, 2, torch.nan)
+    change = torch.randn(3, 7, 7, dtype=torch.float64)
+    change[1] = 0.0
+    found = kernels._counter_pairs_gradient(*given, False, change)
+    less = [item[[0, 2]] if item.shape[0] == 3 and item.dim() != 2 else item for item in given]
+    others = kernels._counter_pairs_gradient(*less, False, change[[0, 2]])
+    for one, other in zip(found, others, strict=True):
+        if one.shape[0] == 3:
+            assert not one[1].any()
+            one = one[[0, 2]]
+        torch.testing.assert_close(one, other)
+
+
 def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
     """Counters in saturation come back to the same number to the last digit."""
     given = make([4], 1, 1, 0.0)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.layers.fitting import check_parts
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
-from spacy_latent.layers.latent_layer import check_parts
+from spacy_latent.layers.latent_layer import LatentLayer, without_traces
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -54,3 +56,31 @@ def test_unnamed_parts_are_not_checked() -> None:
             return frozenset()
 
     check_parts(listed_subsets(1, 2), Loose(), build_item_scorer_v1(), build_graph_convolution_v1())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_scores_without_normal_products_are_none(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(dtype).tiny
+    given = torch.tensor([1.0, -1e-20, 1e10 * tiny, 1e6 * tiny, -tiny / 8, 0.0], dtype=dtype)
+    assert (given[4] != 0).all()
+    expected = torch.where(torch.arange(6) < 3, given, 0.0)
+    assert torch.equal(without_traces(given), expected)
+
+
+def test_the_scorer_gets_no_traces() -> None:
+    torch.manual_seed(0)
+    scorer, composer = build_biaffine_scorer_v1()(4), build_graph_convolution_v1()(4)
+    layer = LatentLayer(scorer, SpanningTree(), Marginals(), composer)
+    vectors, lengths = torch.randn(2, 3, 4), torch.tensor([3, 3])
+    _, scores = layer.score(vectors, lengths)
+    factor = torch.ones_like(scores)
+    factor[1] = 1e-35
+    (scores * factor).sum().backward()
+    once = [p.grad.clone() for p in layer.scorer.parameters() if p.grad is not None]
+    layer.zero_grad()
+    _, scores = layer.score(vectors, lengths)
+    scores[0].sum().backward()
+    again = [p.grad for p in layer.scorer.parameters() if p.grad is not None]
+    assert len(once) == len(again) > 0
+    for one, other in zip(once, again):
+        torch.testing.assert_close(one, other)

@@ -144,8 +144,11 @@ def scorer_weights(nlp: Language, name: str) -> np.ndarray:
 TRANSFORMER_WIDTH = 12
 
 
-def save_small_transformer(path: Path) -> None:
-    """A transformer with random weights and ten word pieces, as one of the hub would lie there."""
+def save_small_transformer(path: Path, **options: Any) -> None:
+    """A transformer with random weights and ten word pieces, as one of the hub would lie there.
+
+    options: of its configuration, such as ``hidden_dropout_prob``.
+    """
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("spacy_transformers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "like", "hate", "london", "##s"]
@@ -157,6 +160,7 @@ def save_small_transformer(path: Path) -> None:
         num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=64,
+        **options,
     )
     fix_random_seed(0)
     transformers.BertModel(config).save_pretrained(path)

@@ -23,6 +23,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "latent_encoder": {"annotate": "none", "threshold": 0.25, "supervision": 1.5},
     "latent_textcat": {"annotate": "probabilities", "threshold": 0.75, "alternatives": 2},
     "latent_textcat_multilabel": {"annotate": "none", "score_range": [-1.0, 2.0]},
+    "tree_spancat": {"annotate": "none", "threshold": 0.25, "probability_threshold": 0.5},
 }
 LABELLED = [name for name in CHANGED if name != "latent_encoder"]
 
@@ -32,6 +33,7 @@ def with_more_labels(nlp: Language) -> list[Example]:
     for example in made:
         example.reference.cats["third"] = 0.0
         example.reference.set_ents([Span(example.reference, 0, 1, "OTHER")], default="unmodified")
+        example.reference.spans["sc"].append(Span(example.reference, 0, 1, "OTHER"))
     return made
 
 
@@ -86,7 +88,7 @@ def test_labels_are_saved_and_settings_are_not(name: str, tmp_path: Path) -> Non
     nlp.to_disk(tmp_path)
     saved = srsly.read_json(tmp_path / name / "cfg")
     assert saved["labels"] == list(nlp.get_pipe(name).labels)  # type: ignore[union-attr]
-    assert set(saved) <= {"labels", "positive_label"}
+    assert set(saved) <= {"labels", "label_sets", "positive_label"}
 
 
 def test_the_positive_label_comes_back(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_other_labels_are_named(name: str, more: bool, tmp_path: Path) -> None:
     saved.to_disk(tmp_path)
     component: Any = nlp.get_pipe(name)
     before = component.labels
-    new = "OTHER" if name == "crf_ner" else "third"
+    new = "OTHER" if name in ("crf_ner", "tree_spancat") else "third"
     for load in (
         lambda: component.from_bytes(saved.get_pipe(name).to_bytes()),  # type: ignore[union-attr]
         lambda: component.from_disk(tmp_path / name),

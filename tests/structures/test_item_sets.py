@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -99,3 +101,35 @@ def test_the_gradient_of_bits_is_their_marginals_at_high_scores() -> None:
     torch.testing.assert_close(gradient, Bits().marginals(scores, lengths), rtol=0, atol=1e-15)
     alone = Bits().log_partition(scores[:, 4:5].detach(), torch.tensor([1]))
     assert float(alone - 21) == pytest.approx(np.log1p(np.exp(-21.0)), rel=1e-5)
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e30])
+@pytest.mark.parametrize(
+    "signs", [[-1, -1, -1, -1], [0, -1, -1, -1], [0, 0, -1, -1], [1, 0, 0, 0], [1, 1, 1, 0]]
+)
+def test_masks_that_leave_more_or_less_than_k(exactly: bool, size: float, signs: list[int]) -> None:
+    """As many items have the same score, all ways to choose among them are equally probable."""
+    structure = KOfN(2, exactly=exactly)
+    scores = (size * torch.tensor([[*signs, 9]], dtype=torch.float64)).requires_grad_()
+    lengths = torch.tensor([4])
+    ways = [
+        chosen
+        for count in ([2] if exactly else [0, 1, 2])
+        for chosen in itertools.combinations(range(4), count)
+    ]
+    totals = [size * sum(signs[i] for i in chosen) for chosen in ways]
+    best = [chosen for chosen, total in zip(ways, totals) if total == max(totals)]
+    expected = torch.tensor(
+        [[sum(i in way for way in best) / len(best) for i in range(4)] + [0]], dtype=torch.float64
+    )
+    marginals = structure.marginals(scores, lengths)
+    torch.testing.assert_close(marginals, expected, rtol=1e-12, atol=1e-12)
+    entropy = structure.entropy(scores, lengths)
+    torch.testing.assert_close(entropy, torch.tensor([len(best)]).log().double())
+    log_partition = structure.log_partition(scores, lengths)
+    torch.testing.assert_close(log_partition, torch.tensor([max(totals)]) + entropy)
+    torch.testing.assert_close(torch.autograd.grad(log_partition.sum(), scores)[0], marginals)
+    generator = torch.Generator().manual_seed(0)
+    drawn = structure.sample(scores, lengths, 400, generator)
+    torch.testing.assert_close(drawn.mean(0), expected, rtol=0, atol=0.1)

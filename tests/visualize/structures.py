@@ -82,6 +82,7 @@ def every_kind(words: Sequence[str], lang: str = "xx") -> dict[str, Doc]:
         "tags": np.arange(n) % 3,
         "spans": [[0, n - 1], [0, n // 2]],
         "segments": [[0, other, 1], [other, n, 0]],
+        "phrases": [[0, n, 1], [0, other, 0], [other, n, 0]],
         "cells": [[i, n - other - 1 - i] for i in range(other)],
     }
     docs = {}

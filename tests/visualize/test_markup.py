@@ -28,6 +28,7 @@ STYLES = {
     "tags": ["tags", "heatmap"],
     "spans": ["brackets"],
     "segments": ["brackets"],
+    "phrases": ["brackets"],
     "cells": ["alignment", "heatmap"],
 }
 CASES = [(kind, style) for kind, styles in STYLES.items() for style in styles]

@@ -1,0 +1,179 @@
+"""``tree_spancat`` beside spaCy's ``spancat``: F1 after the same processor time of training.
+
+    python -m benchmarks spans "noun phrases" corpus/phrases --seconds 30 60 --seeds 0 1 2
+    python -m benchmarks spans BC5CDR corpus/bc5cdr_spans --seconds 60 --seeds 0 1
+
+The folder holds ``train.spacy`` and ``dev.spacy`` with spans in ``doc.spans["sc"]``. All train on
+the same batches over an embedder of the same kind, and stop when their updates have taken so much
+processor time, one after the other in one process and on one thread. ``spancat`` is judged with its
+own suggester of one to three tokens, and with one of up to ten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from thinc.api import Adam, fix_random_seed
+
+from benchmarks.entities import shares
+from benchmarks.pipeline import TOK2VEC
+from benchmarks.sections import write_section
+from spacy_latent.models.span_losses import crosses
+
+KEY = "sc"
+WORDS = 1000
+
+
+def spancat(longest: int) -> dict[str, Any]:
+    suggester = {"@misc": "spacy.ngram_range_suggester.v1", "min_size": 1, "max_size": longest}
+    return {"factory": "spancat", "suggester": suggester, "model": {"tok2vec": TOK2VEC}}
+
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "tree_spancat": {"factory": "tree_spancat", "model": {"tok2vec": TOK2VEC}},
+    "spancat, up to 3 tokens": spancat(3),
+    "spancat, up to 10 tokens": spancat(10),
+}
+
+
+@dataclass
+class Figures:
+    """Of one system after one processor time, a number for each seed.
+
+    steps: updates of the weights. crossing: predicted docs in which spans cross, a share. words:
+        in prediction, thousands in a second of the processor.
+    """
+
+    f: list[float] = field(default_factory=list)
+    precision: list[float] = field(default_factory=list)
+    recall: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    crossing: list[float] = field(default_factory=list)
+    words: list[float] = field(default_factory=list)
+
+
+def batches(docs: list[Doc], seed: int) -> Iterator[list[Doc]]:
+    """Of about a thousand words, without end; each round in another order."""
+    drawn = random.Random(seed)
+    while True:
+        order = list(docs)
+        drawn.shuffle(order)
+        batch: list[Doc] = []
+        for doc in order:
+            batch.append(doc)
+            if sum(map(len, batch)) >= WORDS:
+                yield batch
+                batch = []
+
+
+def example(nlp: Language, doc: Doc) -> Example:
+    words, spaces = [token.text for token in doc], [bool(token.whitespace_) for token in doc]
+    return Example(Doc(nlp.vocab, words=words, spaces=spaces), doc)
+
+
+class Run:
+    """One system with one seed. spent: processor time of its updates, but for the first one, which
+    loads what others find loaded."""
+
+    def __init__(self, config: dict[str, Any], folder: Path, seed: int) -> None:
+        fix_random_seed(seed)
+        self.nlp = spacy.blank("en")
+        settings = {name: value for name, value in config.items() if name != "factory"}
+        self.nlp.add_pipe(config["factory"], name="spans", config=settings)
+        docs, self.dev = (
+            list(DocBin().from_disk(folder / f"{part}.spacy").get_docs(self.nlp.vocab))
+            for part in ("train", "dev")
+        )
+        self.nlp.initialize(lambda: [example(self.nlp, doc) for doc in docs])
+        self.stream, self.optimizer = batches(docs, seed), Adam(0.001, L2=0.01, grad_clip=1.0)
+        self.spent, self.steps = 0.0, 0
+
+    def step(self) -> None:
+        batch = [example(self.nlp, doc) for doc in next(self.stream)]
+        start = time.process_time()
+        self.nlp.update(batch, drop=0.1, sgd=self.optimizer)
+        if self.steps:
+            self.spent += time.process_time() - start
+        self.steps += 1
+
+
+def judge(run: Run, figures: Figures) -> None:
+    nlp, examples = run.nlp, [example(run.nlp, doc) for doc in run.dev]
+    start = time.process_time()
+    docs = list(nlp.pipe([one.predicted for one in examples], batch_size=128))
+    spent = time.process_time() - start
+    for one, doc in zip(examples, docs):
+        one.predicted = doc
+    scores = nlp.get_pipe("spans").score(examples)  # type: ignore[union-attr]
+    places = [[(span.start, span.end) for span in doc.spans[KEY]] for doc in docs]
+    figures.f.append(scores["spans_sc_f"])
+    figures.precision.append(scores["spans_sc_p"])
+    figures.recall.append(scores["spans_sc_r"])
+    figures.steps.append(run.steps)
+    figures.crossing.append(mean(crosses(own) for own in places))
+    figures.words.append(sum(map(len, docs)) / spent / 1000)
+
+
+def measure(
+    folder: Path, seconds: list[float], seeds: list[int]
+) -> dict[tuple[float, str], Figures]:
+    """By processor time and system. Steps are taken in turn, so that what else the machine does
+    slows all alike."""
+    found = {(bound, name): Figures() for bound in sorted(seconds) for name in SYSTEMS}
+    for seed in seeds:
+        runs = {name: Run(config, folder, seed) for name, config in SYSTEMS.items()}
+        for bound in sorted(seconds):
+            while late := [run for run in runs.values() if run.spent < bound]:
+                for run in late:
+                    run.step()
+            for name, run in runs.items():
+                judge(run, found[bound, name])
+                print(
+                    f"seed {seed}, {bound:g} s, {name}: {found[bound, name].f[-1]:.3f}", flush=True
+                )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("title")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[30.0, 60.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found = measure(given.folder, given.seconds, given.seeds)
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, one thread; the whole development set.",
+        "",
+        "| processor time, s | component | F1 of each seed, % | precision, % | recall, % | steps "
+        "| docs with crossing spans, % | thousand words a second |",
+        "|---:|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for (bound, name), own in found.items():
+        lines.append(
+            f"| {bound:g} | {name} | {shares(own.f)} | {100 * mean(own.precision):.1f} "
+            f"| {100 * mean(own.recall):.1f} | {mean(own.steps):.0f} "
+            f"| {100 * mean(own.crossing):.1f} | {mean(own.words):.1f} |"
+        )
+    key = re.sub(r"\W+", "_", given.title.lower())
+    write_section(f"spans_{key}", f"Spans: {given.title}", lines)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""``spacy latent calibrate``: probabilities of entities that mean what they say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+from spacy_latent.cli.show import load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.calibration import Cut, JudgedEntities
+    from spacy_latent.pipeline.entity_calibration import Calibrated
+
+EXAMPLES = """
+Examples:
+
+  spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated
+
+  spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --coverage 0.9
+
+  spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
+
+  spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --test
+  corpus/test.spacy
+"""
+
+
+def calibrate_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    dev: str = typer.Argument(
+        ...,
+        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads, "
+        "or - (stdin)",
+    ),
+    output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--component", "-c", help="Name of the crf_ner; may be left out where there is one"
+    ),
+    coverage: Optional[float] = typer.Option(  # noqa: UP045
+        None,
+        "--coverage",
+        help="Store sets of possible entities, which hold all of a text's in this share of texts",
+    ),
+    precision: Optional[float] = typer.Option(  # noqa: UP045
+        None,
+        "--precision",
+        min=0.0,
+        max=1.0,
+        help="Set min_confidence to the lowest at which entities have this precision",
+    ),
+    biases: Optional[bool] = typer.Option(  # noqa: UP045
+        None,
+        "--biases/--no-biases",
+        help="A bias for each label; by default where held-out texts ask for them. Without, "
+        "entities stay what they are",
+    ),
+    confidence: Optional[bool] = typer.Option(  # noqa: UP045
+        None,
+        "--slope/--no-slope",
+        help="A slope and a shift of entities' odds; by default where held-out entities ask for "
+        "them",
+    ),
+    test: Optional[str] = typer.Option(  # noqa: UP045
+        None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
+    ),
+    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Let probabilities of entities mean what they say: fit a temperature, and biases of labels
+    where the texts ask for them, and write the pipeline with these. Prints how precise entities
+    are from which confidence on."""
+    import srsly
+
+    from spacy_latent.analysis.figures import plain
+    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline import entity_calibration as calibration
+
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        if coverage is not None and not 0 < coverage < 1:
+            raise LatentError(f"--coverage is {coverage}; expected a number between 0 and 1.")
+        nlp = load(model)
+        examples = read_examples(nlp, dev, limit)
+        further = read_examples(nlp, test, limit) if test else []
+        found = calibration.calibrate(
+            nlp,
+            examples,
+            component,
+            biases=biases,
+            confidence=confidence,
+            coverage=coverage,
+        )
+        least = None
+        if precision is not None:
+            least = calibration.set_precision(nlp, found, precision, component)
+        held_out = calibration.measure(nlp, further, component) if further else None
+        output.mkdir(parents=True, exist_ok=True)
+        nlp.to_disk(output)
+    except (LatentError, OSError) as error:
+        fail("The pipeline could not be calibrated", str(error))
+    if as_json:
+        print(srsly.json_dumps(plain(to_json(found, least, held_out))))
+        return
+    print_calibration(found)
+    print_error("Before", found.before)
+    print_error("On the texts that it was calibrated on", found.after)
+    if held_out is not None:
+        print_error("On the further texts", held_out.entities)
+        if held_out.covered is not None:
+            share, count = held_out.covered
+            msg.text(
+                f"{100 * share:.1f} % of the {count} further texts with entities have all in their "
+                f"set, which holds {held_out.set_size:.1f} spans on average"
+            )
+    msg.divider("Dropping entities below a confidence")
+    print_cuts(found.after if held_out is None else held_out.entities, least)
+    if least is not None:
+        msg.info(f"min_confidence = {least.threshold:.4g}")
+    msg.good(f"Saved to {output}")
+
+
+def print_calibration(found: Calibrated) -> None:
+    made = found.calibration
+    msg.divider(f"Calibration on {made.docs} texts with {made.entities} entities")
+    msg.text(f"temperature {made.temperature:.3g}")
+    if made.biases:
+        each = ", ".join(f"{label} {value:+.2f}" for label, value in made.biases.items())
+        msg.text(f"biases of labels: {each}")
+    for name, loss in found.losses.items():
+        msg.text(f"mean loss of held-out texts, {name}: {loss:.4f}")
+    if (made.slope, made.shift) != (1.0, 0.0):
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.3g} of the odds of an entity")
+    for name, loss in found.confidence_losses.items():
+        msg.text(f"mean loss of held-out entities, {name}: {loss:.4f}")
+    if made.least is not None and found.set_sizes:
+        mean = sum(found.set_sizes) / len(found.set_sizes)
+        msg.text(
+            f"sets with coverage {made.coverage}: all spans with a probability of "
+            f"{made.least:.2g}; {mean:.1f} in a text on average"
+        )
+    if found.left_out:
+        msg.warn(f"No sequence of tags agrees with the annotation of {found.left_out} texts")
+
+
+def print_error(title: str, found: JudgedEntities) -> None:
+    from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
+
+    if not found.probabilities:
+        msg.text(f"{title}: no entities")
+        return
+    error = expected_calibration_error(found.probabilities, found.correct)
+    chance, _ = error_by_chance(found.probabilities)
+    msg.text(
+        f"{title}: {len(found.probabilities)} entities, expected calibration error "
+        f"{100 * error:.1f} % ({100 * chance:.1f} % by chance alone)"
+    )
+
+
+def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
+    from spacy_latent.analysis.calibration import THRESHOLDS, cut
+
+    thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
+    rows = []
+    for row in (cut(found, threshold) for threshold in sorted(thresholds)):
+        interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
+        label = f"{row.threshold:.4g}"
+        values = (percent(row.precision), interval, percent(row.recall))
+        rows.append((label, str(row.kept), *values))
+    header = ("confidence", "entities", "precision", "95 % interval", "recall")
+    msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if math.isfinite(share) else "–"
+
+
+def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import entity_figures
+
+    made: dict[str, Any] = {
+        "calibration": found.calibration.to_dict(),
+        "losses": {**found.losses, **found.confidence_losses},
+        "before": entity_figures(found.before),
+        "after": entity_figures(found.after),
+        "left_out": found.left_out,
+    }
+    if found.set_sizes:
+        made["set_size"] = sum(found.set_sizes) / len(found.set_sizes)
+    if least is not None:
+        made["min_confidence"] = vars(least)
+    if held_out is not None:
+        made["test"] = entity_figures(held_out.entities)
+        if held_out.covered is not None:
+            made["test_coverage"], made["test_texts"] = held_out.covered
+            made["test_set_size"] = held_out.set_size
+    return made

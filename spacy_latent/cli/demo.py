@@ -1,0 +1,157 @@
+"""``spacy latent demo``: a pipeline that comes with the package, and the trees that it found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import Printer, msg
+
+from spacy_latent.cli.failure import fail
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+
+EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"
+PIPELINE = "listops_pipeline"
+OPERATORS = ["MIN", "MAX", "MED"]
+# As of 'spacy project run demo': what it was trained on, and lists twice as deep.
+AS_TRAINED: dict[str, Any] = {"max_depth": 4, "min_length": 8, "max_length": 25}
+DEEPER: dict[str, Any] = {"min_depth": 6, "max_depth": 7, "min_length": 8, "max_length": 80}
+SIZES = {"train": 30000, "dev": 1000}
+JUDGED = 200
+CONTROL = "nearest operator"
+INTRODUCTION = (
+    "This pipeline was trained on 30,000 expressions and their values, and never saw a tree. Its "
+    "hidden layer is one: every token has a head, and the value is computed along them."
+)
+EXAMPLES = """
+Examples:
+
+  spacy latent demo
+
+  spacy latent demo "[MED [MAX 1 8 ] 5 [MIN 3 [MAX 0 7 ] ] ]" --html demo.html
+
+  spacy latent demo --train training/demo
+"""
+
+
+def demo_cli(
+    expression: str = typer.Argument(EXPRESSION, help="An expression of MIN, MAX, MED and digits"),
+    html: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--html", help="Write a page with the scores and drawings to this file"
+    ),
+    train: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--train", help="Train it again into this directory, which takes some minutes"
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Show a pipeline of this package, which learned trees from values alone, and judge it
+    on new expressions; or train it again."""
+    from spacy_latent.cli.show import load, use_gpu
+    from spacy_latent.corpora.listops import is_expression
+    from spacy_latent.visualize.terminal import format_annotation
+
+    tokens = expression.split()
+    known = {"]", *(f"[{operator}" for operator in OPERATORS), *"0123456789"}
+    if not is_expression(tokens) or not set(tokens) <= known:
+        fail(
+            f"{expression!r} is no expression of {', '.join(OPERATORS)} and digits",
+            f"Put spaces between its tokens, as in {EXPRESSION!r}.",
+        )
+    with carried_pipeline() as path:
+        if train is None:
+            use_gpu(gpu_id)
+            msg.text(INTRODUCTION, spaced=True)
+            nlp = load(str(path))
+        else:
+            nlp = load(str(train_again(path, train, seed, gpu_id)))
+    printer = Printer(hide_animation=not sys.stdout.isatty())
+    with printer.loading("Loading the kernels, which are compiled the first time ..."):
+        doc = nlp(" ".join(tokens))
+    (annotation,) = doc._.latent.values()
+    print(format_annotation(annotation))
+    judge(nlp, max(doc.cats, key=lambda value: doc.cats[value]), tokens, html, seed)
+    if train is None:
+        msg.info("Train it again with: spacy latent demo --train training/demo")
+
+
+@contextmanager
+def carried_pipeline() -> Iterator[Path]:
+    """The directory of the pipeline in this package."""
+    from importlib.resources import as_file, files
+
+    with as_file(files("spacy_latent") / PIPELINE) as path:
+        if not (path / "meta.json").is_file():
+            fail(
+                f"This installation lacks {path}",
+                "Install spacy-latent again, or train the pipeline with 'make demo' in a checkout.",
+            )
+        yield path
+
+
+def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
+    """Train by the config of a pipeline. RETURNS: the best one."""
+    from spacy.cli.train import train as spacy_train
+
+    from spacy_latent.corpora import listops
+
+    corpus = {name: output / "corpus" / f"{name}.tsv" for name in SIZES}
+    made = listops.generate(list(SIZES.values()), OPERATORS, seed=seed, **AS_TRAINED)
+    for path, expressions in zip(corpus.values(), made):
+        listops.write(path, expressions)
+    overrides: dict[str, Any] = {f"paths.{name}": str(path) for name, path in corpus.items()}
+    overrides |= {"system.seed": seed}
+    spacy_train(pipeline / "config.cfg", output, use_gpu=gpu_id, overrides=overrides)
+    return output / "model-best"
+
+
+def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
+    """Print the value of one expression and scores on new ones; write a page of these if asked."""
+    from spacy_latent.cli.listops import page_of
+    from spacy_latent.cli.listops_tables import make_opening
+    from spacy_latent.cli.report import progress
+    from spacy_latent.corpora import listops
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.listops_assessment import assess_listops
+
+    right = listops.evaluate(tokens)
+    say = msg.good if int(value) == right else msg.warn
+    say(f"Its value: {value}. Right is {right}.", spaced=True)
+    with TemporaryDirectory() as folder:
+        corpora = {}
+        for name, shape in (("up to 3 deep", AS_TRAINED), ("6 deep", DEEPER)):
+            corpora[name] = Path(folder) / f"{name}.tsv"
+            # Another seed than that of the training's expressions.
+            (made,) = listops.generate([JUDGED], OPERATORS, seed=seed + 1_000_003, **shape)
+            listops.write(corpora[name], made)
+        try:
+            found = assess_listops({"this pipeline": nlp}, corpora, seed=seed, progress=progress)
+        except LatentError as error:
+            fail("The pipeline could not be judged", str(error))
+    msg.divider(f"{JUDGED} new expressions each, in percent")
+    header = ("", "right values", "whole trees", f"by {CONTROL}")
+    msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        page, told = page_of(found, make_opening(found.figures))
+        html.write_text(page, encoding="utf8")
+        msg.good(f"{told}: {html.resolve()}")
+
+
+def rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Of each corpus: right values, whole trees, and how many of these a control has."""
+    found = []
+    for name, corpus in figures["corpora"].items():
+        measured = corpus["by_depth"]["all"]
+        (own,) = measured["models"].values()
+        control = measured["controls"][CONTROL]
+        shares = (own["accuracy"], own["whole trees"], control["whole trees"])
+        found.append((name, *(f"{100 * share[0]:.1f}" for share in shares)))
+    return found

@@ -1,0 +1,42 @@
+"""Entities as labelled spans: what ``doc.ents`` has, in ``doc.spans``.
+
+python -m spacy_latent.corpora.entity_spans corpus/bc5cdr corpus/bc5cdr_spans
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from spacy_latent.errors import LatentError
+
+
+def write_spans(source: Path, target: Path, key: str) -> int:
+    """Copy the docs of ``source`` with their entities in ``doc.spans[key]``, and count these."""
+    import spacy
+    from spacy.tokens import DocBin
+
+    found, count = DocBin(), 0
+    for doc in DocBin().from_disk(source).get_docs(spacy.blank("xx").vocab):
+        doc.spans[key] = list(doc.ents)
+        count += len(doc.ents)
+        found.add(doc)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    found.to_disk(target)
+    return count
+
+
+def main(folder: Path, output: Path, key: str = "sc") -> None:
+    """Write each .spacy file of FOLDER to OUTPUT."""
+    paths = sorted(folder.glob("*.spacy"))
+    if not paths:
+        raise LatentError(
+            f"{folder} has no .spacy file. Give a folder of them, such as corpus/ner."
+        )
+    for path in paths:
+        print(f"{output / path.name}: {write_spans(path, output / path.name, key)} spans")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,75 @@
+"""Noun phrases that nest: spans of whole subtrees of UD English EWT, labelled by their role.
+
+python -m spacy_latent.corpora.noun_phrases corpus/phrases
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from spacy.tokens import Doc, Span
+
+from spacy_latent.corpora.english_web_treebank import SOURCES
+from spacy_latent.corpora.sources import read_source
+
+KEY = "sc"
+HEADS = frozenset({"NOUN", "PROPN", "PRON"})
+# By relations of Universal Dependencies, without their subtypes.
+ROLES = {
+    "nsubj": "subject",
+    "obj": "object",
+    "iobj": "object",
+    "obl": "oblique",
+    "nmod": "modifier",
+    "conj": "conjunct",
+    "appos": "apposition",
+}
+
+
+def noun_phrases(doc: Doc) -> Iterator[Span]:
+    """The subtree of each noun, name and pronoun that has a role of :data:`ROLES`, where it is
+    contiguous. Left out are predicates, whose subtrees are clauses: those with a subject or a
+    copula below them."""
+    subtrees = [{token.i} for token in doc]
+    for token in doc:
+        for ancestor in token.ancestors:
+            subtrees[ancestor.i].add(token.i)
+    for token in doc:
+        role = ROLES.get(token.dep_.split(":")[0])
+        below = {child.dep_.split(":")[0] for child in token.children}
+        if role is None or token.pos_ not in HEADS or below & {"nsubj", "csubj", "cop"}:
+            continue
+        subtree = subtrees[token.i]
+        start, end = min(subtree), max(subtree) + 1
+        if end - start == len(subtree):
+            yield Span(doc, start, end, label=role)
+
+
+def write_phrases(path: Path, text: str) -> tuple[int, int]:
+    """Write the sentences of CoNLL-U ``text``, and count them and their noun phrases, which are in
+    ``doc.spans["sc"]``."""
+    from spacy.tokens import DocBin
+    from spacy.training.converters import conllu_to_docs
+
+    found, phrases = DocBin(), 0
+    for doc in conllu_to_docs(text, n_sents=1, no_print=True):
+        doc.spans[KEY] = list(noun_phrases(doc))
+        phrases += len(doc.spans[KEY])
+        found.add(doc)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found.to_disk(path)
+    return len(found), phrases
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT."""
+    for name, source in SOURCES.items():
+        path = output / f"{name}.spacy"
+        sentences, phrases = write_phrases(path, read_source(source, downloads))
+        print(f"{path}: {sentences} sentences, {phrases} noun phrases")
+
+
+if __name__ == "__main__":
+    typer.run(main)

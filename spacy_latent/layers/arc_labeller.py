@@ -1,0 +1,56 @@
+"""Labels of arcs that are given, by a biaffine map (Dozat and Manning 2017, equations 2 and 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.layers.encoded_scorer import (
+    DISTANCE_BUCKETS,
+    check_hidden_width,
+    distance_buckets,
+)
+
+
+class ArcLabeller(nn.Module):
+    """l[k] = U(h)ᵀ W_k V(m) + U(h)ᵀ b_k + V(m)ᵀ c_k + d_k for the label k of an arc from h to m,
+    with one hidden layer for each role, and a bias for the direction and the distance between them.
+
+    Only arcs that are asked for are labelled: of a sentence of n words those of one tree, n of
+    them, and not all n².
+
+    width: of the vectors of words. hidden_width: of each role's hidden layer. labels: how many.
+    """
+
+    def __init__(self, width: int, hidden_width: int, labels: int) -> None:
+        super().__init__()
+        check_hidden_width("ArcLabeller", hidden_width)
+        self.head = nn.Linear(width, hidden_width)
+        self.modifier = nn.Linear(width, hidden_width)
+        # Of the products of all pairs of features, a constant one among each role's.
+        self.weight = nn.Parameter(torch.empty(labels, (hidden_width + 1) ** 2))
+        nn.init.xavier_uniform_(self.weight)
+        self.position = nn.Parameter(torch.zeros(2 * DISTANCE_BUCKETS, labels))
+
+    def forward(self, heads: Tensor, modifiers: Tensor, offsets: Tensor) -> Tensor:
+        """Vectors ``(T, width)`` of both ends of T arcs, and how far the modifier stands after the
+        head, ``(T,)`` int64, to scores ``(T, labels)``."""
+        of_heads = _with_one(torch.relu(self.head(heads)))
+        of_modifiers = _with_one(torch.relu(self.modifier(modifiers)))
+        pairs = (of_heads[:, :, None] * of_modifiers[:, None, :]).flatten(1)
+        place = distance_buckets(offsets.abs()) + DISTANCE_BUCKETS * (offsets < 0)
+        return pairs @ self.weight.to(pairs.dtype).T + self.position[place]
+
+    def grow(self, labels: int) -> None:
+        """Make room for as many labels. The first ones score as before, and new ones 0: less than
+        what a trained labeller gives to the label that it finds."""
+        known, width = self.weight.shape
+        weight = self.weight.new_zeros(labels, width)
+        position = self.position.new_zeros(len(self.position), labels)
+        with torch.no_grad():
+            weight[:known], position[:, :known] = self.weight, self.position
+        self.weight, self.position = nn.Parameter(weight), nn.Parameter(position)
+
+
+def _with_one(vectors: Tensor) -> Tensor:
+    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], 1)

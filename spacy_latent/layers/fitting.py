@@ -1,0 +1,144 @@
+"""Which scorers and composers go with a structure and an estimator."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
+from spacy_latent.stages import periods
+from spacy_latent.structures.base import Structure
+
+# Where there are several: what reads and composes in the simplest way.
+FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
+
+
+def check_kind(argument: str, given: object, expected: type) -> None:
+    """Configs name all of these in one registry, so nothing else keeps one from another's place."""
+    if not isinstance(given, expected):
+        raise LatentError(
+            f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
+            f"Check the @misc name in the config's block for the {argument}."
+        )
+
+
+def check_parts(
+    structure: Structure,
+    estimator: Estimator,
+    scorer: PartScorer | ScorerBuilder,
+    composer: Composer | ComposerBuilder,
+) -> None:
+    """Refuse combinations that cannot work, before any text is read.
+
+    scorer, composer: the module, or a builder of it: a partial call of its class, as configs give.
+    """
+    check_kind("structure", structure, Structure)
+    check_kind("estimator", estimator, Estimator)
+    for first, _ in periods(structure, estimator):
+        estimator.at(first).check(structure.at(first))
+    for argument, part in (("scorer", scorer), ("composer", composer)):
+        kind = _class(part)
+        parts = getattr(kind, "parts", "")
+        if structure.parts and parts and parts != structure.parts:
+            raise IncompatiblePair(
+                kind.__name__,
+                structure.name,
+                f"this {argument} is for {parts} and the structure is made of {structure.parts}",
+                f"{_fitting(structure.parts)}, or a structure of {parts}",
+            )
+    kind = _class(scorer)
+    decides = getattr(kind, "decides", "")
+    if decides and decides != structure.name:
+        raise IncompatiblePair(
+            kind.__name__,
+            structure.name,
+            f"this scorer scores the decisions that lead to a {decides}",
+            f"{_fitting(structure.parts)}, or the structure {decides}",
+        )
+    kind = _class(composer)
+    cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
+    if getattr(kind, "requires_hard", False) and cyclic:
+        raise IncompatiblePair(
+            kind.__name__,
+            cyclic[0].name,
+            "this composer walks trees, and here a token may be above itself",
+            f"SpanningTree, or a composer of any graph ({_soft_composers(structure.parts)})",
+        )
+    soft = [stage for _, stage in estimator.stages if not stage.hard]
+    if not (estimator.hard and estimator.hard_at_prediction):
+        soft.append(estimator)
+    if getattr(kind, "requires_hard", False) and soft:
+        raise IncompatiblePair(
+            kind.__name__,
+            soft[0].name,
+            "this composer walks hard 0/1 structures and the estimator gives soft ones",
+            "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
+            f"composer that takes soft ones ({_soft_composers(structure.parts)})",
+        )
+
+
+def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str]:
+    """Registered names of a scorer and a composer that can be combined with these two, with their
+    default settings; :class:`spacy_latent.errors.IncompatiblePair` where there are none."""
+    scorers, composers = (
+        [(name, made) for name, made in _registered(base) if _class(made).parts == structure.parts]
+        for base in (PartScorer, Composer)
+    )
+    if not (scorers and composers):
+        raise IncompatiblePair(
+            structure.name,
+            estimator.name,
+            f"there is no scorer and composer of {structure.parts or 'parts without a name'} here",
+            f"{_fitting(structure.parts)}, or another structure",
+        )
+    refused: list[IncompatiblePair] = []
+    for scorer, composer in itertools.product(scorers, composers):
+        try:
+            check_parts(structure, estimator, scorer[1], composer[1])
+        except IncompatiblePair as error:
+            refused.append(error)
+        else:
+            return scorer[0], composer[0]
+    raise refused[0]
+
+
+def _class(part: object) -> Any:
+    """That of a module, or that which its builder will call."""
+    kind = part.func if isinstance(part, partial) else type(part)
+    assert isinstance(kind, type)
+    return kind
+
+
+def _fitting(parts: str) -> str:
+    """What there is for parts of this kind, as advice."""
+    advice = []
+    for argument, base in (("scorer", PartScorer), ("composer", Composer)):
+        found = [(name, _class(made)) for name, made in _registered(base)]
+        names = [
+            name for name, kind in found if kind.parts == parts and not getattr(kind, "decides", "")
+        ]
+        advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
+    return ", ".join(advice)
+
+
+def _soft_composers(parts: str) -> str:
+    found = [(name, _class(made)) for name, made in _registered(Composer)]
+    return ", ".join(name for name, kind in found if kind.parts == parts and not kind.requires_hard)
+
+
+def _registered(base: type[Any]) -> list[tuple[str, Any]]:
+    """Scorers or composers of this package by registered name, with what makes one with its default
+    settings; those of :data:`FIRST` before others."""
+    found = []
+    for point in entry_points(group="spacy_misc"):
+        if point.value.startswith("spacy_latent.layers."):
+            made = point.load()()
+            # Not what has neither part, such as parsers that compose while they parse.
+            kind = made.func if isinstance(made, partial) else type(made)
+            if isinstance(kind, type) and issubclass(kind, base):
+                found.append((point.name, made))
+    return sorted(found, key=lambda entry: (entry[0].split(".")[1] not in FIRST, entry[0]))

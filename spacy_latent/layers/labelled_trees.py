@@ -1,0 +1,71 @@
+"""Where sentences start, arcs and their labels, from the same token vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from spacy_latent.layers.arc_labeller import ArcLabeller
+from spacy_latent.layers.arc_scorer import ArcScorer
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.encoded_scorer import perceptron
+from spacy_latent.structures.dependency import DependencyTree
+
+START_WIDTH = 32
+
+
+class LabelledTrees(nn.Module):
+    """p(tree, labels) = p(tree) Π p(label | arc): the distribution over trees by scores of arcs,
+    and of the label of each arc of a tree one of its own. Since labels sum to one for every arc,
+    the sums over labelled trees are those over trees.
+
+    scorer: of arcs. Where it is an :class:`ArcScorer`, labels are read from what it encodes.
+    labels: how many there are, without that of roots, which no label is chosen for.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        labels: int,
+        structure: DependencyTree,
+        scorer: ScorerBuilder,
+        label_width: int,
+    ) -> None:
+        super().__init__()
+        self.structure = structure
+        self.scorer = scorer(width)
+        encoded = self.scorer.width if isinstance(self.scorer, ArcScorer) else width
+        self.labeller = ArcLabeller(encoded, label_width, labels)
+        self.starts = perceptron(width, START_WIDTH, 1)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, rows: Tensor, work: Callable[[LabelledTrees, Tensor], Any]) -> Any:
+        """What ``work`` makes of the module and rows ``(N, width)``."""
+        return work(self, rows)
+
+    def start_scores(self, rows: Tensor) -> Tensor:
+        """Log-odds ``(N,)`` that a sentence starts with the token."""
+        return self.starts(rows)[:, 0]
+
+    def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Token vectors ``(B, n, width)`` to scores of arcs ``(B, n+1, n+1)``, [head, modifier]
+        with the root as node 0, and what labels are read from, ``(B, n, encoded width)``."""
+        if isinstance(self.scorer, ArcScorer):
+            nodes = self.dropout(self.scorer.nodes(vectors, lengths))
+            return self.scorer.score_nodes(nodes).float(), nodes[:, 1:]
+        return self.scorer(vectors, lengths).float(), self.dropout(vectors)
+
+    def label_scores(
+        self, words: Tensor, items: Tensor, heads: Tensor, modifiers: Tensor
+    ) -> Tensor:
+        """Scores ``(T, labels)`` of the labels of T arcs.
+
+        words: of :meth:`read`. items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so
+            that no arc is from the root.
+        """
+        own = words.flatten(0, 1)
+        first = items * words.shape[1]
+        offsets = modifiers - heads
+        return self.labeller(own[first + heads], own[first + modifiers], offsets)

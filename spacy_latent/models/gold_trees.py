@@ -1,0 +1,113 @@
+"""What the references of examples say of sentences, heads and labels of the predicted tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from spacy.attrs import DEP, HEAD, IS_SPACE, SENT_START
+from spacy.training import Example
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.sentences import Bounds, bounds, set_sentences
+
+
+@dataclass
+class GoldTrees:
+    """Of the n tokens of one prediction.
+
+    spans: its sentences.
+    heads: ``(n,)`` int64, place of the head in the doc, its own for a root, −1 where it is not
+        known.
+    labels: ``(n,)`` int64, of the arc to the head; −1 where it is not known, and for roots.
+    starts: ``(n,)`` int64, 1 where a sentence starts, 0 where none does, −1 where that is not
+        known.
+    """
+
+    spans: Bounds
+    heads: np.ndarray
+    labels: np.ndarray
+    starts: np.ndarray
+
+
+def read_gold(
+    example: Example, labels: Mapping[int, int], component: str, max_length: int
+) -> GoldTrees:
+    """What a reference says of the tokens of its prediction.
+
+    A head is known where the token and its head have one token each in the reference, and where the
+    reference has it: partial trees have words without. Sentences are those of a reference with all
+    heads, or with sentence starts and no heads. A partial tree does not tell where sentences start,
+    though spaCy derives starts from it: they are then those that are set on the prediction, the
+    whole doc where none are.
+
+    labels: places of labels by their hashes.
+    Raises LatentError for a label that is not among them.
+    """
+    reference, predicted = example.reference, example.predicted
+    known: Any = reference.to_array([HEAD, DEP, SENT_START, IS_SPACE]).view("int64")
+    has_head = known[:, 1] != 0
+    worded = has_head[known[:, 3] == 0]
+    own_heads = np.where(has_head, np.arange(len(reference)) + known[:, 0], -1)
+    to_gold, to_own = counterparts(example)
+    heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
+    matched = np.flatnonzero(to_gold >= 0)
+    gold_heads = own_heads[to_gold[matched]]
+    heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
+    arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
+    hashes = reference.to_array(DEP)[to_gold[arcs]].tolist()
+    found[arcs] = [_place(example, label, labels, component) for label in hashes]
+    starts = np.full(len(predicted), -1)
+    if reference.has_annotation("SENT_START") and (worded.all() or not worded.any()):
+        starts = _starts(example, known[:, 2] == 1)
+        spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
+    else:
+        spans = set_sentences(predicted, max_length)
+    spaces = predicted.to_array(IS_SPACE).astype(bool)
+    # Where white space hangs is not learned.
+    heads[spaces | ((heads >= 0) & spaces[heads])] = -1
+    starts[spaces] = -1
+    return GoldTrees(spans, heads, found, starts)
+
+
+def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
+    """For each token of the prediction the place of the reference's that is the same, ``(n,)``, and
+    for each of the reference's that of the prediction's which it lies in, ``(m,)``; −1 for none."""
+    reference, predicted = example.reference, example.predicted
+    if np.array_equal(reference.to_array("ORTH"), predicted.to_array("ORTH")):
+        place = np.arange(len(predicted))
+        return place, place
+    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
+    own = np.array([_only(to_own[j]) for j in range(len(reference))], dtype="int64")
+    gold = np.array([_only(to_gold[i]) for i in range(len(predicted))], dtype="int64")
+    single = np.where(gold >= 0, own[gold] >= 0, False)
+    return np.where(single, gold, -1), own
+
+
+def _only(aligned: np.ndarray) -> int:
+    return int(aligned[0]) if len(aligned) == 1 else -1
+
+
+def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
+    starts = np.zeros(len(example.predicted), dtype="int64")
+    if len(of_reference) == len(starts) and counterparts(example)[0].min(initial=0) >= 0:
+        starts[of_reference] = 1
+        return starts
+    to_own = example.alignment.y2x
+    for j in np.flatnonzero(of_reference).tolist():
+        # Of a token that the prediction does not have, no start is known.
+        starts[to_own[j][:1]] = 1
+    return starts
+
+
+def _place(example: Example, label: int, labels: Mapping[int, int], component: str) -> int:
+    if label not in labels:
+        name = example.reference.vocab.strings[label]
+        raise LatentError(
+            f"{component}: the dependency label {name!r} is unknown; expected one of its "
+            f"{len(labels)} labels. Call add_label({name!r}), or add it to the labels before "
+            "training."
+        )
+    return labels[label]

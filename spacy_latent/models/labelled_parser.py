@@ -1,0 +1,194 @@
+"""The model of ``latent_parser``: sentences, trees and labels over any embedder."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from spacy.tokens import Doc
+from thinc.api import Model, torch2xp, xp2torch
+from thinc.types import Floats2d
+
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.bilstm import build_bilstm_v1
+from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine_scorer_v1
+from spacy_latent.models.latent_layer_model import bring_dropout
+from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+
+NAME = "labelled_parser"
+NEEDED = frozenset({"log_partition", "marginals"})
+
+# From the module and the rows of a batch to what is wanted of them.
+Work = Callable[[LabelledTrees, Any], Any]
+
+
+def build_labelled_parser_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    label_hidden_width: int = 32,
+    max_length: int = 512,
+    scorer_learn_rate: float = 3.0,
+    dropout: float | None = None,
+    nO: int | None = None,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Model of ``latent_parser``: docs to sentences with labelled trees.
+
+    tok2vec: the embedder, or a listener. Sentences are found from its vectors.
+    structure: the set of trees of a sentence, with one root; None for SpanningTree, whose arcs may
+        cross.
+    scorer: of arcs; None for RelativeBiaffineScorer of 128 over a BiLSTM of 64 each way. Labels are
+        read from what it encodes.
+    label_hidden_width: of the two hidden layers of the biaffine map to labels.
+    max_length: bound on the tokens of a sentence; longer ones are parted.
+    scorer_learn_rate: multiplier of the learning rate for all weights above the embedder.
+    dropout: of what arcs and labels are read from, and of every ``torch.nn.Dropout`` inside the
+        scorer; None to follow ``training.dropout``.
+    nO: number of labels; set by the component.
+    """
+    trees_of = check_structure(structure or SpanningTree(single_root=True))
+    if max_length < 1:
+        raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
+    if scorer_learn_rate < 0:
+        raise LatentError(
+            f"LabelledParser: scorer_learn_rate is {scorer_learn_rate}; expected a number >= 0."
+        )
+    if dropout is not None and not 0 <= dropout < 1:
+        raise LatentError(
+            f"LabelledParser: dropout is {dropout}; expected a number in [0, 1), or null."
+        )
+    refuse_separate("LabelledParser", tok2vec)
+    encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
+    build = partial(
+        build_module,
+        structure=trees_of,
+        scorer=scorer or encoded,
+        label_width=label_hidden_width,
+    )
+    shim = LatentShim(
+        build,
+        learn_rates={"": scorer_learn_rate},
+        temperature=Temperature(1.0),
+        has_layer=False,
+    )
+    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
+    trees: Model = Model("labelled_trees", forward_trees, attrs=attrs, shims=[shim])
+    model: Model = Model(
+        NAME,
+        forward,
+        init=init,
+        layers=[tok2vec, trees],
+        dims={"nO": nO},
+        attrs={"max_length": max_length},
+    )
+    model.set_ref("tok2vec", tok2vec)
+    return model
+
+
+def check_structure(structure: Structure) -> DependencyTree:
+    """The same; refuse sets that are no trees of sentences, or that have no sums."""
+    instead = "SpanningTree or ProjectiveTree with single_root = true"
+    if not isinstance(structure, DependencyTree) or not structure.acyclic:
+        raise IncompatiblePair(
+            "LabelledParser",
+            structure.name,
+            "it needs dependency trees, and these are other structures",
+            instead,
+        )
+    if not structure.single_root:
+        raise IncompatiblePair(
+            "LabelledParser",
+            repr(structure),
+            "spaCy starts a sentence at each root, and these trees may have several",
+            instead,
+        )
+    lacking = structure.lacks(NEEDED)
+    if lacking:
+        raise NotTractable(structure.name, lacking[0], instead)
+    return structure
+
+
+def build_module(
+    sizes: list[int], *, structure: DependencyTree, scorer: ScorerBuilder, label_width: int
+) -> LabelledTrees:
+    """sizes: the embedder's width and the number of labels."""
+    width, labels = sizes
+    return LabelledTrees(width, labels, structure, scorer, label_width)
+
+
+def module_of(model: Model) -> LabelledTrees:
+    """The torch module of a model built by this module."""
+    shim: Any = model.layers[1].shims[0]
+    return shim.module
+
+
+def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    tok2vec, trees = model.layers
+    tok2vec.initialize(X=X)
+    width = width_of(tok2vec, X or [])
+    if width is not None and model.has_dim("nO"):
+        shim: Any = trees.shims[0]
+        shim.build([width, model.get_dim("nO")])
+    return model
+
+
+def set_labels(model: Model, labels: int) -> None:
+    """Make room for as many labels. What is known of the first ones stays."""
+    if model.maybe_get_dim("nO") == labels:
+        return
+    model.set_dim("nO", labels, force=True)
+    shim: Any = model.layers[1].shims[0]
+    if shim.is_built:
+        shim.module.labeller.grow(labels)
+        shim.cfg["width"] = [shim.cfg["width"][0], labels]
+        # An optimizer's moments are of the shapes before, and it finds them by this number.
+        shim.take_new_id()
+
+
+def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Its own output are the vectors that sentences, arcs and labels are read from: what is made of
+    them is asked for by :func:`run`."""
+    return model.layers[0](list(docs), is_train)
+
+
+def run(
+    model: Model, docs: Sequence[Doc], work: Work, is_train: bool
+) -> tuple[Any, Callable[[], Any]]:
+    """What ``work`` makes of the embedder's rows of all docs, one doc after the other.
+
+    In training it gives a loss ``(1,)``, None and what else is to be told, and the callback carries
+    the gradient of the loss to all weights.
+    """
+    tok2vec, trees = model.layers
+    arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
+    result, backprop_trees = trees((arrays, work), is_train)
+    return result, lambda: backprop_tok2vec(backprop_trees())
+
+
+def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: bool) -> Any:
+    arrays, work = inputs
+    shim: Any = model.shims[0]
+    ops: Any = model.ops
+    sizes = [len(array) for array in arrays]
+    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
+    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
+    bring_dropout(model, shim.module)
+    if not is_train:
+        return shim.predict((rows, work)), refuse_backprop
+    (loss, _, told), backprop_rows = shim.begin_update((rows, work))
+
+    def backprop() -> list[Floats2d]:
+        gradient = torch2xp(backprop_rows(loss.new_ones(loss.shape)))
+        return ops.unflatten(ops.asarray2f(gradient), sizes)
+
+    return (float(loss.detach()), told), backprop
+
+
+def refuse_backprop() -> Any:
+    raise LatentError("The labelled parser cannot backpropagate from a prediction.")

@@ -1,0 +1,227 @@
+"""From the vectors of a batch of docs to its sentences, trees and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from spacy.attrs import IS_SPACE
+from spacy.tokens import Doc
+from torch import Tensor
+
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.models.latent_layer_model import Group, group_spans
+from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
+from spacy_latent.structures.dependency import DependencyTree
+
+# Places of labels in the names of a SpanStructure: that of roots, then those that are learned, then
+# that of white space.
+ROOT = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of docs: see the component ``latent_parser``.
+
+    names: of roots, of the labels that the module scores, and of white space.
+    """
+
+    names: tuple[str, ...]
+    level: str = "map"
+    threshold: float = 0.01
+    alternatives: int = 0
+    max_length: int = 512
+
+
+@dataclass
+class Parse:
+    """Of one doc with n tokens.
+
+    heads: ``(n,)`` int64, place in the doc, its own for a root. labels: ``(n,)`` int64, places in
+    ``Request.names``. spans: the structure of each sentence, none with the level "none".
+    """
+
+    heads: np.ndarray
+    labels: np.ndarray
+    spans: list[SpanStructure] = field(default_factory=list)
+
+
+def parse(
+    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], request: Request
+) -> list[Parse]:
+    """The parses of docs, of which some have tokens. rows: ``(N, width)``, of all their tokens."""
+    sizes = [len(doc) for doc in docs]
+    scores = _numpy(module.start_scores(rows))
+    ends = np.cumsum(sizes).tolist()
+    sentences = [
+        find_sentences(doc, scores[end - size : end], request.max_length) if size else []
+        for doc, size, end in zip(docs, sizes, ends)
+    ]
+    spaces = white_space(docs)
+    found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
+    made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
+    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+    for group in group_spans(sizes, sentences):
+        read = _GroupParse(module, padded, group, spaces_of(group, sentences, spaces), request)
+        read.write(found, made, sentences)
+    for one, spans in zip(found, made):
+        one.spans = [span for span in spans if span is not None]
+    return found
+
+
+def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
+    """Which tokens of each doc are white space, ``(n,)`` bool; None where none is."""
+    found = []
+    for doc in docs:
+        spaces = doc.to_array(IS_SPACE).astype(bool)
+        found.append(spaces if spaces.any() else None)
+    return found
+
+
+def spaces_of(
+    group: Group, sentences: list[Bounds], spaces: list[np.ndarray | None]
+) -> dict[int, np.ndarray]:
+    """For the sentences of a group that have white space and words, by their place in the group,
+    what each token hangs on, see :func:`hosts_of_space`."""
+    hosts = {}
+    for b, (d, s) in enumerate(group.members):
+        own = spaces[d]
+        if own is not None:
+            start, end = sentences[d][s][:2]
+            found = hosts_of_space(own[start:end])
+            if found is not None:
+                hosts[b] = found
+    return hosts
+
+
+def without_spaces(
+    structure: DependencyTree, scores: Tensor, hosts: dict[int, np.ndarray]
+) -> Tensor:
+    """Scores ``(B, n+1, n+1)`` by which white space hangs on a word, and nothing on white space."""
+    # Under bounds of arcs there may be no such tree.
+    if not hosts or structure.direction != "any" or structure.max_arc_length is not None:
+        return scores
+    closed = torch.zeros(scores.shape, dtype=torch.bool)
+    for b, host in hosts.items():
+        nodes = torch.from_numpy(np.flatnonzero(host >= 0) + 1)
+        closed[b, nodes] = True
+        closed[b, :, nodes] = True
+        closed[b, torch.from_numpy(host[host >= 0] + 1), nodes] = False
+    return scores.masked_fill(closed.to(scores.device), -torch.inf)
+
+
+class _GroupParse:
+    """The sentences of a group, all of which are found together."""
+
+    def __init__(
+        self,
+        module: LabelledTrees,
+        padded: Tensor,
+        group: Group,
+        hosts: dict[int, np.ndarray],
+        request: Request,
+    ) -> None:
+        self.module, self.group, self.hosts, self.request = module, group, hosts, request
+        self.lengths = group.lengths.to(padded.device)
+        scores, self.words = module.read(padded[group.rows.to(padded.device)], self.lengths)
+        self.scores = without_spaces(module.structure, scores, hosts)
+        self.heads = _numpy(module.structure.best_heads(self.scores, self.lengths))[:, 1:]
+        self.inside = np.arange(self.heads.shape[1]) < group.lengths.numpy()[:, None]
+
+    def write(
+        self,
+        found: list[Parse],
+        made: list[list[SpanStructure | None]],
+        sentences: list[Bounds],
+    ) -> None:
+        labels = self._label(self.heads[None])[0]
+        level = self.request.level
+        probable = self._probable() if level == "probabilities" else None
+        others = self._others() if self.request.alternatives and level != "none" else None
+        structure = self.module.structure.name
+        lengths = self.group.lengths.tolist()
+        items = np.arange(len(lengths) + 1)
+        if probable is not None:
+            # Both are in the order of the items.
+            firsts, labelled_firsts = (np.searchsorted(probable[k][:, 0], items) for k in (0, 2))
+        for b, ((d, s), length) in enumerate(zip(self.group.members, lengths)):
+            start, end = sentences[d][s][:2]
+            own = self.heads[b, :length]
+            place = np.arange(start, end)
+            found[d].heads[start:end] = np.where(own == 0, place, own - 1 + start)
+            found[d].labels[start:end] = labels[b, :length]
+            if level == "none":
+                continue
+            span = SpanStructure(start, end, structure, "heads", own.copy())
+            span.labels, span.arc_labels = self.request.names, labels[b, :length].copy()
+            if probable is not None:
+                arcs, p, labelled, p_labelled = probable
+                here = slice(firsts[b], firsts[b + 1])
+                span.parts, span.probabilities = arcs[here, 1:], p[here]
+                here = slice(labelled_firsts[b], labelled_firsts[b + 1])
+                span.labelled_parts = labelled[here, 1:]
+                span.labelled_probabilities = p_labelled[here]
+            if others is not None:
+                trees, weights, their_labels = others
+                there = [k for k in range(len(trees)) if weights[k, b] > 0]
+                span.alternatives = [
+                    (trees[k, b, :length].copy(), float(weights[k, b])) for k in there
+                ]
+                span.alternative_labels = [their_labels[k, b, :length].copy() for k in there]
+            made[d][s] = span
+
+    def _label(self, heads: np.ndarray) -> np.ndarray:
+        """Labels ``(K, B, n)`` of the arcs of trees ``(K, B, n)``, 0 at padding."""
+        labels = np.zeros(heads.shape, dtype="int32")
+        k, b, m = np.nonzero((heads > 0) & self.inside)
+        if len(b):
+            scores = self._label_scores(b, heads[k, b, m] - 1, m)
+            labels[k, b, m] = 1 + _numpy(scores.argmax(1))
+        for item, host in self.hosts.items():
+            labels[:, item, : len(host)][:, host >= 0] = len(self.request.names) - 1
+        return labels
+
+    def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
+        device = self.words.device
+        arcs = [torch.from_numpy(part).long().to(device) for part in (items, heads, modifiers)]
+        return self.module.label_scores(self.words, *arcs)
+
+    def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Arcs (item, head, modifier) with their probabilities, and labelled arcs (item, head,
+        modifier, label) with theirs, as far as they are above the threshold."""
+        least = max(self.request.threshold, 0.0)
+        marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
+        arcs = np.argwhere(marginals > least)
+        p = marginals[tuple(arcs.T)].astype("float32")
+        b, h, m = arcs.T
+        each = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
+        each[h == 0, ROOT] = 1.0
+        spaces = np.zeros((len(marginals), marginals.shape[1]), dtype=bool)
+        for item, host in self.hosts.items():
+            spaces[item, 1 : len(host) + 1] = host >= 0
+        space = spaces[b, m]
+        each[space, -1] = 1.0
+        worded = (h > 0) & ~space
+        if worded.any():
+            scores = self._label_scores(b[worded], h[worded] - 1, m[worded] - 1)
+            each[worded, 1:-1] = _numpy(scores.softmax(1))
+        each *= p[:, None]
+        arc, label = np.nonzero(each > least)
+        labelled = np.concatenate([arcs[arc], label[:, None]], 1)
+        return arcs.astype("int32"), p, labelled.astype("int32"), each[arc, label]
+
+    def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The best trees ``(K, B, n)``, their probabilities ``(K, B)``, 0 where there are fewer,
+        and the labels of their arcs."""
+        structure, exact = self.module.structure, self.scores.double()
+        best = structure.top_k(exact, self.lengths, self.request.alternatives)
+        weights = (best.scores - structure.log_partition(exact, self.lengths)).exp()
+        trees = _numpy(best.z.argmax(2))[:, :, 1:].astype("int32")
+        return trees, _numpy(weights), self._label(trees)
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

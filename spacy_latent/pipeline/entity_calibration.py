@@ -1,0 +1,644 @@
+"""Probabilities of entities that mean what they say: what is fitted on held-out text, and kept.
+
+The scores of a chain of tags are divided by a temperature (Guo et al. 2017), and each label may get
+a bias on the tags that begin an entity. Both are linear in what they multiply, so the component's
+own loss is convex in them, and at its minimum the scores and the numbers of entities that the chain
+expects are those of the annotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+    from torch import Tensor
+
+    from spacy_latent.analysis.calibration import Cut, JudgedEntities
+    from spacy_latent.annotations import SpanStructure
+    from spacy_latent.structures.tag_sequence import TagSequence
+
+FOLDS = 5
+# Standard deviation of the Gaussians that the logarithm of the temperature and the biases are drawn
+# to zero by: a label that held-out text does not have keeps a finite bias.
+SPREAD = 1.0
+# Sets of entities would be all spans.
+LEAST = 1e-5
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class EntityCalibration:
+    """What a component learned from held-out text about its own probabilities.
+
+    temperature: what scores are divided by.
+    biases: by label, what is added to the scores of the tags that begin an entity of it; empty for
+        none.
+    slope, shift: the logarithm of the odds of an entity's confidence is that of its probability
+        times ``slope``, and ``shift``.
+    coverage: of texts with entities, the share in which sets hold all of them; None where there are
+        no sets.
+    least: probability, before slope and shift, from which spans are in the set.
+    docs, entities: how many it was fitted on.
+    """
+
+    temperature: float = 1.0
+    biases: dict[str, float] = field(default_factory=dict)
+    slope: float = 1.0
+    shift: float = 0.0
+    coverage: float | None = None
+    least: float | None = None
+    docs: int = 0
+    entities: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Any, name: str, labels: Sequence[str]) -> EntityCalibration:
+        """From what a component ``name`` has saved. Raises LatentError for what it cannot be."""
+
+        def refuse(what: str) -> None:
+            raise LatentError(
+                f"{name}: its calibration {what}. The saved pipeline was changed by hand or cut "
+                "short: run 'spacy latent calibrate' again."
+            )
+
+        if not isinstance(found, Mapping):
+            refuse(f"is {found!r}; expected its fields by name")
+        known = {each.name for each in fields(cls)}
+        if set(found) - known:
+            refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
+        made = cls(**found)
+        numbers = [made.temperature, made.slope, made.shift]
+        if isinstance(made.biases, Mapping):
+            numbers += made.biases.values()
+        else:
+            refuse(f"has the biases {made.biases!r}; expected numbers by label")
+        if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
+            refuse("holds what is no number")
+        if not all(math.isfinite(n) for n in numbers):
+            refuse("holds a number that is not finite")
+        if made.temperature <= 0 or made.slope <= 0:
+            refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
+        unknown = set(made.biases) - set(labels)
+        if unknown:
+            refuse(f"has biases of the labels {', '.join(sorted(unknown))}, which it does not know")
+        if (made.coverage is None) != (made.least is None):
+            refuse("has one of coverage and least without the other")
+        for value in (made.coverage, made.least):
+            if value is not None and not 0 < value < 1:
+                refuse(f"has coverage {made.coverage} and least {made.least}; expected in (0, 1)")
+        return made
+
+    def of_scores(
+        self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Emissions ``(N, K)`` and transitions ``(K + 2, K)`` as the calibration changes them."""
+        biases = [self.biases.get(label, 0.0) for label in labels]
+        shift = emissions.new_tensor(biases) @ _begins(len(labels)).to(emissions)
+        return emissions / self.temperature + shift, transitions / self.temperature
+
+    def confidence(self, probability: float) -> float:
+        """That of an entity, from its probability under the chain."""
+        if (self.slope == 1 and self.shift == 0) or not 0 < probability < 1:
+            return min(1.0, probability)
+        odds = math.log(probability) - math.log1p(-probability)
+        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + self.shift)))
+
+
+def _begins(count: int) -> Tensor:
+    """Which tags begin an entity of each label, ``(L, K)``: B and U of "O" and B, I, L, U …"""
+    import torch
+
+    own = torch.zeros(count, 1 + 4 * count)
+    label = torch.arange(count)
+    own[label, 1 + 4 * label] = 1.0
+    own[label, 4 + 4 * label] = 1.0
+    return own
+
+
+# ---------------------------------------------------------------- prediction
+
+
+@dataclass
+class ScoredGroup:
+    """Docs of similar length. docs: their places. scores: ``(B, N, K)``. lengths: ``(B,)``."""
+
+    docs: list[int]
+    chain: TagSequence
+    scores: Tensor
+    lengths: Tensor
+
+
+def add_spans(
+    structures: Sequence[SpanStructure],
+    group: ScoredGroup,
+    kind: str,
+    calibration: EntityCalibration,
+) -> None:
+    """The confidence of each entity of the alternatives, and the set of entities that the
+    calibration's coverage is for."""
+    from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
+
+    if calibration.least is None and not any(found.alternatives for found in structures):
+        return
+    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths)
+    for b, found in enumerate(structures):
+        found.alternative_probabilities = [
+            np.array(
+                [calibration.confidence(likely.of(b, place)) for place in spans_of_tags(tags)],
+                dtype="float32",
+            )
+            for tags, _ in found.alternatives
+        ]
+        if calibration.least is not None:
+            held = likely.above(b, calibration.least)
+            # Of the tags that a label has, U stands for it.
+            rows = [(start, end, 4 + 4 * label) for (start, end, label), _ in held]
+            found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
+            found.possible_probabilities = np.array(
+                [calibration.confidence(p) for _, p in held], dtype="float32"
+            )
+
+
+# ---------------------------------------------------------------- temperature and biases
+
+
+@dataclass
+class ScoredDocs:
+    """Docs of similar length with what their annotation allows.
+
+    docs: their places. scores, allowed: ``(B, N, K)``, the second bool. lengths: ``(B,)``.
+    counts: whether a sequence agrees with the annotation of each, ``(B,)`` float64.
+    """
+
+    docs: list[int]
+    scores: Tensor
+    lengths: Tensor
+    allowed: Tensor
+    counts: Tensor
+
+
+class ScoreFit:
+    """Finds temperature and biases on docs with annotation.
+
+    kind: the component's loss; that of a CRF for the perceptron's, which has no probabilities.
+    transitions: ``(K + 2, K)``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        tags: Sequence[str],
+        transitions: Tensor,
+        groups: Sequence[ScoredDocs],
+    ) -> None:
+        self.kind = "crf" if kind == "perceptron" else kind
+        self.tags = tags
+        self.transitions = transitions.double()
+        self.groups = groups
+        self.size = sum(len(group.docs) for group in groups)
+        self.begins = _begins((len(tags) - 1) // 4).double()
+
+    def losses(self, point: Tensor) -> Tensor:
+        """Of each doc, ``(D,)`` float64. point: logarithm of 1 / temperature, and biases or none of
+        them, ``(1 + L,)`` or ``(1,)``."""
+        import torch
+
+        from spacy_latent.models.tag_losses import bound_chain, tag_loss
+
+        scale = point[0].exp()
+        shift = point[1:] @ self.begins if len(point) > 1 else point.new_zeros(())
+        chain = bound_chain(self.transitions * scale, self.tags)
+        places, values = [], []
+        for group in self.groups:
+            # Closed tags stay closed, and have no gradient.
+            is_open = ~group.scores.isneginf()
+            own = torch.where(is_open, group.scores, 0.0) * scale + shift
+            scores = torch.where(is_open, own, -torch.inf)
+            each = tag_loss(self.kind, chain, scores, group.lengths, group.allowed)
+            values.append(each * group.counts)
+            places += group.docs
+        order = torch.tensor(places).argsort()
+        return torch.cat(values)[order]
+
+    def best(self, biases: bool, weights: Tensor) -> Tensor:
+        """The point at which the sum of the losses, and what draws the point to zero, is least.
+        weights: of the docs, ``(D,)``."""
+        import torch
+
+        count = len(self.begins) if biases else 0
+        point = torch.zeros(1 + count, dtype=torch.float64, requires_grad=True)
+        search = torch.optim.LBFGS([point], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+        def value() -> Tensor:
+            search.zero_grad()
+            total = (self.losses(point) * weights).sum()
+            total = total + 0.5 * (point / SPREAD).square().sum()
+            total.backward()
+            return total
+
+        search.step(value)
+        return point.detach()
+
+    def held_out(self, biases: bool) -> Tensor:
+        """The loss of each doc at the point of the other folds, ``(D,)``."""
+        import torch
+
+        fold = torch.arange(self.size) % FOLDS
+        found = torch.zeros(self.size, dtype=torch.float64)
+        for k in range(FOLDS):
+            mine = fold == k
+            if mine.any():
+                point = self.best(biases, (~mine).double())
+                found[mine] = self.losses(point)[mine]
+        return found
+
+    def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
+        """The point, and mean losses of held-out docs by the names of what was compared.
+
+        biases: whether labels get some; None for where they lower the mean loss of held-out docs,
+            in five folds, by more than the standard error of the difference.
+        """
+        import torch
+
+        everything = torch.ones(self.size, dtype=torch.float64)
+        with torch.no_grad():
+            plain = self.losses(torch.zeros(1, dtype=torch.float64))
+        told = {"as trained": float(plain.mean())}
+        if biases is None:
+            one, several = self.held_out(False), self.held_out(True)
+            gain = one - several
+            error = float(gain.std()) / math.sqrt(self.size) if self.size > 1 else math.inf
+            biases = float(gain.mean()) > error
+            told["temperature"] = float(one.mean())
+            told["temperature and biases"] = float(several.mean())
+        return self.best(biases, everything), told
+
+
+def feasible(
+    chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What annotation allows, all where no sequence agrees with it, and which docs count."""
+    import torch
+
+    from spacy_latent.errors import InfeasibleError
+
+    counts = torch.ones(len(lengths), dtype=torch.float64)
+    try:
+        chain.best_tags(scores.masked_fill(~allowed, -torch.inf), lengths)
+    except InfeasibleError as error:
+        bad = list(error.items)
+        allowed = allowed.clone()
+        allowed[bad] = True
+        counts[bad] = 0.0
+    return allowed, counts
+
+
+# ---------------------------------------------------------------- confidence
+
+
+def fit_confidence(probabilities: Sequence[float], correct: Sequence[bool]) -> tuple[float, float]:
+    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to
+    (1, 0) as the biases are."""
+    said = np.clip(np.asarray(probabilities, dtype="float64"), 1e-6, 1 - 1e-6)
+    right = np.asarray(correct, dtype="float64")
+    odds = np.log(said) - np.log1p(-said)
+    inputs = np.stack([odds, np.ones_like(odds)], 1)
+    start = point = np.array([1.0, 0.0])
+    for _ in range(STEPS):
+        value = 1 / (1 + np.exp(-(inputs @ point)))
+        gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
+        curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(2) / SPREAD**2
+        step = np.linalg.solve(curvature, gradient)
+        point = point - step
+        if np.abs(step).max() < 1e-9:
+            break
+    return float(max(point[0], 0.05)), float(point[1])
+
+
+def confidence_helps(
+    probabilities: Sequence[float], correct: Sequence[bool]
+) -> tuple[bool, dict[str, float]]:
+    """Whether slope and shift lower the mean loss of held-out entities, −log of the probability
+    given to what they are, in five folds, by more than the standard error of the difference; and
+    these losses."""
+    right = np.asarray(correct, dtype=bool)
+    fold = np.arange(len(right)) % FOLDS
+    plain, mapped = np.zeros(len(right)), np.zeros(len(right))
+    said = np.asarray(probabilities, dtype="float64")
+    for k in range(FOLDS):
+        mine = fold == k
+        slope, shift = fit_confidence(said[~mine], right[~mine])
+        fitted = EntityCalibration(slope=slope, shift=shift)
+        plain[mine] = _surprise(said[mine], right[mine])
+        mapped[mine] = _surprise([fitted.confidence(p) for p in said[mine].tolist()], right[mine])
+    gain = plain - mapped
+    error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
+    told = {"probability": float(plain.mean()), "slope and shift": float(mapped.mean())}
+    return float(gain.mean()) > error, told
+
+
+def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
+    sure = np.clip(np.asarray(said, dtype="float64"), 1e-6, 1 - 1e-6)
+    return -np.log(np.where(right, sure, 1 - sure))
+
+
+# ---------------------------------------------------------------- the whole
+
+
+@dataclass
+class Calibrated:
+    """What was found.
+
+    losses: of held-out docs, by what was compared; confidence_losses: of held-out entities.
+    before, after: entities with their probabilities, as the component was and as it is, on the docs
+        that it was calibrated on. Without biases they are the same entities.
+    set_sizes: how many spans the set of each doc holds; empty without a coverage.
+    left_out: docs whose annotation no sequence of tags agrees with.
+    """
+
+    calibration: EntityCalibration
+    losses: dict[str, float]
+    confidence_losses: dict[str, float]
+    before: JudgedEntities
+    after: JudgedEntities
+    set_sizes: list[int]
+    left_out: int
+
+
+def entity_components(nlp: Language) -> list[str]:
+    """Names of those whose probabilities of entities can be calibrated."""
+    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
+
+
+def calibrate(
+    nlp: Language,
+    examples: Iterable[Example],
+    component: str | None = None,
+    *,
+    biases: bool | None = None,
+    confidence: bool | None = None,
+    coverage: float | None = None,
+) -> Calibrated:
+    """Fit the calibration of a component and put it there.
+
+    examples: with entities, and none that it was trained on. Predicted docs are not processed yet.
+    component: name of a ``crf_ner``; may be left out where there is one.
+    biases: whether each label gets one; None for where held-out docs ask for them, see
+        :meth:`ScoreFit.choose`. With biases the component may find other entities than before.
+    confidence: whether there are a slope and a shift; None for where held-out entities ask for
+        them, see :func:`confidence_helps`.
+    coverage: of texts with entities, the share whose set is to hold all of them; None for no sets.
+    """
+    name = _choose(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
+    if not any(example.reference.ents for example in made):
+        raise LatentError(
+            f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
+            "text that it was not trained on."
+        )
+    pipe.calibration = None
+    before = _judge(pipe, made)
+    fit, left_out = _score_fit(pipe, made)
+    point, losses = fit.choose(biases)
+    found = EntityCalibration(
+        temperature=float((-point[0]).exp()),
+        biases=dict(zip(pipe.labels, point[1:].tolist())),
+        docs=len(made),
+        entities=sum(len(example.reference.ents) for example in made),
+    )
+    pipe.calibration = found
+    after = _judge(pipe, made)
+    told: dict[str, float] = {}
+    if after.probabilities and confidence is not False:
+        helps, told = confidence_helps(after.probabilities, after.correct)
+        if helps or confidence:
+            slope, shift = fit_confidence(after.probabilities, after.correct)
+            found = replace(found, slope=slope, shift=shift)
+    sizes: list[int] = []
+    if coverage is not None:
+        least = _least(pipe, made, found, coverage)
+        found = replace(found, coverage=coverage, least=least)
+    pipe.calibration = found
+    after = _judge(pipe, made, sizes)
+    return Calibrated(found, losses, told, before, after, sizes, left_out)
+
+
+@dataclass
+class Measured:
+    """entities: with their probabilities. covered: the share of texts with entities whose set holds
+    all of them, and how many such texts there are; None without sets or such texts. set_size: how
+    many spans a set holds on average, NaN without."""
+
+    entities: JudgedEntities
+    covered: tuple[float, int] | None
+    set_size: float
+
+
+def measure(nlp: Language, examples: Iterable[Example], component: str | None = None) -> Measured:
+    """What a component says of texts, beside their annotation; arguments as of :func:`calibrate`.
+    Nothing is fitted."""
+    name = _choose(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
+    sizes: list[int] = []
+    judged, covered = _judge(pipe, made, sizes), None
+    found = pipe.calibration
+    if found is not None and found.least is not None:
+        scores = _least_of_texts(pipe, made, found)
+        if scores:
+            covered = sum(score >= found.least for score in scores) / len(scores), len(scores)
+    return Measured(judged, covered, sum(sizes) / len(sizes) if sizes else math.nan)
+
+
+def set_precision(
+    nlp: Language, found: Calibrated, precision: float, component: str | None = None
+) -> Cut:
+    """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
+    calibrated on have this precision, in its config as well. Raises LatentError where there is no
+    such value."""
+    from spacy_latent.analysis.calibration import cut, threshold_for
+
+    name = _choose(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    least = threshold_for(found.after, precision)
+    if least is None:
+        best = max(
+            (cut(found.after, p) for p in set(found.after.probabilities)),
+            key=lambda row: row.precision,
+            default=None,
+        )
+        told = "There are no entities."
+        if best is not None:
+            told = (
+                f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
+                f"confidence of {best.threshold:.3g} or more."
+            )
+        raise LatentError(f"At no confidence the precision is {precision}. {told}")
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
+
+
+def _choose(nlp: Language, component: str | None) -> str:
+    known = entity_components(nlp)
+    there = ", ".join(nlp.pipe_names) or "none"
+    if component is None and len(known) == 1:
+        return known[0]
+    if component in known:
+        return str(component)
+    asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
+    if not known:
+        raise LatentError(
+            "The pipeline has no component whose probabilities of entities can be calibrated. Its "
+            f"components are {there}; expected a crf_ner."
+        )
+    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
+
+
+def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Example]:
+    """With docs that the components before ``name`` have processed."""
+    from spacy.training import Example
+
+    examples = list(examples)
+    docs = [example.predicted for example in examples]
+    for before, pipe in nlp.pipeline:
+        if before == name:
+            break
+        size = nlp.batch_size
+        docs = (
+            list(pipe.pipe(docs, batch_size=size))
+            if hasattr(pipe, "pipe")
+            else [pipe(doc) for doc in docs]
+        )
+    if len(docs) != len(examples):
+        raise LatentError(
+            f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
+            f"{len(examples)} docs. Calibrate it without one, or leave these docs out."
+        )
+    return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
+
+
+def _batches(pipe: Any, examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    size = 256
+    for start in range(0, len(examples), size):
+        yield examples[start : start + size]
+
+
+def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
+    import torch
+    from thinc.api import xp2torch
+
+    groups, done = [], 0
+    for batch in _batches(pipe, examples):
+        gold = [pipe._gold_tags(example) for example in batch]
+        for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
+            scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
+            allowed = torch.ones(scores.shape, dtype=torch.bool)
+            for b, d in enumerate(group.docs):
+                allowed[b, : len(gold[d])] = gold[d]
+            chain = group.chain.bind(*(part.cpu().double() for part in group.chain.bound))
+            allowed, counts = feasible(chain, scores, lengths, allowed)
+            places = [done + d for d in group.docs]
+            groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
+        done += len(batch)
+    table = pipe.model.get_ref("transitions").get_param("transitions")
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, xp2torch(table).cpu(), groups)
+    return fit, sum(int((group.counts == 0).sum()) for group in groups)
+
+
+def _judge(
+    pipe: Any, examples: Sequence[Example], sizes: list[int] | None = None
+) -> JudgedEntities:
+    """What the component finds now. sizes: those of the sets are added."""
+    from spacy.training import Example
+
+    from spacy_latent.analysis.calibration import judged_entities
+    from spacy_latent.annotations import write
+
+    before = dict(pipe.cfg)
+    pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
+    made: list[Example] = []
+    try:
+        for batch in _batches(pipe, examples):
+            docs = [example.predicted.copy() for example in batch]
+            for doc, found, example in zip(docs, pipe.predict(docs), batch):
+                write(doc, pipe.name, [found])
+                made.append(Example(doc, example.reference))
+                if sizes is not None and found.possible is not None:
+                    sizes.append(len(found.possible))
+    finally:
+        pipe.cfg.update(before)
+    judged = judged_entities(made, pipe.name)
+    assert judged is not None
+    return judged
+
+
+def _least(
+    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, coverage: float
+) -> float:
+    """The probability that all entities of a text reach, in so many of the texts with some."""
+    from spacy_latent.analysis.calibration import conformal_threshold
+
+    scores = _least_of_texts(pipe, examples, calibration)
+    least = conformal_threshold(scores, coverage)
+    if least < LEAST:
+        reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
+        raise LatentError(
+            f"No set of useful size has a coverage of {coverage}: {len(scores)} texts have "
+            f"entities, and in more than {1 - coverage:.2g} of them one is less probable than "
+            f"{LEAST}. The most that sets can cover is {math.floor(100 * reached) / 100}."
+        )
+    return min(least, 1 - 1e-9)
+
+
+def _least_of_texts(
+    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration
+) -> list[float]:
+    """Of each text with entities the probability of the least probable one."""
+    from spacy_latent.models.span_probabilities import SpanProbabilities
+
+    number = {label: i for i, label in enumerate(pipe.labels)}
+    scores: list[float] = []
+    for batch in _batches(pipe, examples):
+        for group in pipe.scored([example.predicted for example in batch], calibration):
+            likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
+            for b, d in enumerate(group.docs):
+                gold = batch[d].reference.ents
+                if not gold:
+                    continue
+                aligned = batch[d].get_aligned_spans_y2x(list(gold))
+                # What tokens or labels of the component cannot be is found by no set.
+                own = [0.0] * (len(gold) - len(aligned))
+                own += [
+                    likely.of(b, (span.start, span.end, number[span.label_]))
+                    if span.label_ in number
+                    else 0.0
+                    for span in aligned
+                ]
+                scores.append(min(own))
+    return scores
+
+
+__all__ = [
+    "Calibrated",
+    "EntityCalibration",
+    "Measured",
+    "ScoredGroup",
+    "add_spans",
+    "calibrate",
+    "entity_components",
+    "measure",
+    "set_precision",
+]

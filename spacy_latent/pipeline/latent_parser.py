@@ -1,0 +1,309 @@
+"""The component ``latent_parser``: sentences with labelled dependency trees, and how sure they are.
+
+Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from spacy.attrs import DEP, HEAD
+from spacy.errors import Errors
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.util import check_lexeme_norms
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer, set_dropout_rate
+
+from spacy_latent import annotations
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.stored_component import StoredComponent
+
+DEFAULT_CONFIG = """
+[latent_parser]
+annotate = "map"
+threshold = 0.01
+alternatives = 0
+scorer = {"@scorers": "spacy.parser_scorer.v1"}
+
+[latent_parser.model]
+@architectures = "spacy-latent.LabelledParser.v1"
+label_hidden_width = 32
+max_length = 512
+scorer_learn_rate = 3.0
+
+[latent_parser.model.tok2vec]
+@architectures = "spacy.HashEmbedCNN.v2"
+pretrained_vectors = null
+width = 96
+depth = 4
+embed_size = 2000
+window_size = 1
+maxout_pieces = 3
+subword_features = true
+
+[latent_parser.model.structure]
+@misc = "spacy-latent.SpanningTree.v1"
+single_root = true
+
+[latent_parser.model.scorer]
+@misc = "spacy-latent.RelativeBiaffineScorer.v1"
+hidden_width = 128
+
+[latent_parser.model.scorer.encoder]
+@misc = "spacy-latent.BiLSTM.v1"
+hidden_width = 64
+"""
+# As of spaCy's parser: the label of roots, and that of white space.
+ROOT, OTHER = "ROOT", "dep"
+
+
+@Language.factory(
+    "latent_parser",
+    assigns=["token.dep", "token.head", "token.is_sent_start", "doc.sents", "doc._.latent"],
+    default_config=Config().from_str(DEFAULT_CONFIG)["latent_parser"],
+    default_score_weights={
+        "dep_uas": 0.5,
+        "dep_las": 0.5,
+        "dep_las_per_type": None,
+        "sents_p": None,
+        "sents_r": None,
+        "sents_f": 0.0,
+    },
+)
+def make_latent_parser(
+    nlp: Language,
+    name: str,
+    model: Model,
+    annotate: str,
+    threshold: float,
+    alternatives: int,
+    scorer: Callable | None,
+) -> "LatentParser":
+    return LatentParser(
+        nlp.vocab,
+        model,
+        name,
+        annotate=annotate,
+        threshold=threshold,
+        alternatives=alternatives,
+        scorer=scorer,
+    )
+
+
+class LatentParser(StoredComponent):
+    """Parses as spaCy's ``parser`` does: ``doc.sents``, ``token.head`` and ``token.dep_``.
+
+    Sentences are found first, each token by itself starting one or not; starts that are set on a
+    doc stay, and so do tokens set not to start one. Then each sentence gets the best tree of the
+    model's
+    structure by the sum of the scores of its arcs, and each arc its best label: that of roots is
+    "ROOT". White space hangs on the word before it, labelled "dep". A parse that is on the doc is
+    written over.
+
+    annotate: "map" writes the best trees to ``doc._.latent``, "probabilities" those of arcs and of
+        arcs with their labels as well, "none" nothing there.
+    threshold: arcs less probable than this are not stored.
+    alternatives: how many ranked trees to store for each sentence, the best among them.
+    scorer: as of ``parser``.
+    """
+
+    # See pipeline.inspection.LatentComponent.
+    own_structures = "heads"
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model,
+        name: str = "latent_parser",
+        *,
+        annotate: str = "map",
+        threshold: float = 0.01,
+        alternatives: int = 0,
+        scorer: Callable | None = None,
+    ) -> None:
+        annotations.check_settings(name, annotate, threshold, alternatives)
+        if model.name != "labelled_parser":
+            raise LatentError(
+                f"{name}: its model is {model.name!r}, which has no labelled trees. Use "
+                'model.@architectures = "spacy-latent.LabelledParser.v1" with that model as '
+                "tok2vec."
+            )
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.scorer = scorer
+        self.cfg: dict[str, Any] = {
+            "labels": [],
+            "annotate": annotate,
+            "threshold": threshold,
+            "alternatives": alternatives,
+        }
+        self.keep_settings()
+
+    # ---------------------------------------------------------------- labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of arcs, in the order in which they came, after that of roots."""
+        return (ROOT, *self.cfg["labels"])
+
+    @property
+    def label_data(self) -> list[str]:
+        return list(self.cfg["labels"])
+
+    def add_label(self, label: str) -> int:
+        """RETURNS: 1, or 0 where the label is known."""
+        if not isinstance(label, str):
+            raise ValueError(Errors.E187)
+        if not label:
+            raise LatentError(f"{self.name}: a label of dependencies must not be empty.")
+        if label in self.labels:
+            return 0
+        self._allow_extra_label()
+        self.cfg["labels"].append(label)
+        self.vocab.strings.add(label)
+        self._resize()
+        return 1
+
+    def _resize(self) -> None:
+        from spacy_latent.models.labelled_parser import set_labels
+
+        set_labels(self.model, len(self.cfg["labels"]))
+
+    def _allow_extra_label(self) -> None:
+        # TrainablePipe's asks whether the output can grow; it can.
+        return
+
+    # ---------------------------------------------------------------- prediction
+
+    def predict(self, docs: Iterable[Doc]) -> list[Any]:
+        """RETURNS: for each doc its :class:`spacy_latent.models.parses.Parse`, None for one without
+        tokens."""
+        from spacy_latent.models.labelled_parser import run
+        from spacy_latent.models.parses import Request, parse
+
+        docs = list(docs)
+        found: list[Any] = [None] * len(docs)
+        filled = [i for i, doc in enumerate(docs) if len(doc)]
+        if not filled:
+            return found
+        request = Request(
+            self._names,
+            self.cfg["annotate"],
+            self.cfg["threshold"],
+            self.cfg["alternatives"],
+            self.model.attrs["max_length"],
+        )
+        own = [docs[i] for i in filled]
+        parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)
+        for i, one in zip(filled, parses):
+            found[i] = one
+        return found
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*self.labels, OTHER)
+
+    def set_annotations(self, docs: Iterable[Doc], predictions: Sequence[Any]) -> None:
+        names, vocab, hashes = self._names, None, np.zeros(0, dtype="uint64")
+        for doc, parse in zip(docs, predictions):
+            if parse is not None:
+                # Not always the component's own, where it is sourced.
+                if doc.vocab is not vocab:
+                    vocab = doc.vocab
+                    hashes = np.array([vocab.strings.add(name) for name in names], dtype="uint64")
+                offsets = (parse.heads - np.arange(len(doc))).astype("uint64")
+                values: Any = np.stack([offsets, hashes[parse.labels]], 1)
+                # Sentences follow from the roots.
+                doc.from_array([HEAD, DEP], values)
+            if self.cfg["annotate"] != "none":
+                annotations.write(doc, self.name, [] if parse is None else parse.spans)
+
+    # ---------------------------------------------------------------- training
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
+        docs: of trees, of labels, and of sentences."""
+        from spacy_latent.models.gold_trees import read_gold
+        from spacy_latent.models.labelled_parser import run
+        from spacy_latent.models.tree_losses import learn
+
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, "LatentParser.update")
+        examples = [example for example in examples if len(example.predicted)]
+        if not examples:
+            return losses
+        places = {self.vocab.strings[label]: i for i, label in enumerate(self.cfg["labels"])}
+        longest = self.model.attrs["max_length"]
+        gold = [read_gold(example, places, self.name, longest) for example in examples]
+        docs = [example.predicted for example in examples]
+        set_dropout_rate(self.model, drop)
+        (loss, told), backprop = run(
+            self.model, docs, partial(learn, docs=docs, gold=gold), is_train=True
+        )
+        backprop()
+        if sgd is not None:
+            self.finish_update(sgd)
+        losses[self.name] += loss
+        if told.left_out:
+            text = examples[told.left_out[0]].reference.text[:60]
+            warnings.warn(
+                f"{self.name}: no tree agrees with the heads of {len(told.left_out)} sentence(s) "
+                f"of the batch, such as one in {text!r}. They do not count.",
+                LatentWarning,
+                stacklevel=2,
+            )
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+        """There is none of the model's output alone: labels are scored for the arcs that a
+        reference has. See :mod:`spacy_latent.models.tree_losses`."""
+        raise NotImplementedError(f"{self.name} takes its loss in update().")
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+
+        labels: names, such as ``spacy init labels`` writes.
+        """
+        validate_get_examples(get_examples, "LatentParser.initialize")
+        check_lexeme_norms(self.vocab, "latent_parser")
+        for name in _labels_of(get_examples()) if labels is None else labels:
+            self.add_label(name)
+        if not self.cfg["labels"]:
+            # Of examples without arcs.
+            self.add_label(OTHER)
+        self._resize()
+        sample = [example.predicted for example in islice(get_examples(), 10)]
+        assert sample, Errors.E923.format(name=self.name)
+        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+
+
+def _labels_of(examples: Iterable[Example]) -> list[str]:
+    """Of the arcs of all references, sorted."""
+    found: set[str] = set()
+    for example in examples:
+        reference = example.reference
+        arcs: Any = reference.to_array([HEAD, DEP])
+        hashes = np.unique(arcs[(arcs[:, 0] != 0) & (arcs[:, 1] != 0), 1])
+        found.update(reference.vocab.strings[int(label)] for label in hashes)
+    return sorted(found)

@@ -1,0 +1,419 @@
+"""The component ``tree_spancat``: labelled spans that may nest, and never cross.
+
+Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from spacy.errors import Errors
+from spacy.language import Language
+from spacy.tokens import Doc, Span, SpanGroup
+from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.util import check_lexeme_norms
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer, set_dropout_rate
+
+from spacy_latent import annotations
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.stored_component import StoredComponent
+
+if TYPE_CHECKING:
+    from spacy_latent.models.span_losses import FoundSpans, LabelledSpan, Observed
+
+DEFAULT_CONFIG = """
+[tree_spancat]
+spans_key = "sc"
+threshold = 0.5
+annotate = "map"
+probability_threshold = 0.01
+scorer = {"@scorers": "spacy.spancat_scorer.v1"}
+
+[tree_spancat.model]
+@architectures = "spacy-latent.TreeSpanClassifier.v1"
+hidden_width = 64
+max_width = null
+
+[tree_spancat.model.span_getter]
+@misc = "spacy-latent.SentenceSpans.v1"
+max_length = 128
+
+[tree_spancat.model.tok2vec]
+@architectures = "spacy.HashEmbedCNN.v2"
+pretrained_vectors = null
+width = 96
+depth = 4
+embed_size = 2000
+window_size = 1
+maxout_pieces = 3
+subword_features = true
+"""
+STRUCTURE = "ConstituencyTree"
+
+
+@Language.factory(
+    "tree_spancat",
+    assigns=["doc.spans", "doc._.latent"],
+    default_config=Config().from_str(DEFAULT_CONFIG)["tree_spancat"],
+    default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
+)
+def make_tree_spancat(
+    nlp: Language,
+    name: str,
+    model: Model,
+    spans_key: str,
+    threshold: float,
+    annotate: str,
+    probability_threshold: float,
+    scorer: Callable | None,
+) -> "TreeSpanCategorizer":
+    return TreeSpanCategorizer(
+        nlp.vocab,
+        model,
+        name,
+        spans_key=spans_key,
+        threshold=threshold,
+        annotate=annotate,
+        probability_threshold=probability_threshold,
+        scorer=scorer,
+    )
+
+
+class TreeSpanCategorizer(StoredComponent):
+    """Finds labelled spans as spaCy's ``spancat`` does, by a tree over each sentence in which every
+    span has a label or none (Fu et al. 2021). Spans may hold others and have any length, and no two
+    overlap otherwise. No suggester is needed.
+
+    It writes ``doc.spans[spans_key]``, with the probability of each span and label in
+    ``doc.spans[spans_key].attrs["scores"]``, and learns from what references have there. A span of
+    the reference that is not of whole tokens, lies in more than one sentence (or window of the
+    model's ``span_getter``), is wider than its ``max_width``, or crosses another is left out, with
+    a warning; of such as cross as few as possible. Spans with several labels at once may have those
+    together that training data had together when the component was initialized.
+
+    spans_key: of ``doc.spans``.
+    threshold: least probability of a label that is predicted, as in ``spancat``. Below .5 spans
+        that cross may be that probable: those are taken whose sum of what is above the threshold is
+        greatest.
+    annotate: "map" writes the spans to ``doc._.latent``, "probabilities" also those that were not
+        predicted, with all probabilities, "none" nothing there.
+    probability_threshold: spans less probable than this are not stored there.
+    scorer: as of ``spancat``.
+    """
+
+    # See pipeline.inspection.LatentComponent.
+    own_structures = "phrases"
+    # See pipeline.inspection: ``threshold`` is spaCy's, and says what is predicted.
+    stored_settings: ClassVar[dict[str, str]] = {"threshold": "probability_threshold"}
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model,
+        name: str = "tree_spancat",
+        *,
+        spans_key: str = "sc",
+        threshold: float = 0.5,
+        annotate: str = "map",
+        probability_threshold: float = 0.01,
+        scorer: Callable | None = None,
+    ) -> None:
+        annotations.check_settings(name, annotate, probability_threshold, 0)
+        if not 0 < threshold <= 1:
+            raise LatentError(f"{name}: threshold is {threshold}; expected a number in (0, 1].")
+        if model.name != "tree_span_classifier":
+            raise LatentError(
+                f"{name}: its model is {model.name!r}, which scores no spans for a tree. Use "
+                'model.@architectures = "spacy-latent.TreeSpanClassifier.v1" with that model as '
+                "tok2vec."
+            )
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.scorer = scorer
+        self._told: set[str] = set()
+        self.cfg: dict[str, Any] = {
+            "labels": [],
+            "label_sets": [],
+            "spans_key": spans_key,
+            "threshold": threshold,
+            "annotate": annotate,
+            "probability_threshold": probability_threshold,
+        }
+        self.keep_settings()
+
+    @property
+    def key(self) -> str:
+        """Of ``doc.spans``."""
+        return str(self.cfg["spans_key"])
+
+    # ---------------------------------------------------------------- labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """In the order in which they came."""
+        return tuple(self.cfg["labels"])
+
+    @property
+    def label_sets(self) -> tuple[tuple[str, ...], ...]:
+        """What a span may have, in the order in which it came: one label, or several at once."""
+        return tuple(tuple(known) for known in self.cfg["label_sets"])
+
+    @property
+    def label_data(self) -> list[str | list[str]]:
+        """Labels, and lists of those that a span may have at once."""
+        return [known[0] if len(known) == 1 else list(known) for known in self.label_sets]
+
+    def add_label(self, label: str) -> int:
+        """RETURNS: 1, or 0 where the label is known."""
+        if not isinstance(label, str):
+            raise ValueError(Errors.E187)
+        if not label:
+            raise LatentError(f"{self.name}: a label of spans must not be empty.")
+        if label in self.labels:
+            return 0
+        self.cfg["labels"].append(label)
+        self.vocab.strings.add(label)
+        return self._add_set([label])
+
+    def add_label_set(self, labels: Iterable[str]) -> int:
+        """Let a span have these labels at once. RETURNS: 1, or 0 where they are known to go
+        together."""
+        if isinstance(labels, str):
+            raise ValueError(Errors.E187)
+        names = sorted(set(labels))
+        for label in names:
+            self.add_label(label)
+        return self._add_set(names) if len(names) > 1 else 0
+
+    def _add_set(self, names: list[str]) -> int:
+        from spacy_latent.models.tree_span_classifier import set_classes
+
+        if tuple(names) in self.label_sets:
+            return 0
+        self.cfg["label_sets"].append(names)
+        set_classes(self.model, self._classes)
+        return 1
+
+    @property
+    def _classes(self) -> int:
+        """ "No label" among them."""
+        return 1 + len(self.cfg["label_sets"])
+
+    # ---------------------------------------------------------------- prediction
+
+    def predict(self, docs: Iterable[Doc]) -> list[list["FoundSpans"]]:
+        """RETURNS: for each doc the spans of each of its sentences."""
+        from spacy_latent.models.span_losses import find_spans
+
+        docs = list(docs)
+        if not self.labels or not any(len(doc) for doc in docs):
+            return [[] for _ in docs]
+        number = {label: i for i, label in enumerate(self.labels)}
+        sets = [[number[label] for label in known] for known in self.label_sets]
+        stored = self.cfg["annotate"] == "probabilities"
+        return find_spans(
+            self.model.predict(docs),
+            sets,
+            self.cfg["threshold"],
+            self.cfg["probability_threshold"] if stored else None,
+        )
+
+    def set_annotations(
+        self, docs: Iterable[Doc], predictions: Sequence[list["FoundSpans"]]
+    ) -> None:
+        labels = self.labels
+        for doc, pieces in zip(docs, predictions):
+            chosen = [found for piece in pieces for found in piece.chosen]
+            spans = [Span(doc, one.start, one.end, label=labels[one.label]) for one in chosen]
+            scores = np.array([one.probability for one in chosen], dtype="float32")
+            doc.spans[self.key] = SpanGroup(
+                doc, name=self.key, attrs={"scores": scores}, spans=spans
+            )
+            if self.cfg["annotate"] != "none":
+                annotations.write(doc, self.name, [self._structure(piece) for piece in pieces])
+
+    def _structure(self, piece: "FoundSpans") -> annotations.SpanStructure:
+        found = annotations.SpanStructure(
+            piece.start,
+            piece.end,
+            STRUCTURE,
+            self.own_structures,
+            _rows(piece, piece.chosen),
+            labels=self.labels,
+        )
+        if self.cfg["annotate"] == "probabilities":
+            found.parts = _rows(piece, piece.likely)
+            found.probabilities = np.array([one.probability for one in piece.likely], "float32")
+        return found
+
+    # ---------------------------------------------------------------- training
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
+        docs."""
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, "TreeSpanCategorizer.update")
+        examples = [example for example in examples if len(example.predicted)]
+        if not examples or not self.labels:
+            return losses
+        set_dropout_rate(self.model, drop)
+        found, backprop = self.model.begin_update([example.predicted for example in examples])
+        loss, gradient = self.get_loss(examples, found)
+        backprop(gradient)
+        if sgd is not None:
+            self.finish_update(sgd)
+        losses[self.name] += loss
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+        """RETURNS: −log p(annotation) summed over docs, and the gradient of it for the scores."""
+        from spacy_latent.models.span_losses import loss_and_gradient
+
+        pairs = zip(examples, scores.spans)
+        observed = [self._observed(example, pieces) for example, pieces in pairs]
+        return loss_and_gradient(scores, observed)
+
+    def _observed(self, example: Example, pieces: Sequence[tuple[int, ...]]) -> list["Observed"]:
+        """The spans that a tree can have, with the classes that agree with their labels."""
+        from spacy_latent.models.span_losses import most_compatible, place_of
+
+        given = list(example.reference.spans.get(self.key, []))
+        aligned = example.get_aligned_spans_y2x(given, allow_overlap=True) if given else []
+        if len(aligned) < len(given):
+            self._tell(
+                "misaligned",
+                f"the tokens of {example.reference.text[:60]!r} are not those of the reference, "
+                "and spans do not fit them. They are left out.",
+            )
+        by_place: dict[tuple[int, int], set[str]] = {}
+        bound = self.model.attrs["max_width"]
+        for span in aligned:
+            if bound is not None and len(span) > bound:
+                self._tell(
+                    "wide",
+                    f"the span {span.text[:60]!r} has {len(span)} tokens, and max_width is "
+                    f"{bound}. Such spans are left out: raise max_width of the model.",
+                )
+            elif place_of(pieces, span.start, span.end) is None:
+                self._tell(
+                    "cut",
+                    f"the span {span.text[:60]!r} lies in more than one sentence, or window of "
+                    "the model's span_getter. Such spans are left out: look at what sets the "
+                    "sentences, or raise max_length of the span_getter.",
+                )
+            else:
+                by_place.setdefault((span.start, span.end), set()).add(span.label_)
+        places = list(by_place)
+        kept = most_compatible(places)
+        if not all(kept):
+            lost = [place for place, own in zip(places, kept) if not own]
+            self._tell_of_crossing([example.predicted[start:end] for start, end in lost])
+        return [
+            (*place, self._classes_of(by_place[place])) for place, own in zip(places, kept) if own
+        ]
+
+    def _classes_of(self, names: set[str]) -> tuple[int, ...]:
+        """Numbers of the classes that agree with the labels of a span: that of just these, or where
+        they are not known to go together those that have as many of them as possible."""
+        sets = [set(known) for known in self.label_sets]
+        if names in sets:
+            return (1 + sets.index(names),)
+        unknown = sorted(names - set(self.labels))
+        if unknown:
+            raise LatentError(
+                f"{self.name}: the label {unknown[0]!r} is unknown; expected one of "
+                f"{', '.join(self.labels)}. Call add_label({unknown[0]!r}), or add it to the "
+                "labels before training."
+            )
+        self._tell(
+            "together",
+            f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "
+            "together before. It counts as having some of them: call add_label_set before "
+            "training.",
+        )
+        within = [(len(known), place) for place, known in enumerate(sets, 1) if known < names]
+        most = max(size for size, _ in within)
+        return tuple(place for size, place in within if size == most)
+
+    def _tell_of_crossing(self, lost: Sequence[Span]) -> None:
+        named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
+        more = ", ..." if len(lost) > 3 else ""
+        self._tell(
+            "crossing",
+            f"{len(lost)} annotated span(s) cross others: they overlap, and neither holds the "
+            "other. No tree has both, so that as few as possible are left out, here and wherever "
+            f"spans cross: {named}{more}. spaCy's 'spancat' can learn such spans.",
+        )
+
+    def _tell(self, what: str, text: str) -> None:
+        """Once for each component, or a corpus would fill the screen."""
+        if what not in self._told:
+            self._told.add(what)
+            warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        labels: Sequence[str | Sequence[str]] | None = None,
+    ) -> None:
+        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+
+        labels: names, and lists of those that a span may have at once, such as ``spacy init
+            labels`` writes.
+        """
+        validate_get_examples(get_examples, "TreeSpanCategorizer.initialize")
+        check_lexeme_norms(self.vocab, "tree_spancat")
+        if labels is not None:
+            given = [[own] if isinstance(own, str) else list(own) for own in labels]
+        else:
+            given = self._sets_of(get_examples())
+        for known in given:
+            for label in known:
+                self.add_label(label)
+        for known in given:
+            self.add_label_set(known)
+        sample = [example.predicted for example in islice(get_examples(), 10)]
+        assert sample, Errors.E923.format(name=self.name)
+        from spacy_latent.models.tree_span_classifier import set_classes
+
+        set_classes(self.model, self._classes)
+        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+
+    def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
+        """All sets of labels that a span of the references has, sorted. Spans that cross are
+        counted on the way."""
+        from spacy_latent.models.span_losses import most_compatible
+
+        found: set[tuple[str, ...]] = set()
+        lost: list[Span] = []
+        for example in examples:
+            by_place: dict[tuple[int, int], set[str]] = {}
+            for span in example.reference.spans.get(self.key, []):
+                by_place.setdefault((span.start, span.end), set()).add(span.label_)
+            found.update(tuple(sorted(names)) for names in by_place.values())
+            kept = zip(by_place, most_compatible(list(by_place)))
+            lost += [example.reference[start:end] for (start, end), own in kept if not own]
+        if lost:
+            self._tell_of_crossing(lost)
+        singles = sorted({label for names in found for label in names})
+        return [[label] for label in singles] + [list(names) for names in sorted(found)]
+
+
+def _rows(piece: "FoundSpans", found: Sequence["LabelledSpan"]) -> np.ndarray:
+    rows = [(one.start - piece.start, one.end - piece.start, one.label) for one in found]
+    return np.array(rows, dtype="int32").reshape(-1, 3)

@@ -1,0 +1,164 @@
+"""The chart of labelled spans beside lists of all trees with all labels."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.models.span_losses import (
+    Gold,
+    Observed,
+    choose,
+    crosses,
+    fold,
+    losses_and_gradient,
+    most_compatible,
+    probabilities,
+)
+from tests.enumeration import constituency_trees
+
+CLASSES = 3
+Labelled = dict[tuple[int, int], int]
+
+
+def labelled_trees(n: int, classes: int = CLASSES) -> list[Labelled]:
+    """Every tree over n words with a class for each of its spans."""
+    return [
+        dict(zip(spans, labels))
+        for tree in constituency_trees(n)
+        for spans in [[(int(i), int(j)) for i, j in np.argwhere(tree)]]
+        for labels in product(range(classes), repeat=len(spans))
+    ]
+
+
+def total(scores: Tensor, trees: list[Labelled]) -> Tensor:
+    values = [sum(scores[c, i, j] for (i, j), c in tree.items()) for tree in trees]
+    return torch.stack([torch.as_tensor(value) for value in values]).logsumexp(0)
+
+
+def agrees(tree: Labelled, observed: list[Observed]) -> bool:
+    """Holds each observed span with one of its classes, and no other labelled span."""
+    known = {(start, end - 1): classes for start, end, classes in observed}
+    return all(tree.get(place, -1) in classes for place, classes in known.items()) and all(
+        c == 0 for place, c in tree.items() if place not in known
+    )
+
+
+OBSERVED: list[list[Observed]] = [
+    [],
+    [(1, 3, (1,))],
+    [(0, 4, (2,)), (0, 2, (1,)), (1, 2, (2,)), (2, 4, (1, 2))],
+]
+
+
+@pytest.mark.parametrize("observed", OBSERVED)
+def test_the_loss_and_its_gradient_are_those_of_all_trees(observed: list[Observed]) -> None:
+    torch.manual_seed(0)
+    n, trees = 4, labelled_trees(4)
+    scores = torch.randn(CLASSES, n, n, dtype=torch.float64, requires_grad=True)
+    expected = total(scores, trees) - total(scores, [t for t in trees if agrees(t, observed)])
+    (wanted,) = torch.autograd.grad(expected, scores)
+    # Padded, beside a shorter piece, and with anything at all where there are no spans.
+    batch = torch.full((CLASSES, 2, n + 1, n + 1), torch.nan, dtype=torch.float64)
+    batch[:, 0, :n, :n] = torch.where(torch.ones(n, n).triu() > 0, scores.detach(), torch.nan)
+    batch[:, 1, 0, 0] = 0.0
+    gold = Gold.of([observed, [(0, 1, (1,))]], n + 1, CLASSES)
+    losses, gradient = losses_and_gradient(batch, torch.tensor([n, 1]), gold)
+    torch.testing.assert_close(losses[0], expected.detach())
+    torch.testing.assert_close(gradient[:, 0, :n, :n], wanted)
+    assert losses[1].item() == pytest.approx(np.log(CLASSES))
+    assert not gradient[:, 0, n:].any() and not gradient[:, 1, 1:].any()
+
+
+def test_probabilities_are_those_of_all_trees() -> None:
+    torch.manual_seed(1)
+    n, trees = 4, labelled_trees(4)
+    scores = torch.randn(CLASSES, n, n, dtype=torch.float64)
+    found = probabilities(scores[:, None], torch.tensor([n]))[:, 0]
+    expected = torch.zeros_like(scores)
+    everything = total(scores, trees)
+    for tree in trees:
+        p = (total(scores, [tree]) - everything).exp()
+        for (i, j), c in tree.items():
+            expected[c, i, j] += p
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_is_certainly_wrong_still_has_a_gradient() -> None:
+    scores = torch.zeros(2, 1, 3, 3)
+    # The gold span has no probability that a number could hold.
+    scores[1, 0, 0, 1] = -2000.0
+    gold = Gold.of([[(0, 2, (1,))]], 3, 2)
+    losses, gradient = losses_and_gradient(scores, torch.tensor([3]), gold)
+    assert losses.item() > 1900
+    assert gradient[1, 0, 0, 1].item() == pytest.approx(-1.0)
+    assert torch.isfinite(gradient).all()
+
+
+def test_folding_is_a_sum_and_shares() -> None:
+    scores = 300 * torch.randn(4, 2, 3, 3, dtype=torch.float64)
+    folded, shares = fold(scores)
+    torch.testing.assert_close(folded, scores.logsumexp(0))
+    torch.testing.assert_close(shares, scores.softmax(0))
+
+
+def sets_without_crossing(places: list[tuple[int, int]]) -> list[list[int]]:
+    every = product([False, True], repeat=len(places))
+    chosen = [[i for i, taken in enumerate(which) if taken] for which in every]
+    return [own for own in chosen if not crosses([places[i] for i in own])]
+
+
+def test_as_few_crossing_spans_as_possible_are_left_out() -> None:
+    drawn = np.random.default_rng(0)
+    for _ in range(50):
+        places = [(a, b) for a in range(6) for b in range(a + 1, 7) if drawn.random() < 0.3]
+        kept = most_compatible(places)
+        most = max(len(own) for own in sets_without_crossing(places))
+        assert sum(kept) == most
+        assert not crosses([place for place, own in zip(places, kept) if own])
+
+
+def test_crossing() -> None:
+    assert not crosses([]) and not crosses([(0, 3), (0, 2), (2, 3), (1, 2), (4, 5), (0, 9)])
+    assert crosses([(4, 6), (0, 2), (1, 3)]) and crosses([(0, 5), (1, 3), (2, 4)])
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.4, 0.6])
+def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: float) -> None:
+    torch.manual_seed(3)
+    n, lengths = 5, torch.tensor([5])
+    scores = 2.0 * torch.randn(CLASSES, 1, n, n, dtype=torch.float64)
+    of_labels = probabilities(scores, lengths)[1:]
+    chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold)
+    assert (of_labels[chosen] >= threshold).all()
+    _, _, first, last = chosen.nonzero().T
+    places = list(zip(first.tolist(), (last + 1).tolist()))
+    assert places and len(set(places)) == len(places) and not crosses(places)
+    best, _ = of_labels[:, 0].max(0)
+    every = [(i, j + 1) for i, j in (best >= threshold).nonzero().tolist()]
+    gains = [
+        sum(float(best[every[i][0], every[i][1] - 1]) - threshold for i in own)
+        for own in sets_without_crossing(every)
+    ]
+    gain = float((of_labels[chosen] - threshold).sum())
+    assert gain == pytest.approx(max(gains), abs=1e-4)
+
+
+def test_labels_that_go_together_are_predicted_together() -> None:
+    """Classes: A, B, and both."""
+    member = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+    def predicted(shares: list[float], threshold: float, sets: Tensor = member) -> list[bool]:
+        of_labels = (torch.tensor(shares) @ sets).view(-1, 1, 1, 1)
+        return choose(of_labels, sets, torch.tensor([1]), threshold).flatten().tolist()
+
+    assert predicted([0.1, 0.1, 0.7], 0.5) == [True, True]
+    assert predicted([0.3, 0.0, 0.4], 0.5) == [True, False]
+    assert predicted([0.1, 0.1, 0.2], 0.5) == [False, False]
+    # Below one half both are probable enough, and they are together only where they may be.
+    assert predicted([0.4, 0.3, 0.0], 0.25) == [True, True]
+    assert predicted([0.4, 0.3], 0.25, member[:2]) == [True, False]

@@ -1,0 +1,93 @@
+"""Probabilities of spans beside sums over all sequences."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
+from spacy_latent.models.tag_losses import bound_chain, probabilities
+from spacy_latent.structures.tag_sequence import allowed_transitions, scheme_tags
+
+LABELS = ("A", "B")
+TAGS = scheme_tags(LABELS, "biluo")
+KINDS = ("crf", "quadratic", "perceptron", "sparsemap")
+
+
+def drawn(n: int, seed: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    emissions = scale * torch.randn(n, len(TAGS), generator=generator)
+    return emissions, scale * torch.randn(len(TAGS) + 2, len(TAGS), generator=generator)
+
+
+def by_enumeration(
+    emissions: torch.Tensor, transitions: torch.Tensor
+) -> dict[tuple[int, int, int], float]:
+    between, start, end = allowed_transitions(TAGS, "biluo")
+    count, n = len(TAGS), len(emissions)
+    between, start, end = (
+        between + transitions[:count],
+        start + transitions[count],
+        end + transitions[count + 1],
+    )
+    weights: dict[tuple[int, ...], float] = {}
+    for tags in itertools.product(range(count), repeat=n):
+        score = start[tags[0]] + end[tags[-1]] + sum(emissions[i, t] for i, t in enumerate(tags))
+        score = score + sum(between[a, b] for a, b in itertools.pairwise(tags))
+        weights[tags] = float(torch.as_tensor(score, dtype=torch.float64).exp())
+    total = sum(weights.values())
+    found: dict[tuple[int, int, int], float] = {}
+    for tags, weight in weights.items():
+        for place in spans_of_tags(tags) if weight else ():
+            found[place] = found.get(place, 0.0) + weight / total
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
+    n = 4
+    emissions, transitions = drawn(n, seed)
+    # What is on a doc closes tags.
+    emissions[1, 0] = -torch.inf
+    shorter = torch.cat([drawn(2, seed + 10)[0], torch.full((n - 2, len(TAGS)), 3.0)])
+    chain = bound_chain(transitions, TAGS)
+    scores, lengths = torch.stack([emissions, shorter]), torch.tensor([n, 2])
+    found = SpanProbabilities("crf", chain, scores, lengths)
+    for b, own in enumerate((emissions, shorter[:2])):
+        expected = by_enumeration(own, transitions)
+        for place, p in expected.items():
+            assert found.of(b, place) == pytest.approx(p, abs=1e-7)
+        above = found.above(b, 0.01)
+        assert {place for place, _ in above} == {q for q, p in expected.items() if p >= 0.01}
+        assert [p for _, p in above] == sorted((p for _, p in above), reverse=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) -> None:
+    for seed in range(4):
+        emissions, transitions = drawn(6, seed, 0.5)
+        chain, scores = bound_chain(transitions, TAGS), emissions[None]
+        lengths = torch.tensor([6])
+        best = chain.best_tags(scores, lengths)
+        likely = probabilities(kind, chain, best, scores, lengths)
+        found = SpanProbabilities(kind, chain, scores, lengths)
+        for place in spans_of_tags(best[0].numpy()):
+            assert found.of(0, place) == pytest.approx(likely.of_run(0, *place[:2]), abs=1e-5)
+        for place, p in found.above(0, 0.05):
+            assert found.of(0, place) == pytest.approx(p) and 0.05 <= p <= 1 + 1e-6
+
+
+def test_large_scores_and_long_texts_stay_finite() -> None:
+    emissions, transitions = drawn(300, 0, 20.0)
+    chain, lengths = bound_chain(transitions, TAGS), torch.tensor([300])
+    found = SpanProbabilities("crf", chain, emissions[None], lengths)
+    best = chain.best_tags(emissions[None], lengths)
+    likely = probabilities("crf", chain, best, emissions[None], lengths)
+    places = spans_of_tags(best[0].numpy())
+    assert len(places) > 10
+    own = [found.of(0, place) for place in places]
+    assert np.isfinite(own).all()
+    assert own == pytest.approx([likely.of_run(0, *place[:2]) for place in places], abs=1e-6)

@@ -1,0 +1,300 @@
+"""Calibration of ``crf_ner``: what is fitted, what is kept, and where its confidence is read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+import torch
+from spacy import displacy
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+
+from spacy_latent import confidence
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.pipeline.entity_calibration import (
+    EntityCalibration,
+    ScoredDocs,
+    ScoreFit,
+    calibrate,
+    confidence_helps,
+    fit_confidence,
+    measure,
+    set_precision,
+)
+from spacy_latent.structures.tag_sequence import scheme_tags
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+
+LABELS = ("A", "B")
+TAGS = scheme_tags(LABELS, "biluo")
+
+
+def sampled(temperature: float, bias: float, docs: int = 200, n: int = 6) -> ScoreFit:
+    """Docs whose tags are drawn from a chain that the scores exaggerate, and that begins entities
+    of B more often."""
+    generator = torch.Generator().manual_seed(0)
+    emissions = torch.randn(docs, n, len(TAGS), generator=generator, dtype=torch.float64)
+    transitions = torch.randn(len(TAGS) + 2, len(TAGS), generator=generator, dtype=torch.float64)
+    shift = torch.zeros(len(TAGS), dtype=torch.float64)
+    shift[[5, 8]] = bias
+    lengths = torch.full((docs,), n)
+    chain = bound_chain(transitions, TAGS)
+    allowed = chain.sample(emissions + shift, lengths, 1, generator)[0].bool()
+    counts = torch.ones(docs, dtype=torch.float64)
+    group = ScoredDocs(list(range(docs)), emissions * temperature, lengths, allowed, counts)
+    return ScoreFit("crf", TAGS, transitions * temperature, [group])
+
+
+def test_the_temperature_and_the_biases_that_scores_need_are_found() -> None:
+    fit = sampled(temperature=2.5, bias=2.0)
+    point, told = fit.choose(True)
+    assert float((-point[0]).exp()) == pytest.approx(2.5, rel=0.25)
+    assert point[1:].tolist() == pytest.approx([0.0, 2.0], abs=0.5)
+    assert set(told) == {"as trained"}
+
+
+def test_labels_get_biases_where_held_out_texts_ask_for_them() -> None:
+    point, told = sampled(temperature=2.5, bias=2.0, docs=60).choose(None)
+    assert len(point) == 3
+    assert told["temperature and biases"] < told["temperature"] < told["as trained"]
+    point, told = sampled(temperature=2.5, bias=0.0, docs=60).choose(None)
+    assert len(point) == 1 and told["temperature"] < told["as trained"]
+
+
+def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
+    generator = np.random.default_rng(0)
+    odds = generator.normal(1.0, 1.5, 3000)
+    right = generator.random(3000) < 1 / (1 + np.exp(-odds))
+    said = 1 / (1 + np.exp(-(2 * odds - 1)))
+    slope, shift = fit_confidence(said, right)
+    assert slope == pytest.approx(0.5, abs=0.06) and shift == pytest.approx(0.5, abs=0.15)
+    assert confidence_helps(said, right)[0]
+    assert not confidence_helps(1 / (1 + np.exp(-odds)), right)[0]
+    fitted = EntityCalibration(slope=slope, shift=shift)
+    mapped = [fitted.confidence(p) for p in np.linspace(0, 1, 50)]
+    assert mapped == sorted(mapped) and 0 <= mapped[0] and mapped[-1] <= 1
+    # Nothing to learn from.
+    assert fit_confidence([], []) == (1.0, 0.0)
+
+
+# ---------------------------------------------------------------- a component
+
+
+def trained(**config: Any) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, **config})
+    optimizer = initialized(nlp)
+    for _ in range(20):
+        nlp.update(examples(nlp), sgd=optimizer)
+    return nlp
+
+
+def doubtful(nlp: Language) -> list[Example]:
+    """What the component is sure of is annotated in one of two texts."""
+    made = []
+    for i in range(24):
+        for text, start, end in (("I like London a lot", 7, 13), ("Berlin is very grey", 0, 6)):
+            entities = [(start, end, "GPE")] if i % 2 else []
+            made.append(Example.from_dict(nlp.make_doc(text), {"entities": entities}))
+    return made
+
+
+TEXT = "I like London a lot"
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    return trained(annotate="probabilities").to_bytes()
+
+
+@pytest.fixture
+def nlp(plain: bytes) -> Language:
+    made = spacy.blank("en")
+    made.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    return made.from_bytes(plain)
+
+
+def sure(nlp: Language) -> float:
+    (ent,) = nlp(TEXT).ents
+    return ent._.confidence
+
+
+def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
+    before = sure(nlp)
+    found = calibrate(nlp, doubtful(nlp), biases=False, coverage=0.8)
+    after = sure(nlp)
+    assert before > 0.9 and found.calibration.temperature > 1 and 0.3 < after < 0.7
+    assert [*map(len, (found.before.labels, found.after.labels))] == [48, 48]
+    latent = nlp(TEXT)._.latent["crf_ner"]
+    (known,) = latent.entities()
+    assert known.probability == after and known in latent.possible_entities()
+    assert found.calibration.least is not None
+    assert measure(nlp, doubtful(nlp)).covered == (1.0, 24)
+    # Kept by what is saved, and by copies of the doc.
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    assert sure(again) == pytest.approx(after, abs=1e-6)
+    pipe: Any = again.get_pipe("crf_ner")
+    assert pipe.calibration.coverage == 0.8
+    (copy,) = DocBin(docs=[nlp(TEXT)], store_user_data=True).get_docs(nlp.vocab)
+    assert copy._.latent["crf_ner"].possible_entities() == latent.possible_entities()
+
+
+def test_biases_may_change_what_is_found(nlp: Language) -> None:
+    def none(text: str) -> Example:
+        return Example.from_dict(nlp.make_doc(text), {"entities": []})
+
+    rare = [none("I like London a lot") for _ in range(40)] + doubtful(nlp)[-1:]
+    calibrate(nlp, rare, biases=True)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    assert pipe.calibration.biases["GPE"] < 0
+    assert not nlp(TEXT).ents
+
+
+@pytest.mark.parametrize("loss", ["quadratic", "perceptron", "sparsemap"])
+def test_other_losses_can_be_calibrated(loss: str) -> None:
+    nlp = trained(annotate="probabilities", loss=loss, alternatives=2)
+    calibrate(nlp, doubtful(nlp), coverage=0.5, biases=False, confidence=True)
+    assert 0.3 < sure(nlp) < 0.7
+    (span,) = nlp(TEXT)._.latent["crf_ner"].spans
+    assert len(span.alternative_probabilities) == len(span.alternatives) > 0
+
+
+def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
+    calibrate(nlp, doubtful(nlp), coverage=0.8)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    path, found = tmp_path / "crf_ner" / "cfg", pipe.calibration.to_dict()
+    assert EntityCalibration.from_dict(found, "crf_ner", ["GPE"]) == pipe.calibration
+    for change, message in (
+        ({"temperature": math.inf}, "not finite"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+        ({"temperature": "hot"}, "no number"),
+        ({"biases": {"NONE": 1.0}}, "biases of the labels NONE"),
+        ({"shift": None}, "no number"),
+        ({"least": None}, "without the other"),
+        ({"coverage": 2.0}, "coverage 2.0"),
+        ({"heat": 1.0}, "heat"),
+    ):
+        with pytest.raises(LatentError, match=message):
+            EntityCalibration.from_dict({**found, **change}, "crf_ner", ["GPE"])
+    nlp.to_disk(tmp_path)
+    good = srsly.read_json(path)
+    srsly.write_json(path, {**good, "calibration": 3})
+    with pytest.raises(LatentError, match="expected its fields by name"):
+        spacy.load(tmp_path)
+    # Weights that were saved without one leave none behind.
+    srsly.write_json(path, {"labels": good["labels"]})
+    nlp.from_disk(tmp_path)
+    assert nlp.get_pipe("crf_ner").calibration is None  # type: ignore[union-attr]
+
+
+def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
+    calibrate(nlp, doubtful(nlp))
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.add_label("ORG")
+    assert pipe.calibration is not None and nlp(TEXT).ents
+    with pytest.warns(LatentWarning, match="left out"):
+        nlp.update(examples(nlp), sgd=nlp.resume_training())
+    assert pipe.calibration is None
+    calibrate(nlp, doubtful(nlp))
+    nlp.initialize(lambda: examples(nlp))
+    assert pipe.calibration is None
+
+
+def test_what_cannot_be_calibrated(nlp: Language) -> None:
+    empty = [Example.from_dict(nlp.make_doc(TEXT), {"entities": []})]
+    with pytest.raises(LatentError, match="No text has an annotated entity"):
+        calibrate(nlp, empty)
+    with pytest.raises(LatentError, match="takes at least 99 texts"):
+        calibrate(nlp, doubtful(nlp), coverage=0.99)
+    with pytest.raises(LatentError, match="expected a crf_ner"):
+        calibrate(spacy.blank("en"), [])
+    with pytest.raises(LatentError, match="'other' is none of them: crf_ner"):
+        calibrate(nlp, doubtful(nlp), "other")
+    with pytest.raises(LatentError, match="stored no set of possible entities"):
+        nlp(TEXT)._.latent["crf_ner"].possible_entities()
+
+
+def test_less_sure_entities_are_left_out(nlp: Language) -> None:
+    whole = calibrate(nlp, doubtful(nlp), biases=False)
+    with pytest.raises(LatentError, match=r"At no confidence the precision is 0\.97"):
+        set_precision(nlp, whole, 0.97)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    for annotate in ("probabilities", "map", "none"):
+        pipe.cfg.update(annotate=annotate, min_confidence=0.0)
+        assert nlp(TEXT).ents
+        pipe.cfg["min_confidence"] = 0.9
+        doc = nlp(TEXT)
+        assert not doc.ents
+        if annotate != "none":
+            assert len(doc._.latent["crf_ner"].entities()) == 1
+    # What others put there stays.
+    doc = nlp.make_doc(TEXT)
+    doc.ents = [Span(doc, 2, 3, "GPE")]
+    assert len(pipe(doc).ents) == 1
+    least = set_precision(nlp, whole, 0.4)
+    assert nlp.config["components"]["crf_ner"]["min_confidence"] == least.threshold
+    assert nlp(TEXT).ents
+    with pytest.raises(LatentError, match="min_confidence is 2"):
+        trained(min_confidence=2)
+
+
+# ---------------------------------------------------------------- where people look
+
+
+def test_confidence_of_what_was_found_and_of_nothing_else(nlp: Language) -> None:
+    doc = nlp(TEXT)
+    (ent,) = doc.ents
+    (known,) = doc._.latent["crf_ner"].entities()
+    assert ent._.confidence == known.probability
+    assert Span(doc, 2, 3, "ORG")._.confidence is None and doc[0:1]._.confidence is None
+    given = nlp.make_doc(TEXT)
+    given.ents = [Span(given, 2, 3, "GPE")]
+    assert nlp.get_pipe("crf_ner")(given).ents[0]._.confidence is None  # type: ignore[operator]
+    blank = Doc(nlp.vocab, words=["London"])
+    assert Span(blank, 0, 1, "GPE")._.confidence is None
+
+
+def test_somebody_elses_extension_is_left_alone() -> None:
+    before = Span.get_extension("confidence")
+    try:
+        Span.set_extension("confidence", default="mine", force=True)
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_ner")
+        assert nlp("London")[0:1]._.confidence == "mine"
+        assert not confidence.register_extension()
+        assert confidence.register_extension(force=True)
+        assert nlp("London")[0:1]._.confidence is None
+    finally:
+        Span.remove_extension("confidence")
+        Span.set_extension("confidence", getter=before[2], force=True)
+
+
+def test_json_and_displacy(nlp: Language) -> None:
+    doc = nlp(TEXT)
+    (ent,) = doc.ents
+    made = confidence.to_json(doc)
+    (entry,) = srsly.json_loads(srsly.json_dumps(made))["ents"]
+    assert entry["label"] == "GPE" and math.isclose(entry["confidence"], ent._.confidence)
+    del made["ents"][0]["confidence"]
+    assert made == doc.to_json()
+    assert confidence.to_json(nlp.make_doc("one")) == nlp.make_doc("one").to_json()
+    drawn = confidence.to_displacy(doc, digits=3)
+    html = displacy.render(drawn, style="ent", manual=True, jupyter=False)
+    assert (
+        f"GPE {ent._.confidence:.3f}" in html
+        and displacy.render(
+            drawn, style="ent", manual=True, jupyter=False, options={"ents": ["ORG"]}
+        ).count("<mark")
+        == 0
+    )
+    doc.ents = [Span(doc, 2, 3, "<b>", kb_id="<i>")]
+    html = displacy.render(confidence.to_displacy(doc), style="ent", manual=True, jupyter=False)
+    assert "<b>" not in html and "<i>" not in html and "&lt;b&gt;" in html

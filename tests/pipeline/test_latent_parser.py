@@ -1,0 +1,663 @@
+"""``latent_parser`` in the place of spaCy's ``parser``: what it learns from, what it writes, what
+it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.matcher import DependencyMatcher
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+
+from spacy_latent.annotations import Dependency
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NotTractable
+from spacy_latent.models import tree_losses
+from spacy_latent.models.gold_trees import read_gold
+from spacy_latent.models.labelled_parser import module_of
+from spacy_latent.models.sentences import find_sentences, hosts_of_space
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
+
+SPANNING = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": True}
+PROJECTIVE = {"@misc": "spacy-latent.ProjectiveTree.v1", "single_root": True}
+MODEL: dict[str, Any] = {
+    "tok2vec": TOK2VEC,
+    "structure": SPANNING,
+    "scorer": {"@misc": "spacy-latent.RelativeBiaffineScorer.v1", "hidden_width": 16},
+    "label_hidden_width": 8,
+}
+# Of the treebanks that spaCy's English pipelines are trained on.
+PARSED = [
+    ("She saw the old dog", [1, 1, 4, 4, 1], "nsubj ROOT det amod dobj"),
+    ("He left", [1, 1], "nsubj ROOT"),
+    ("The old dog left", [2, 2, 3, 3], "det amod nsubj ROOT"),
+    ("She saw him", [1, 1, 1], "nsubj ROOT dobj"),
+]
+
+
+def pipeline(**config: Any) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_parser", config={"model": MODEL, **config})
+    return nlp
+
+
+def parsed(nlp: Language, *rows: tuple[str, list[int], str]) -> list[Example]:
+    return [
+        Example.from_dict(nlp.make_doc(text), {"heads": heads, "deps": deps.split()})
+        for text, heads, deps in rows or PARSED
+    ]
+
+
+def joined(nlp: Language) -> list[Example]:
+    """All sentences of PARSED in one doc, in two orders."""
+    made = []
+    for rows in (PARSED, PARSED[::-1]):
+        heads: list[int] = []
+        for _, own, _ in rows:
+            # A list of its own, as the generator would see the growing one.
+            heads += [len(heads) + head for head in own]
+        made += parsed(
+            nlp,
+            (" ".join(text for text, _, _ in rows), heads, " ".join(deps for _, _, deps in rows)),
+        )
+    return made
+
+
+def trained(nlp: Language, sample: list[Example], steps: int = 40) -> Language:
+    optimizer = initialized(nlp, sample=sample)
+    for _ in range(steps):
+        nlp.update(sample, sgd=optimizer)
+    return nlp
+
+
+def tree_of(doc: Doc) -> list[tuple[int, str]]:
+    return [(token.head.i, token.dep_) for token in doc]
+
+
+def latent(doc: Doc) -> Any:
+    return doc._.latent["latent_parser"]
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    made = pipeline(annotate="probabilities", alternatives=3, threshold=0.0)
+    return trained(made, joined(made) + parsed(made))
+
+
+@pytest.mark.parametrize("structure", [SPANNING, PROJECTIVE])
+def test_it_learns_sentences_trees_and_labels(structure: dict[str, Any]) -> None:
+    made = pipeline(model={**MODEL, "structure": structure})
+    sample = joined(made) + parsed(made)
+    scores = trained(made, sample).evaluate(sample)
+    assert scores["dep_uas"] == scores["dep_las"] == scores["sents_f"] == 1.0
+    doc = made("He left She saw him")
+    assert [sentence.text for sentence in doc.sents] == ["He left", "She saw him"]
+    wanted = [(1, "nsubj"), (1, "ROOT"), (3, "nsubj"), (3, "ROOT"), (3, "dobj")]
+    assert tree_of(doc) == wanted
+    labels = made.get_pipe("latent_parser").labels  # type: ignore[union-attr]
+    assert labels == ("ROOT", "amod", "det", "dobj", "nsubj")
+
+
+def test_stock_components_and_matchers_read_its_parse(nlp: Language) -> None:
+    words, classes = "She saw the old dog".split(), ["PRON", "VERB", "DET", "ADJ", "NOUN"]
+    doc = nlp(Doc(nlp.vocab, words=words, pos=classes))
+    assert [chunk.text for chunk in doc.noun_chunks] == ["She", "the old dog"]
+    matcher = DependencyMatcher(nlp.vocab)
+    verb = {"RIGHT_ID": "verb", "RIGHT_ATTRS": {"DEP": "ROOT"}}
+    what = {
+        "LEFT_ID": "verb",
+        "REL_OP": ">",
+        "RIGHT_ID": "what",
+        "RIGHT_ATTRS": {"DEP": "dobj"},
+    }
+    matcher.add("DO", [[verb, what]])
+    ((_, places),) = matcher(doc)
+    assert [doc[i].text for i in places] == ["saw", "dog"]
+    ruled = spacy.blank("en")
+    ruled.add_pipe("latent_parser", source=nlp)
+    ruler: Any = ruled.add_pipe("attribute_ruler")
+    ruler.add([[{"DEP": "nsubj"}]], {"TAG": "SUBJECT"})
+    assert [token.tag_ for token in ruled("He left")] == ["SUBJECT", ""]
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
+    doc = nlp("The dog saw old him")
+    (span,) = latent(doc).spans
+    assert [(head, label) for head, label in tree_of(doc)] == [
+        (found.modifier if found.head is None else found.head, found.label)
+        for found in latent(doc).dependencies()
+    ]
+    _, modifiers = span.parts.T
+    np.testing.assert_allclose(np.bincount(modifiers, span.probabilities)[1:], 1.0, atol=1e-4)
+    arcs = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities)}
+    summed = dict.fromkeys(arcs, 0.0)
+    for (head, modifier, _), p in zip(span.labelled_parts.tolist(), span.labelled_probabilities):
+        summed[head, modifier] += p
+    for arc, p in arcs.items():
+        assert summed[arc] == pytest.approx(p, abs=1e-5)
+    trees, weights = zip(*span.alternatives)
+    assert len(trees) == 3 and list(weights) == sorted(weights, reverse=True)
+    assert trees[0].tolist() == span.decoded.tolist()
+    assert latent(doc).dependencies(alternative=0) == latent(doc).dependencies()
+    assert latent(doc).dependencies(alternative=3) == []
+    above = latent(doc).dependencies(threshold=0.2)
+    assert above and all(found.probability >= 0.2 for found in above)
+    # Of one arc there may be several labels, of a tree's arc only its own.
+    assert len(latent(doc).dependencies(threshold=0.0)) > len(doc)
+
+
+def test_what_is_written_survives_bytes_and_doc_bin(nlp: Language) -> None:
+    docs = list(nlp.pipe(["She saw the old dog", "", "He", " "]))
+    blank = spacy.blank("en").vocab
+    copies = [Doc(blank).from_bytes(doc.to_bytes()) for doc in docs]
+    bins = DocBin(docs=docs, store_user_data=True)
+    for doc, *others in zip(docs, copies, bins.get_docs(blank)):
+        for other in others:
+            assert tree_of(other) == tree_of(doc)
+            assert latent(other).dependencies() == latent(doc).dependencies()
+            for options in ({"alternative": 1}, {"threshold": 0.01}):
+                found = latent(other).dependencies(**options)
+                assert found == latent(doc).dependencies(**options)
+            assert len(latent(other).spans) == bool(len(doc))
+    (drawing,) = latent(docs[0]).to_displacy()
+    assert drawing["arcs"][0]["label"].startswith("nsubj ")
+
+
+def test_labels_are_written_without_probabilities_too(nlp: Language) -> None:
+    quiet = pipeline()
+    trained(quiet, parsed(quiet), 5)
+    doc = quiet("He left")
+    assert {found.probability for found in latent(doc).dependencies()} == {1.0}
+    (drawing,) = latent(doc).to_displacy()
+    assert [arc["label"] for arc in drawing["arcs"]] == ["nsubj"]
+    with pytest.raises(LatentError, match='annotate = "probabilities"'):
+        latent(doc).dependencies(threshold=0.5)
+    quiet.get_pipe("latent_parser").cfg["annotate"] = "none"  # type: ignore[union-attr]
+    silent = quiet("He left")
+    assert tree_of(silent) == tree_of(doc) and "latent_parser" not in silent._.latent
+
+
+def test_trees_without_labels_say_so() -> None:
+    made = spacy.blank("en")
+    made.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    initialized(made)
+    with pytest.raises(LatentError, match="arcs of 'latent_encoder' have no labels"):
+        made("He left")._.latent["latent_encoder"].dependencies()
+
+
+def test_a_pipeline_comes_back_from_disk_the_same(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path)
+    text = "The old dog left She saw him"
+    for again in (
+        spacy.load(tmp_path),
+        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
+    ):
+        assert tree_of(again(text)) == tree_of(nlp(text))
+        assert latent(again(text)).dependencies() == latent(nlp(text)).dependencies()
+        assert again.get_pipe("latent_parser").labels == nlp.get_pipe("latent_parser").labels
+
+
+def test_neither_batch_nor_order_change_a_prediction(nlp: Language) -> None:
+    texts = ["He left " * 20, "She saw him", "", "The old dog left", "one"]
+    together = list(nlp.pipe(texts))
+    backward = list(nlp.pipe(texts[::-1], batch_size=2))[::-1]
+    for own, other in zip(together, backward):
+        assert tree_of(own) == tree_of(other)
+        for a, b in zip(latent(own).dependencies(), latent(other).dependencies(), strict=True):
+            assert a.probability == pytest.approx(b.probability, abs=1e-4)
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def test_starts_that_are_set_stay(nlp: Language) -> None:
+    words = "He left She saw him".split()
+    doc = nlp(Doc(nlp.vocab, words=words, sent_starts=[True, False, False, False, False]))
+    assert len(list(doc.sents)) == 1 and len([t for t in doc if t.dep_ == "ROOT"]) == 1
+    doc = nlp(Doc(nlp.vocab, words=words, sent_starts=[None, True, None, None, None]))
+    assert [sentence.start for sentence in doc.sents] == [0, 1, 2]
+    # A parse that stood there is written over.
+    again = nlp(doc.copy())
+    assert tree_of(again) == tree_of(doc)
+
+
+def test_white_space_hangs_on_the_word_before_it(nlp: Language) -> None:
+    doc = nlp("She  saw the\n\nold dog \n He left")
+    without = nlp("She saw the old dog He left")
+    words = [token for token in doc if not token.is_space]
+    for own, other in zip(words, without, strict=True):
+        assert own.is_space is other.is_space is False
+    for token in doc:
+        if token.is_space:
+            assert token.head.i == max(word.i for word in words if word.i < token.i)
+            assert token.dep_ == "dep" and not token.is_sent_start
+    assert [token.text for token in nlp(" \n He left") if token.head.i == token.i] == ["left"]
+    assert [token.dep_ for token in nlp("  ")] == ["ROOT"]
+
+
+def test_hosts_of_white_space() -> None:
+    def hosts(*spaces: int) -> list[int] | None:
+        found = hosts_of_space(np.array(spaces, dtype=bool))
+        return None if found is None else found.tolist()
+
+    assert hosts(1, 1, 0, 1, 0, 1) == [2, 2, -1, 2, -1, 4]
+    assert hosts(0, 0) is None and hosts(1, 1) is None
+
+
+def test_sentences_from_scores() -> None:
+    doc = Doc(spacy.blank("en").vocab, words=["a", "b", "\n", "c", "d", "e", "f", "g"])
+    scores = np.array([-9.0, -3.0, 5.0, 2.0, -1.0, -0.5, -2.0, -4.0])
+    assert find_sentences(doc, scores, 100) == [(0, 3), (3, 8)]
+    # Five tokens are too long, and parted where the score is highest in their middle.
+    assert find_sentences(doc, scores, 4) == [(0, 3), (3, 5), (5, 8)]
+    assert all(end - start == 1 for start, end in find_sentences(doc, scores, 1))
+    doc[4].is_sent_start, doc[3].is_sent_start = True, False
+    assert find_sentences(doc, scores, 100) == [(0, 4), (4, 8)]
+
+
+def test_a_long_doc(nlp: Language) -> None:
+    made = spacy.blank("en")
+    made.add_pipe("latent_parser", source=nlp)
+    parser: Any = made.get_pipe("latent_parser")
+    parser.cfg.update(annotate="map", alternatives=0)
+    doc = made(Doc(made.vocab, words=["He", "left"] * 1_000))
+    assert [sentence.start for sentence in doc.sents] == list(range(0, 2_000, 2))
+    parser.model.attrs["max_length"] = 100
+    one = made(Doc(made.vocab, words=["He"] * 300, sent_starts=[True] + [False] * 299))
+    assert max(len(span) for span in latent(one).spans) <= 100
+    assert all(token.has_head() for token in one)
+
+
+# ---------------------------------------------------------------- what it learns from
+
+
+def tree_loss(structure: Any, heads: list[int], scores: torch.Tensor) -> float:
+    lengths = torch.tensor([len(heads)])
+    loss, bad = tree_losses._tree_loss(structure, scores, lengths, np.array([heads]))
+    assert not bad
+    return float(loss)
+
+
+def test_a_partial_tree_counts_as_all_that_agree_with_it() -> None:
+    """Beside a sum over all trees of three tokens, one by one."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(1, 4, 4, generator=generator)
+
+    def total(known: list[int]) -> float:
+        value = 0.0
+        for heads in product(range(4), repeat=3):
+            seen = [[m, heads[m - 1]] for m in (1, 2, 3)]
+            for path in seen:
+                while path[-1] and len(path) < 5:
+                    path.append(heads[path[-1] - 1])
+            is_tree = all(path[-1] == 0 for path in seen) and heads.count(0) == 1
+            if is_tree and all(k in (-1, h) for k, h in zip(known, heads)):
+                value += float(
+                    torch.stack([scores[0, h, m + 1] for m, h in enumerate(heads)]).sum().exp()
+                )
+        return value
+
+    for known in ([2, 0, 2], [-1, 0, -1], [3, -1, -1], [-1, 1, 0]):
+        wanted = np.log(total([-1, -1, -1])) - np.log(total(known))
+        assert tree_loss(SpanningTree(single_root=True), known, scores) == pytest.approx(
+            wanted, abs=1e-5
+        )
+
+
+def test_crossing_arcs_count_as_unknown_where_none_may_cross() -> None:
+    heads = np.array([3, 4, 0, 3, -1])
+    assert tree_losses.crossing(heads).tolist() == [True, True, True, False, False]
+    assert not tree_losses.crossing(np.array([2, 0, 2, -1])).any()
+    made = pipeline(model={**MODEL, "structure": PROJECTIVE})
+    crossed = parsed(made, ("a b c d", [2, 3, 2, 2], "x x ROOT x"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        trained(made, crossed, 3)
+
+
+def test_heads_that_no_tree_has_are_named() -> None:
+    made = pipeline()
+    optimizer = initialized(made, sample=parsed(made))
+    before = made.get_pipe("latent_parser").model.to_bytes()  # type: ignore[union-attr]
+    words = ["two", "roots"]
+    reference = Doc(made.vocab, words=words, heads=[0, 1], deps=["ROOT", "ROOT"])
+    example = Example(Doc(made.vocab, words=words), reference)
+    gold = read_gold(example, {}, "latent_parser", 512)
+    assert gold.spans == [(0, 1), (1, 2)]
+    # Only a sentence that is said to be one has two roots; as the heads of a partial tree may say.
+    words = ["two", "roots", "more"]
+    reference = Doc(made.vocab, words=words, heads=[0, 1, None], deps=["ROOT", "ROOT", None])
+    example = Example(Doc(made.vocab, words=words), reference)
+    with pytest.warns(LatentWarning, match="no tree agrees with the heads of 1 sentence"):
+        losses = made.update([example], sgd=optimizer)
+    assert losses["latent_parser"] == 0.0
+    assert made.get_pipe("latent_parser").model.to_bytes() == before  # type: ignore[union-attr]
+
+
+def test_partial_trees_teach_what_they_have() -> None:
+    """One head of five is annotated; the others and where sentences start are not learned."""
+    made = pipeline()
+    words = "She saw the old dog".split()
+    reference = Doc(
+        made.vocab,
+        words=words,
+        heads=[None, None, None, 4, None],
+        deps=[None, None, None, "amod", None],
+    )
+    example = Example(Doc(made.vocab, words=words), reference)
+    initialized(made, sample=parsed(made))
+    gold = read_gold(example, {made.vocab.strings["amod"]: 0}, "latent_parser", 512)
+    assert gold.heads.tolist() == [-1, -1, -1, 4, -1] and gold.labels.tolist()[3] == 0
+    assert gold.spans == [(0, 5)] and (gold.starts == -1).all()
+    trained(made, [example], 30)
+    doc = made(Doc(made.vocab, words=words, sent_starts=[True] + [False] * 4))
+    assert (doc[3].head.i, doc[3].dep_) == (4, "amod")
+    nothing = Example(made.make_doc("He left"), made.make_doc("He left"))
+    assert made.update([nothing])["latent_parser"] == 0.0
+
+
+def test_sentence_starts_alone_teach_sentences() -> None:
+    made = pipeline()
+    words = "He left She left".split()
+    reference = Doc(made.vocab, words=words, sent_starts=[True, False, True, False])
+    sample = [Example(Doc(made.vocab, words=words), reference)]
+    optimizer = initialized(made, sample=parsed(made))
+    for _ in range(30):
+        made.update(sample, sgd=optimizer)
+    assert [sentence.start for sentence in made(Doc(made.vocab, words=words)).sents] == [0, 2]
+
+
+def test_other_tokens_than_the_references() -> None:
+    made = pipeline()
+    reference = Doc(
+        made.vocab,
+        words=["She", "ca", "n't", "go", "He", "left"],
+        spaces=[True, False, True, True, True, False],
+        heads=[3, 3, 3, 3, 5, 5],
+        deps=["nsubj", "aux", "neg", "ROOT", "nsubj", "ROOT"],
+    )
+    predicted = Doc(made.vocab, words=["She", "can't", "go", "He", "left"])
+    places = {made.vocab.strings[label]: i for i, label in enumerate(["aux", "neg", "nsubj"])}
+    gold = read_gold(Example(predicted, reference), places, "latent_parser", 512)
+    assert gold.heads.tolist() == [2, -1, 2, 4, 4]
+    assert gold.labels.tolist() == [2, -1, -1, 2, -1]
+    assert gold.spans == [(0, 3), (3, 5)] and gold.starts.tolist() == [1, 0, 0, 1, 0]
+    # White space without a head does not make a tree partial.
+    heads, deps = [1, 1, None, 4, 4], ["nsubj", "ROOT", None, "nsubj", "ROOT"]
+    words = ["He", "left", "\n", "She", "left"]
+    reference_with_space = Doc(made.vocab, words=words, heads=heads, deps=deps)
+    example = Example(Doc(made.vocab, words=words), reference_with_space)
+    assert read_gold(example, places, "latent_parser", 512).spans == [(0, 3), (3, 5)]
+    spaced = Doc(made.vocab, words=["She", "\n", "ca", "n't", "go", "He", "left"])
+    gold = read_gold(Example(spaced, reference), places, "latent_parser", 512)
+    assert gold.heads.tolist() == [4, -1, 4, 4, 4, 6, 6]
+    assert gold.spans == [(0, 5), (5, 7)]
+
+
+def test_updates_reach_embedder_scorer_labels_and_sentences() -> None:
+    made = pipeline()
+    optimizer = initialized(made, sample=joined(made))
+    model = made.get_pipe("latent_parser").model  # type: ignore[union-attr]
+    embedder = next(node for node in model.get_ref("tok2vec").walk() if node.has_param("E"))
+
+    def weights() -> dict[str, np.ndarray]:
+        found = {
+            name: value.detach().numpy().copy()
+            for name, value in module_of(model).named_parameters()
+        }
+        return {**found, "E": np.array(embedder.get_param("E"))}
+
+    before = weights()
+    for _ in range(2):
+        made.update(joined(made), sgd=optimizer, drop=0.2)
+    for name, new in weights().items():
+        assert np.isfinite(new).all() and not np.array_equal(before[name], new), name
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    def weights() -> bytes:
+        made = pipeline()
+        return trained(made, joined(made), 3).to_bytes(exclude=["vocab"])
+
+    assert weights() == weights()
+
+
+# ---------------------------------------------------------------- labels
+
+
+def test_labels_may_be_added_and_what_was_learned_stays() -> None:
+    made = pipeline()
+    trained(made, parsed(made))
+    parser: Any = made.get_pipe("latent_parser")
+    assert parser.label_data == ["amod", "det", "dobj", "nsubj"]
+    before = [tree_of(made(text)) for text, _, _ in PARSED]
+    assert parser.add_label("nsubj") == parser.add_label("ROOT") == 0
+    known = module_of(parser.model).labeller.weight.detach().clone()
+    assert parser.add_label("iobj") == 1
+    assert torch.equal(module_of(parser.model).labeller.weight[:4], known)
+    assert [tree_of(made(text)) for text, _, _ in PARSED] == before
+    optimizer = made.resume_training()
+    new = parsed(made, ("She gave him", [1, 1, 1], "nsubj ROOT iobj"))
+    for _ in range(40):
+        made.update(new, sgd=optimizer)
+    assert made("She gave him")[2].dep_ == "iobj"
+    again = spacy.blank("en").from_config(made.config).from_bytes(made.to_bytes())
+    assert again("She gave him")[2].dep_ == "iobj"
+    # The optimizer has kept moments of smaller arrays.
+    parser.add_label("vocative")
+    for _ in range(2):
+        made.update(new, sgd=optimizer)
+    weight = module_of(parser.model).labeller.weight
+    assert len(weight) == 6 and torch.isfinite(weight).all() and weight.abs().max() < 10
+
+
+def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
+    made = pipeline()
+    made.config["initialize"]["components"]["latent_parser"] = {"labels": ["nsubj", "ROOT"]}
+    made.initialize(lambda: parsed(made))
+    assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
+    with pytest.raises(LatentError, match=r"label 'det' is unknown.*add_label"):
+        made.update(parsed(made))
+
+
+def test_without_arcs_nothing_breaks() -> None:
+    made = pipeline()
+    alone = parsed(made, ("Yes", [0], "ROOT"))
+    trained(made, alone, 2)
+    assert tree_of(made("Yes"))[0] == (0, "ROOT")
+    assert {token.dep_ for token in made("Yes it is so")} <= {"ROOT", "dep"}
+
+
+# ---------------------------------------------------------------- in pipelines
+
+
+def test_it_shares_a_tok2vec_and_may_be_sourced_frozen_and_its_listener_replaced(
+    tmp_path: Path,
+) -> None:
+    made = spacy.blank("en")
+    made.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
+    tagger = {"@architectures": "spacy.Tagger.v2", "tok2vec": listener}
+    made.add_pipe("tagger", config={"model": tagger})
+    made.add_pipe("latent_parser", config={"model": {**MODEL, "tok2vec": listener}})
+    optimizer = initialized(made)
+    embedder: Any = made.get_pipe("tok2vec").model  # type: ignore[union-attr]
+    before = embedder.to_bytes()
+    losses = step(made, examples(made), optimizer, exclude=["tagger"])
+    assert losses["latent_parser"] > 0 and embedder.to_bytes() != before
+    for _ in range(40):
+        step(made, examples(made), optimizer)
+    wanted = [(1, "s"), (1, "ROOT"), (1, "o")]
+    assert tree_of(made("I hate Paris")) == wanted
+    assert [token.tag_ for token in made("I hate Paris")] == ["P", "V", "N"]
+    made.replace_listeners("tok2vec", "latent_parser", ["model.tok2vec"])
+    other = spacy.blank("en")
+    other.add_pipe("latent_parser", source=made)
+    other.to_disk(tmp_path)
+    other = spacy.load(tmp_path)
+    assert tree_of(other("I hate Paris")) == wanted
+    frozen = other.to_bytes()
+    other.update(examples(other), exclude=["latent_parser"], annotates=["latent_parser"])
+    assert other.to_bytes() == frozen
+    optimizer = other.resume_training()
+    assert np.isfinite(other.update(examples(other), sgd=optimizer)["latent_parser"])
+
+
+def test_it_trains_a_latent_encoder_below_it() -> None:
+    made = spacy.blank("en")
+    made.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    made.add_pipe("latent_parser", config={"model": {**MODEL, "tok2vec": LISTENER}})
+    optimizer = initialized(made)
+    for _ in range(2):
+        losses = step(made, examples(made), optimizer)
+    assert losses["latent_encoder"] > 0 and losses["latent_parser"] > 0
+    assert set(made("I like London")._.latent) == {"latent_encoder", "latent_parser"}
+
+
+def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
+    """``GivenTrees`` over the heads that it wrote, in training and at prediction."""
+    made = spacy.blank("en")
+    made.add_pipe("latent_parser", source=nlp)
+    estimator = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "heads"}
+    encoder = {"tok2vec": TOK2VEC, "structure": SPANNING, "estimator": estimator}
+    made.add_pipe("latent_encoder", config={"model": encoder})
+    tagger = {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER}
+    made.add_pipe("tagger", config={"model": tagger})
+    with made.select_pipes(disable="latent_parser"):
+        tagged = [Example(example.predicted, example.reference) for example in examples(made)]
+        for example in tagged:
+            nlp.get_pipe("latent_parser")(example.predicted)
+        optimizer = made.initialize(lambda: tagged)
+    fresh = [Example(made.make_doc(e.reference.text), e.reference) for e in tagged]
+    losses = made.update(
+        fresh, sgd=optimizer, exclude=["latent_parser"], annotates=["latent_parser"]
+    )
+    assert losses["tagger"] > 0
+    doc = made("She saw the old dog He left")
+    assert doc._.latent["latent_encoder"].heads.tolist() == [token.head.i for token in doc]
+    assert len(doc._.latent["latent_encoder"].spans) == 2
+
+
+def test_processes(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path / "model")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, spacy\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('fork')\n"
+        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
+        "    docs = list(nlp.pipe(['He left'] * 6, n_process=2, batch_size=2))\n"
+        "    print(*{doc._.latent['latent_parser'].dependencies()[0].label for doc in docs})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "nsubj", done.stderr
+
+
+def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) -> None:
+    from spacy_latent.pipeline.inspection import choose_components
+
+    with pytest.raises(LatentError, match="structures of latent_parser are not latent"):
+        choose_components(nlp, None)
+    assert choose_components(nlp, None, annotating=True) == ["latent_parser"]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"annotate": "all"}, LatentError, "annotate is 'all'"),
+        ({"alternatives": -1}, LatentError, "alternatives is -1"),
+        (
+            {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
+            LatentError,
+            "LabelledParser.v1",
+        ),
+        ({"model": {**MODEL, "max_length": 0}}, LatentError, "max_length is 0"),
+        ({"model": {**MODEL, "dropout": 1.0}}, LatentError, "dropout is 1.0"),
+        ({"model": {**MODEL, "scorer_learn_rate": -1.0}}, LatentError, "scorer_learn_rate is -1"),
+        (
+            {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ProjectiveTree.v1"}}},
+            IncompatiblePair,
+            "may have several",
+        ),
+        (
+            {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ConstituencyTree.v1"}}},
+            IncompatiblePair,
+            "dependency trees",
+        ),
+        (
+            {
+                "model": {
+                    **MODEL,
+                    "structure": {
+                        "@misc": "spacy-latent.BudgetTree.v1",
+                        "max_modifiers": 2,
+                        "single_root": True,
+                    },
+                }
+            },
+            NotTractable,
+            "log_partition",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(
+    config: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        made = pipeline(**config)
+        made.initialize(lambda: parsed(made))
+
+
+def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(nlp: Language) -> None:
+    parser: Any = nlp.get_pipe("latent_parser")
+    failed: list[str] = []
+    embedder = parser.model.get_ref("tok2vec")
+    real = embedder._func
+
+    def broken(model: Any, docs: list[Doc], is_train: bool) -> Any:
+        found, backprop = real(model, docs, is_train)
+        for doc, rows in zip(docs, found):
+            if doc.text == "bad one":
+                rows[:] = np.nan
+        return found, backprop
+
+    nlp.set_error_handler(lambda name, proc, docs, error: failed.extend(doc.text for doc in docs))
+    embedder._func = broken
+    try:
+        kept = [doc.text for doc in nlp.pipe(["He left", "bad one", "She left"])]
+    finally:
+        embedder._func = real
+        nlp.set_error_handler(lambda *_: None)
+    assert kept == ["He left", "She left"] and failed == ["bad one"]
+
+
+def test_what_is_no_example_is_refused() -> None:
+    made = pipeline()
+    initialized(made, sample=parsed(made))
+    with pytest.raises(TypeError):
+        parser: Any = made.get_pipe("latent_parser")
+        parser.update([made.make_doc("He left")])
+
+
+def test_a_dependency_says_what_it_is(nlp: Language) -> None:
+    found = latent(nlp("He left")).dependencies()
+    assert [(d.head, d.modifier, d.label) for d in found] == [(1, 0, "nsubj"), (None, 1, "ROOT")]
+    assert isinstance(found[0], Dependency) and 0 < found[0].probability <= 1

@@ -1,0 +1,457 @@
+"""``tree_spancat`` beside spaCy's ``spancat``: what it learns from, writes and refuses."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+from spacy import util
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.models.span_losses import crosses
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, step
+
+MODEL: dict[str, Any] = {"tok2vec": TOK2VEC, "hidden_width": 16}
+KEY = "sc"
+NESTED = [
+    ("the dog in the park ran", [(0, 5, "NP"), (0, 2, "NP"), (2, 5, "PP"), (3, 5, "NP")]),
+    ("a cat saw the dog", [(0, 2, "NP"), (3, 5, "NP")]),
+    ("the park saw a cat in the dog", [(0, 2, "NP"), (3, 8, "NP"), (3, 5, "NP"), (5, 8, "PP")]),
+    ("in the park", [(0, 3, "PP"), (1, 3, "NP")]),
+]
+FIRST = NESTED[0][0]
+# The outer ones first.
+NESTED_FIRST = [(0, 5, "NP"), (0, 2, "NP"), (2, 5, "PP"), (3, 5, "NP")]
+
+
+def example(nlp: Language, text: str, spans: list[tuple[int, int, str]]) -> Example:
+    reference = nlp.make_doc(text)
+    reference.spans[KEY] = [Span(reference, *span) for span in spans]
+    return Example(nlp.make_doc(text), reference)
+
+
+def examples(nlp: Language) -> list[Example]:
+    return [example(nlp, *one) for one in NESTED]
+
+
+def pipeline(model: dict[str, Any] | None = None, **config: Any) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tree_spancat", config={"model": model or MODEL, **config})
+    return nlp
+
+
+def trained(steps: int = 60, data: list[Any] = NESTED, **config: Any) -> Language:
+    nlp = pipeline(**config)
+    batch = [example(nlp, *one) for one in data]
+    optimizer = initialized(nlp, sample=batch)
+    for _ in range(steps):
+        nlp.update(batch, sgd=optimizer)
+    return nlp
+
+
+def found(doc: Doc, key: str = KEY) -> list[tuple[int, int, str]]:
+    return [(span.start, span.end, span.label_) for span in doc.spans[key]]
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return trained(annotate="probabilities")
+
+
+def test_it_learns_spans_that_nest(nlp: Language) -> None:
+    scores = nlp.evaluate(examples(nlp))
+    assert scores["spans_sc_f"] == 1.0 and scores["spans_sc_per_type"]["PP"]["f"] == 1.0
+    doc = nlp(FIRST)
+    assert found(doc) == NESTED_FIRST
+    probabilities = doc.spans[KEY].attrs["scores"]
+    assert probabilities.shape == (4,) and (probabilities > 0.5).all()
+    brackets = doc._.latent["tree_spancat"].brackets()
+    assert [(b.start, b.end, b.name) for b in brackets] == found(doc)
+    assert [b.probability for b in brackets] == pytest.approx(probabilities.tolist())
+
+
+def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> None:
+    spans: Any = nlp.get_pipe("tree_spancat")
+    texts = ["the dog in a park saw the cat", "in in in", "ran the the dog a cat ran in"]
+    counts = []
+    for threshold in (1e-6, 0.01, 0.3, 0.5, 0.9):
+        spans.cfg["threshold"] = threshold
+        docs = list(nlp.pipe(texts))
+        for doc in docs:
+            assert not crosses([(start, end) for start, end, _ in found(doc)])
+            assert (doc.spans[KEY].attrs["scores"] >= threshold).all()
+        counts.append(sum(len(doc.spans[KEY]) for doc in docs))
+    spans.cfg["threshold"] = 0.5
+    # Of almost no threshold a whole tree is left.
+    assert counts[0] > counts[-1] and counts[0] >= sum(2 * len(doc) - 1 for doc in docs) - 5
+
+
+def test_stored_probabilities_are_those_of_all_spans(nlp: Language) -> None:
+    doc = nlp(FIRST)
+    (structure,) = doc._.latent["tree_spancat"].spans
+    assert structure.kind == "phrases" and structure.labels == ("NP", "PP")
+    assert structure.probabilities is not None
+    assert len(structure.probabilities) >= len(structure.decoded)
+    assert ((structure.probabilities >= 0.01) & (structure.probabilities <= 1.0001)).all()
+    likely = doc._.latent["tree_spancat"].brackets(threshold=0.5)
+    assert {(b.start, b.end, b.name) for b in likely} == set(found(doc))
+
+
+def test_what_is_written_survives_bytes_and_doc_bin(nlp: Language) -> None:
+    docs = list(nlp.pipe([FIRST, "", "in the park", " "]))
+    blank = spacy.blank("en").vocab
+    bins = DocBin(docs=docs, store_user_data=True).get_docs(blank)
+    for doc, *others in zip(docs, (Doc(blank).from_bytes(d.to_bytes()) for d in docs), bins):
+        for other in others:
+            assert found(other) == found(doc)
+            own = doc._.latent["tree_spancat"].brackets()
+            assert other._.latent["tree_spancat"].brackets() == own
+    assert found(docs[1]) == [] and KEY in docs[1].spans
+
+
+def test_a_pipeline_comes_back_from_disk_and_bytes_the_same(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path)
+    copies = [
+        spacy.load(tmp_path),
+        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
+    ]
+    for again in copies:
+        assert again.get_pipe("tree_spancat").label_data == ["NP", "PP"]  # type: ignore[union-attr]
+        for text, _ in NESTED:
+            own, other = nlp(text), again(text)
+            assert found(other) == found(own) != []
+            np.testing.assert_array_equal(
+                own.spans[KEY].attrs["scores"], other.spans[KEY].attrs["scores"]
+            )
+
+
+def test_neither_batch_nor_order_change_a_prediction(nlp: Language) -> None:
+    texts = ["the dog in the park " * 20, "a cat", "", FIRST, "park"]
+    together = list(nlp.pipe(texts))
+    backward = list(nlp.pipe(texts[::-1], batch_size=2))[::-1]
+    for own, other in zip(together, backward):
+        assert found(own) == found(other)
+        scores = other.spans[KEY].attrs["scores"]
+        np.testing.assert_allclose(own.spans[KEY].attrs["scores"], scores, atol=1e-4)
+
+
+def test_updates_reach_every_weight() -> None:
+    nlp = pipeline()
+    optimizer = initialized(nlp, sample=examples(nlp))
+    model = nlp.get_pipe("tree_spancat").model  # type: ignore[union-attr]
+    nodes = [model.get_ref("pairs"), model.get_ref("ends")]
+    nodes.append(next(node for node in model.get_ref("tok2vec").walk() if node.has_param("E")))
+
+    def weights() -> list[np.ndarray]:
+        return [np.array(node.get_param(name)) for node in nodes for name in node.param_names]
+
+    before = weights()
+    for _ in range(2):
+        nlp.update(examples(nlp), sgd=optimizer)
+    for old, new in zip(before, weights(), strict=True):
+        assert np.isfinite(new).all() and not np.array_equal(old, new)
+
+
+def test_the_gradient_of_the_model_is_that_of_its_loss() -> None:
+    """The derivative along a direction of all weights above the embedder, beside differences."""
+    nlp = trained(3)
+    spans: Any = nlp.get_pipe("tree_spancat")
+    model, batch = spans.model, examples(nlp)
+    docs = [one.predicted for one in batch]
+    nodes = [(model.get_ref("pairs"), name) for name in ("weight", "bias", "width")]
+    nodes += [(model.get_ref("ends"), name) for name in ("W", "b")]
+    drawn = np.random.default_rng(0)
+    along = [drawn.normal(size=node.get_param(name).shape) for node, name in nodes]
+    scores, backprop = model.begin_update(docs)
+    backprop(spans.get_loss(batch, scores)[1])
+    expected = sum((node.get_grad(name) * d).sum() for (node, name), d in zip(nodes, along))
+    start = [np.array(node.get_param(name)) for node, name in nodes]
+
+    def loss(size: float) -> float:
+        for (node, name), value, direction in zip(nodes, start, along):
+            node.set_param(name, (value + size * direction).astype("float32"))
+        return spans.get_loss(batch, model.predict(docs))[0]
+
+    assert (loss(1e-3) - loss(-1e-3)) / 2e-3 == pytest.approx(expected, rel=2e-2)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, second = (trained(3).to_bytes(exclude=["vocab"]) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("upstream", ["tok2vec", "latent_encoder"])
+def test_it_trains_a_shared_embedder(upstream: str, tmp_path: Path) -> None:
+    if upstream == "latent_encoder":
+        nlp, listener = latent_pipeline(), "spacy-latent.LatentListener.v1"
+    else:
+        nlp, listener = spacy.blank("en"), "spacy.Tok2VecListener.v1"
+        nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    model = {"tok2vec": {"@architectures": listener, "width": 16}, "hidden_width": 16}
+    nlp.add_pipe("tree_spancat", config={"model": model})
+    optimizer = initialized(nlp, sample=examples(nlp))
+    losses = [step(nlp, examples(nlp), optimizer) for _ in range(30)]
+    assert losses[-1]["tree_spancat"] < losses[0]["tree_spancat"]
+    assert losses[1][upstream] > 0 and found(nlp(FIRST))
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    assert found(again(FIRST)) == found(nlp(FIRST))
+    if upstream == "tok2vec":
+        other = spacy.blank("en")
+        again.replace_listeners("tok2vec", "tree_spancat", ["model.tok2vec"])
+        other.add_pipe("tree_spancat", source=again)
+        assert found(other(FIRST)) == found(nlp(FIRST))
+
+
+# ---------------------------------------------------------------- what the annotation says
+
+
+def loss_of(nlp: Language, one: Example) -> float:
+    """As the component says it, without a step."""
+    spans: Any = nlp.get_pipe("tree_spancat")
+    return spans.get_loss([one], spans.model.predict([one.predicted]))[0]
+
+
+def test_spans_that_cross_are_left_out_with_a_warning() -> None:
+    nlp = pipeline()
+    initialized(nlp, sample=examples(nlp))
+    crossing = [(0, 2, "NP"), (1, 3, "NP"), (2, 4, "NP")]
+    with pytest.warns(LatentWarning, match="1 annotated span.*left out.*'dog in' of 'the dog in"):
+        lost = loss_of(nlp, example(nlp, "the dog in the park", crossing))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Said once; and the span that crosses two others is the one that is left out.
+        again = loss_of(nlp, example(nlp, "the dog in the park", crossing))
+        kept = loss_of(nlp, example(nlp, "the dog in the park", crossing[::2]))
+    assert lost == again == pytest.approx(kept)
+    # Of training data all are counted.
+    data = [("the dog in the park", crossing), *NESTED, ("a cat in a park", crossing)]
+    with pytest.warns(LatentWarning, match="2 annotated span"):
+        initialized(pipeline(), sample=[example(nlp, *one) for one in data])
+
+
+@pytest.mark.parametrize(
+    ("max_width", "max_length", "message"),
+    [(3, 128, "has 4 tokens, and max_width is 3"), (None, 3, "lies in more than one sentence")],
+)
+def test_spans_that_no_tree_has_room_for(
+    max_width: int | None, max_length: int, message: str
+) -> None:
+    getter = {"@misc": "spacy-latent.DocSpans.v1", "max_length": max_length}
+    nlp = pipeline({**MODEL, "max_width": max_width, "span_getter": getter})
+    initialized(nlp, sample=examples(nlp))
+    with pytest.warns(LatentWarning, match=message):
+        lost = loss_of(nlp, example(nlp, "the dog ran in the park", [(1, 5, "NP"), (0, 1, "NP")]))
+    kept = loss_of(nlp, example(nlp, "the dog ran in the park", [(0, 1, "NP")]))
+    assert lost == pytest.approx(kept)
+
+
+def test_a_bound_on_the_width_holds() -> None:
+    nlp = trained(model={**MODEL, "max_width": 2}, data=[NESTED[1]], threshold=1e-9)
+    doc = nlp("a cat saw the dog in the park")
+    assert {end - start for start, end, _ in found(doc)} == {1, 2}
+
+
+def test_each_sentence_has_its_own_tree(nlp: Language) -> None:
+    words = FIRST.split()
+    both = Doc(nlp.vocab, words=words * 2, sent_starts=[True, *[False] * 5] * 2)
+    alone = found(nlp(Doc(nlp.vocab, words=words)))
+    spans: Any = nlp.get_pipe("tree_spancat")
+    predicted = spans.predict([both])[0]
+    assert [(piece.start, piece.end) for piece in predicted] == [(0, 6), (6, 12)]
+    pieces = [[(one.start, one.end) for one in piece.chosen] for piece in predicted]
+    assert all(piece.chosen for piece in predicted) and alone
+    assert all(end <= 6 for _, end in pieces[0]) and all(start >= 6 for start, _ in pieces[1])
+
+
+def test_spans_that_the_tokens_do_not_fit_are_left_out() -> None:
+    nlp = pipeline()
+    initialized(nlp, sample=examples(nlp))
+    reference = Doc(nlp.vocab, words=["the", "dog", "s", "ran"], spaces=[True, False, True, False])
+    reference.spans[KEY] = [Span(reference, 0, 2, label="NP")]
+    misaligned = Example(Doc(nlp.vocab, words=["the", "dogs", "ran"]), reference)
+    with pytest.warns(LatentWarning, match="do not fit them"):
+        lost = loss_of(nlp, misaligned)
+    assert lost == pytest.approx(loss_of(nlp, example(nlp, "the dogs ran", [])))
+
+
+def test_a_span_may_have_labels_that_were_seen_together() -> None:
+    both = [("a cat", [(0, 2, "NP"), (0, 2, "SUBJ")]), ("the dog ran", [(0, 2, "NP")])]
+    nlp = trained(data=both)
+    spans: Any = nlp.get_pipe("tree_spancat")
+    assert spans.labels == ("NP", "SUBJ")
+    assert spans.label_data == ["NP", "SUBJ", ["NP", "SUBJ"]]
+    assert found(nlp("a cat")) == both[0][1] and found(nlp("the dog ran")) == both[1][1]
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert found(again("a cat")) == both[0][1]
+
+
+def test_labels_not_seen_together_count_as_either() -> None:
+    nlp = pipeline()
+    initialized(nlp, sample=examples(nlp))
+    spans: Any = nlp.get_pipe("tree_spancat")
+    pairs = spans.model.get_ref("pairs")
+    pairs.set_param("weight", np.zeros_like(pairs.get_param("weight")))
+    with pytest.warns(LatentWarning, match="NP, PP at once.*add_label_set"):
+        loss = loss_of(nlp, example(nlp, "a cat", [(0, 2, "NP"), (0, 2, "PP")]))
+    # Weights are 0: each of three classes of three spans is as likely, and two of one span agree.
+    assert loss == pytest.approx(np.log(3**3 / 2), rel=1e-5)
+    assert spans.add_label_set(["PP", "NP"]) == 1 and spans.add_label_set(["NP", "PP"]) == 0
+    loss = loss_of(nlp, example(nlp, "a cat", [(0, 2, "NP"), (0, 2, "PP")]))
+    assert loss == pytest.approx(np.log(4**3), rel=1e-5)
+
+
+# ---------------------------------------------------------------- labels
+
+
+def test_labels_may_be_added_and_what_was_learned_stays() -> None:
+    nlp = trained()
+    spans: Any = nlp.get_pipe("tree_spancat")
+    before = spans.model.predict([nlp.make_doc(FIRST)]).scores[0]
+    assert spans.add_label("NP") == 0 and spans.add_label("VP") == 1
+    after = spans.model.predict([nlp.make_doc(FIRST)]).scores[0]
+    np.testing.assert_allclose(after[:3], before, atol=1e-6)
+    optimizer = nlp.resume_training()
+    batch = [*examples(nlp), example(nlp, "ran fast", [(0, 2, "VP")])]
+    for _ in range(60):
+        nlp.update(batch, sgd=optimizer)
+    assert found(nlp("ran fast")) == [(0, 2, "VP")] and found(nlp(FIRST)) == NESTED_FIRST
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert found(again("ran fast")) == [(0, 2, "VP")]
+
+
+def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
+    nlp = pipeline()
+    labels = ["NP", "X", ["NP", "X"]]
+    nlp.config["initialize"]["components"]["tree_spancat"] = {"labels": labels}
+    nlp.initialize(lambda: examples(nlp))
+    spans: Any = nlp.get_pipe("tree_spancat")
+    assert spans.labels == ("NP", "X") and spans.label_data == labels
+    with pytest.raises(LatentError, match=r"label 'PP' is unknown.*NP, X.*add_label"):
+        nlp.update(examples(nlp))
+
+
+def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
+    nlp = pipeline()
+    blank = example(nlp, "no spans", [])
+    optimizer = nlp.initialize(lambda: [blank])
+    assert nlp.update([blank], sgd=optimizer)["tree_spancat"] == 0.0
+    assert found(nlp("nothing here")) == []
+
+
+def test_other_keys_of_spans() -> None:
+    nlp = pipeline(spans_key="phrases")
+    batch = []
+    for one in examples(nlp):
+        one.reference.spans["phrases"] = one.reference.spans.pop(KEY)
+        batch.append(one)
+    optimizer = initialized(nlp, sample=batch)
+    for _ in range(60):
+        nlp.update(batch, sgd=optimizer)
+    assert nlp.evaluate(batch)["spans_phrases_f"] == 1.0
+    assert KEY not in nlp(FIRST).spans
+
+
+# ---------------------------------------------------------------- bad input, and much of it
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"threshold": 0.0}, r"threshold is 0.0; expected a number in \(0, 1\]"),
+        ({"annotate": "all"}, "annotate is 'all'"),
+        ({"probability_threshold": 2.0}, "threshold is 2.0"),
+        ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
+        ({"model": {**MODEL, "max_width": 0}}, "max_width is 0"),
+        (
+            {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
+            "TreeSpanClassifier",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(LatentError, match=message):
+        pipeline(**config)
+
+
+def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(nlp: Language) -> None:
+    spans: Any = nlp.get_pipe("tree_spancat")
+    failed: list[str] = []
+    real = spans.model._func
+
+    def broken(model: Any, docs: list[Doc], is_train: bool) -> Any:
+        made, backprop = real(model, docs, is_train)
+        if any(doc.text == "bad" for doc in docs):
+            made.scores[0][:] = np.nan
+        return made, backprop
+
+    nlp.set_error_handler(lambda name, proc, docs, error: failed.extend(doc.text for doc in docs))
+    spans.model._func = broken
+    try:
+        kept = [doc.text for doc in nlp.pipe(["a cat", "bad", "in the park"])]
+    finally:
+        spans.model._func = real
+        nlp.set_error_handler(util.raise_error)
+    assert kept == ["a cat", "in the park"] and failed == ["bad"]
+
+
+def test_a_long_doc_is_split(nlp: Language) -> None:
+    doc = Doc(nlp.vocab, words=FIRST.split() * 100)
+    with pytest.warns(LatentWarning, match="longer than max_length=128"):
+        nlp(doc)
+    assert len(doc._.latent["tree_spancat"].spans) == 5
+    assert max(end for _, end, _ in found(doc)) > 590
+
+
+def test_it_may_be_pickled(nlp: Language) -> None:
+    again = pickle.loads(pickle.dumps(nlp.get_pipe("tree_spancat")))
+    assert found(again(nlp.make_doc(FIRST))) == NESTED_FIRST
+
+
+def test_processes(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path / "model")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, spacy\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('fork')\n"
+        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
+        "    docs = list(nlp.pipe(['in the park'] * 6, n_process=2, batch_size=2))\n"
+        "    print(*{str([s.label_ for s in doc.spans['sc']]) for doc in docs})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "['PP', 'NP']", done.stderr
+
+
+def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
+    from spacy_latent.annotation_json import to_json
+    from spacy_latent.pipeline.inspection import inspect_pipe
+    from spacy_latent.visualize import render
+    from spacy_latent.visualize.terminal import format_annotation
+
+    spans: Any = nlp.get_pipe("tree_spancat")
+    spans.cfg["annotate"] = "map"
+    ((doc, _),) = inspect_pipe(nlp, [nlp.make_doc(FIRST)], threshold=0.0)
+    settings = spans.cfg["annotate"], spans.cfg["threshold"], spans.cfg["probability_threshold"]
+    spans.cfg["annotate"] = "probabilities"
+    assert settings == ("map", 0.5, 0.01)
+    annotation = doc._.latent["tree_spancat"]
+    # What is predicted does not follow what is stored.
+    assert found(doc) == NESTED_FIRST and annotation.spans[0].probabilities is not None
+    assert annotation.spans[0].probabilities.min() < 0.01 < annotation.brackets()[0].probability
+    assert "PP  in the park" in format_annotation(annotation, None)
+    assert ">PP" in render(doc, "tree_spancat") and "PP" in render(doc, "tree_spancat", "span")
+    shown = to_json(doc, ["tree_spancat"])["tree_spancat"]
+    assert [(a, b, label) for a, b, _, label in shown["brackets"]] == NESTED_FIRST
