@@ -12,6 +12,8 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "calibration",
+    "entity_curves",
     "parsing",
     "spans",
     "learning",
