@@ -124,15 +124,38 @@ def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
 
 def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
     """Which spans to keep so that none crosses another and as few as possible are left out."""
+    kept = [True] * len(observed)
     if not crosses(observed):
-        return [True] * len(observed)
-    low = min(start for start, _ in observed)
-    n = max(end for _, end in observed) - low
+        return kept
+    # Most spans of a long text have no part in it.
+    starts, ends = np.array(observed, dtype="int64").T
+    crossing = np.zeros(len(observed), dtype=bool)
+    for i, (start, end) in enumerate(observed):
+        into = (starts < start) & (start < ends) & (ends < end)
+        crossing |= into
+        crossing[i] |= into.any()
+    cluster: list[int] = []
+    for i in sorted(np.flatnonzero(crossing).tolist(), key=lambda i: observed[i]):
+        if cluster and observed[i][0] >= max(observed[k][1] for k in cluster):
+            _leave_out(observed, cluster, kept)
+            cluster = []
+        cluster.append(i)
+    _leave_out(observed, cluster, kept)
+    return kept
+
+
+def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: list[bool]) -> None:
+    """Of spans that overlap, on a chart with a token for each stretch between their ends."""
+    ends = sorted({end for i in cluster for end in observed[i]})
+    number = {end: place for place, end in enumerate(ends)}
+    n = len(ends) - 1
     gains = torch.zeros(1, n, n, dtype=torch.float64)
-    for start, end in observed:
-        gains[0, start - low, end - 1 - low] = 1.0
-    kept = best_compatible(gains, torch.tensor([n]))[0]
-    return [bool(kept[start - low, end - 1 - low]) for start, end in observed]
+    places = {i: (number[observed[i][0]], number[observed[i][1]] - 1) for i in cluster}
+    for place in places.values():
+        gains[0][place] = 1.0
+    taken = best_compatible(gains, torch.tensor([n]))[0]
+    for i, place in places.items():
+        kept[i] = bool(taken[place])
 
 
 def crosses(observed: Sequence[tuple[int, int]]) -> bool:

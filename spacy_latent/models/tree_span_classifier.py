@@ -13,13 +13,13 @@ from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
 from thinc.types import Floats2d, Floats3d
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.latent_layer_model import Group, Spans, group_spans
 from spacy_latent.models.separate_tok2vec import refuse_separate
-from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
+from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
 
 NAME = "tree_span_classifier"
 # What the node of pairs learns, beside the linear map below it.
@@ -67,6 +67,13 @@ def build_tree_span_classifier_v1(
             f"TreeSpanClassifier: max_width is {max_width}; expected at least 1, or null for none."
         )
     refuse_separate("TreeSpanClassifier", tok2vec)
+    if isinstance(span_getter, PairSpans):
+        raise IncompatiblePair(
+            "PairSpans",
+            "TreeSpanClassifier",
+            "it gives pairs of texts, and a tree is over one",
+            "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1 as span_getter",
+        )
     attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width}
     layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
@@ -146,6 +153,9 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         ]
 
     def backprop(gradient: SpanScores) -> Any:
+        if not scores:
+            # A span getter may give nothing of a doc.
+            return backprop_tok2vec([ops.alloc2f(*array.shape) for array in arrays])
         with threads_of(leaves[0]):
             received = torch.autograd.grad(
                 scores,

@@ -149,6 +149,14 @@ def test_as_few_crossing_spans_as_possible_are_left_out() -> None:
         assert not crosses([place for place, own in zip(places, kept) if own])
 
 
+def test_what_crosses_in_a_long_text_is_found_without_a_chart_of_all_of_it() -> None:
+    wide = [(0, 100_000), (10, 90_000)]
+    crossing = [(50, 20_000), (60, 30_000), (70, 40_000), (50_000, 50_002), (50_001, 50_003)]
+    kept = most_compatible(wide + crossing)
+    assert kept[:2] == [True, True]
+    assert sum(kept[2:5]) == 1 and sum(kept[5:]) == 1
+
+
 def test_crossing() -> None:
     assert not crosses([]) and not crosses([(0, 3), (0, 2), (2, 3), (1, 2), (4, 5), (0, 9)])
     assert crosses([(4, 6), (0, 2), (1, 3)]) and crosses([(0, 5), (1, 3), (2, 4)])

@@ -374,6 +374,10 @@ def test_other_keys_of_spans() -> None:
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
         ({"model": {**MODEL, "max_width": 0}}, "max_width is 0"),
         (
+            {"model": {**MODEL, "span_getter": {"@misc": "spacy-latent.PairSpans.v1"}}},
+            "gives pairs of texts.*SentenceSpans",
+        ),
+        (
             {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
             "TreeSpanClassifier",
         ),
@@ -403,6 +407,16 @@ def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(nlp: 
         spans.model._func = real
         nlp.set_error_handler(util.raise_error)
     assert kept == ["a cat", "in the park"] and failed == ["bad"]
+
+
+def test_a_span_getter_may_give_nothing() -> None:
+    nlp = pipeline()
+    optimizer = initialized(nlp, sample=examples(nlp))
+    spans: Any = nlp.get_pipe("tree_spancat")
+    spans.model.attrs["span_getter"] = lambda docs: [[] for _ in docs]
+    with pytest.warns(LatentWarning, match="left out"):
+        assert nlp.update(examples(nlp), sgd=optimizer)["tree_spancat"] == 0.0
+    assert found(nlp(FIRST)) == []
 
 
 def test_a_long_doc_is_split(nlp: Language) -> None:
