@@ -79,7 +79,8 @@ class EntityCalibration:
         if set(found) - known:
             refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
         made = cls(**found)
-        numbers = [made.temperature, made.slope, made.shift]
+        numbers = [made.temperature, made.slope, made.shift, made.docs, made.entities]
+        numbers += [value for value in (made.coverage, made.least) if value is not None]
         for key in ("biases", "shifts"):
             of_labels = getattr(made, key)
             if not isinstance(of_labels, Mapping):

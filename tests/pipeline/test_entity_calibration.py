@@ -201,6 +201,7 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
         ({"shift": None}, "no number"),
         ({"least": None}, "without the other"),
         ({"coverage": 2.0}, "coverage 2.0"),
+        ({"least": "low"}, "no number"),
         ({"heat": 1.0}, "heat"),
     ):
         with pytest.raises(LatentError, match=message):
