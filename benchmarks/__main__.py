@@ -13,6 +13,7 @@ PROGRAMS = (
     "footprint",
     "entities",
     "calibration",
+    "entity_curves",
     "parsing",
     "spans",
     "learning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,34 @@ def build_crf_tagger_v1(
     layers += [Linear(nO, hidden_width, init_W=zero_init), build_table()]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO})
     return set_refs(model)
+
+
+def build_crf_tagger_v2(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    hidden_width: int | None = 64,
+    window_size: int = 1,
+    maxout_pieces: int = 2,
+    gain: float = 4.0,
+    nO: int | None = None,
+) -> Model[list[Doc], TagScores]:
+    """As the first version, with scores that are a multiple of what the weights give.
+
+    Adam moves a weight by no more than about the learning rate at a step, so the scores of tags and
+    of neighbours need the fewer steps the larger that multiple is. The first version is slow where
+    it has a hidden layer, whose vectors are normalised, and smaller than those of an embedder.
+
+    tok2vec: the embedder, or a listener.
+    hidden_width: of a maxout layer between the embedder and the tags; None for a linear map.
+    window_size: how many neighbours on each side that layer reads besides the token.
+    maxout_pieces: of that layer.
+    gain: the multiple.
+    nO: number of tags; set by the component.
+    """
+    if not (math.isfinite(gain) and gain > 0):
+        raise LatentError(f"CrfTagger: gain is {gain}; expected a number above 0.")
+    model = build_crf_tagger_v1(tok2vec, hidden_width, window_size, maxout_pieces, nO)
+    model.attrs["gain"] = gain
+    return model
 
 
 def build_table() -> Model:
@@ -137,14 +166,15 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         backprops.append(backprop_hidden)
     sizes = [len(array) for array in arrays]
     emissions, backprop_output = output(model.ops.flatten(arrays), is_train)
+    gain = model.attrs.get("gain", 1.0)
 
     def backprop(gradient: TagScores) -> Any:
-        table.inc_grad("transitions", gradient.transitions)
+        table.inc_grad("transitions", gain * gradient.transitions)
         ops: Any = model.ops
-        d_arrays = ops.unflatten(backprop_output(gradient.emissions), sizes)
+        d_arrays = ops.unflatten(backprop_output(gain * gradient.emissions), sizes)
         for backprop_hidden in reversed(backprops):
             d_arrays = backprop_hidden(d_arrays)
         return backprop_tok2vec(d_arrays)
 
     transitions: Any = table.get_param("transitions")
-    return TagScores(emissions, transitions), backprop
+    return TagScores(gain * emissions, gain * transitions), backprop

@@ -16,7 +16,8 @@ import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError
+from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.models.crf_loss import Run, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import group_spans
 from spacy_latent.structures.linear_chain import LinearChain
@@ -101,13 +102,26 @@ def tag_loss(
 
 
 def loss_and_gradient(
-    kind: str, found: TagScores, tags: Sequence[str], allowed: Sequence[Tensor]
+    kind: str,
+    found: TagScores,
+    tags: Sequence[str],
+    allowed: Sequence[Tensor],
+    rejected: Sequence[Sequence[Run]] | None = None,
 ) -> tuple[list[float], TagScores, list[int]]:
     """Losses of the docs, and the gradient of their sum.
 
     allowed: for each doc ``(n, K)`` bool, what its annotation allows.
+    rejected: for each doc runs of tags that are wrong, for the loss "crf"; see
+        :func:`spacy_latent.models.crf_loss.crf_loss`.
     RETURNS: also the docs whose annotation no sequence of tags agrees with. They do not count.
     """
+    if kind == "crf":
+        return _crf_loss_and_gradient(found, tags, allowed, rejected or [()] * len(allowed))
+    if rejected is not None and any(rejected):
+        raise LatentError(
+            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong; "
+            "expected 'crf', the loss that has probabilities to bring down."
+        )
     emissions = xp2torch(found.emissions).requires_grad_()
     transitions = xp2torch(found.transitions).requires_grad_()
     losses, left_out, total = [0.0] * len(allowed), [], emissions.new_zeros(())
@@ -131,6 +145,24 @@ def loss_and_gradient(
         )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
     return losses, gradient, left_out
+
+
+def _crf_loss_and_gradient(
+    found: TagScores,
+    tags: Sequence[str],
+    allowed: Sequence[Tensor],
+    rejected: Sequence[Sequence[Run]],
+) -> tuple[list[float], TagScores, list[int]]:
+    emissions = xp2torch(found.emissions).detach()
+    transitions = xp2torch(found.transitions).detach()
+    chain = bound_chain(transitions.cpu().double(), tags)
+    masks = [part.numpy() for part in allowed]
+    loss = crf_loss(chain, emissions.cpu().numpy(), masks, rejected)
+    gradient = TagScores(
+        torch2xp(torch.from_numpy(loss.emissions).to(emissions)),  # type: ignore[arg-type]
+        torch2xp(torch.from_numpy(loss.transitions).to(transitions)),  # type: ignore[arg-type]
+    )
+    return loss.losses.tolist(), gradient, loss.left_out
 
 
 def _infeasible(chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor) -> list[int]:
@@ -162,7 +194,7 @@ def rehearsal_gradient(
     scored = (wanted[0] * xp2torch(own.emissions)).sum()
     scored = scored + (wanted[1] * xp2torch(own.transitions)).sum()
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return float(value - scored), gradient
+    return value - float(scored), gradient
 
 
 def _first_tags(transitions: Tensor, known: int) -> Tensor:
@@ -173,19 +205,15 @@ def _first_tags(transitions: Tensor, known: int) -> Tensor:
 
 def _expected_uses(
     found: TagScores, tags: Sequence[str], sizes: Sequence[int]
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    emissions = xp2torch(found.emissions).contiguous().requires_grad_()
-    transitions = xp2torch(found.transitions).requires_grad_()
-    with torch.enable_grad():
-        chain, total = bound_chain(transitions, tags), emissions.new_zeros(())
-        padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-        for group in group_docs(sizes):
-            scores = padded[group.rows.to(padded.device)]
-            total = total + chain.log_partition(scores, group.lengths.to(padded.device)).sum()
-        uses = torch.autograd.grad(
-            total, (emissions, transitions), allow_unused=True, materialize_grads=True
-        )
-    return total.detach(), uses  # type: ignore[return-value]
+) -> tuple[float, tuple[Tensor, Tensor]]:
+    emissions = xp2torch(found.emissions).detach()
+    transitions = xp2torch(found.transitions).detach()
+    sums = bound_chain(transitions, tags).batch_sums(emissions, torch.tensor(sizes))
+    uses = sums.uses(np.ones(len(sizes)))
+    return float(sums.log_partition.sum()), (
+        torch.from_numpy(uses[0]).to(emissions),
+        torch.from_numpy(uses[1]).to(transitions),
+    )
 
 
 # ---------------------------------------------------------------- probabilities

@@ -29,13 +29,15 @@ annotate = "map"
 threshold = 0.01
 alternatives = 0
 min_confidence = 0.0
+incorrect_spans_key = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
 [crf_ner.model]
-@architectures = "spacy-latent.CrfTagger.v1"
-hidden_width = null
+@architectures = "spacy-latent.CrfTagger.v2"
+hidden_width = 64
 window_size = 1
 maxout_pieces = 2
+gain = 4.0
 
 [crf_ner.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
@@ -66,6 +68,7 @@ def make_crf_ner(
     threshold: float,
     alternatives: int,
     min_confidence: float,
+    incorrect_spans_key: str | None,
     scorer: Callable | None,
 ) -> "CrfEntityRecognizer":
     return CrfEntityRecognizer(
@@ -77,6 +80,7 @@ def make_crf_ner(
         threshold=threshold,
         alternatives=alternatives,
         min_confidence=min_confidence,
+        incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
 
@@ -96,6 +100,8 @@ class CrfEntityRecognizer(StoredComponent):
     alternatives: how many ranked sequences to store, the best among them.
     min_confidence: entities less probable than this are left out of ``doc.ents``; they stay in
         ``doc._.latent``. 0 for all. ``spacy latent calibrate --precision`` finds a value.
+    incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities
+        with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
     scorer: as of ``ner``.
     """
 
@@ -113,6 +119,7 @@ class CrfEntityRecognizer(StoredComponent):
         threshold: float = 0.01,
         alternatives: int = 0,
         min_confidence: float = 0.0,
+        incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
         annotations.check_settings(name, annotate, threshold, alternatives)
@@ -122,10 +129,16 @@ class CrfEntityRecognizer(StoredComponent):
             )
         if loss not in LOSSES:
             raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        if incorrect_spans_key is not None and loss != "crf":
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {incorrect_spans_key!r} and loss is {loss!r}; "
+                "only loss = 'crf' has probabilities of spans to learn from. Use that, or set "
+                "incorrect_spans_key to null."
+            )
         if model.name != "crf_tagger":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
-                'model.@architectures = "spacy-latent.CrfTagger.v1" with that model as tok2vec.'
+                'model.@architectures = "spacy-latent.CrfTagger.v2" with that model as tok2vec.'
             )
         self.vocab = vocab
         self.model = model
@@ -140,6 +153,7 @@ class CrfEntityRecognizer(StoredComponent):
             "alternatives": alternatives,
             "min_confidence": min_confidence,
             "calibration": None,
+            "incorrect_spans_key": incorrect_spans_key,
         }
         self.keep_settings()
         confidence.register_extension()
@@ -405,7 +419,10 @@ class CrfEntityRecognizer(StoredComponent):
 
         examples = list(examples)
         allowed = [self._gold_tags(example) for example in examples]
-        losses, gradient, left_out = loss_and_gradient(self.cfg["loss"], scores, self.tags, allowed)
+        rejected = [self._incorrect_runs(example) for example in examples]
+        losses, gradient, left_out = loss_and_gradient(
+            self.cfg["loss"], scores, self.tags, allowed, rejected
+        )
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
             warnings.warn(
@@ -441,6 +458,35 @@ class CrfEntityRecognizer(StoredComponent):
                 allowed[i] = False
                 allowed[i, 0] = True
         return allowed
+
+    def _incorrect_runs(self, example: Example) -> list[Any]:
+        """The tags of spans that are known to be wrong. A label that the component does not have
+        has no entity to be wrong, as in ``ner``."""
+        from spacy_latent.models.crf_loss import Run
+
+        key = self.cfg["incorrect_spans_key"]
+        reference = example.reference
+        if key is None or key not in reference.spans:
+            return []
+        spans = list(reference.spans[key])
+        gold = {(span.start_char, span.end_char, span.label_) for span in reference.ents}
+        for span in spans:
+            if (span.start_char, span.end_char, span.label_) in gold:
+                raise LatentError(
+                    f"{self.name}: {span.text!r} is an entity {span.label_!r} of a reference doc, "
+                    f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
+                    "the two: take it out of the wrong one."
+                )
+        aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True)
+        place = {tag: i for i, tag in enumerate(self.tags)}
+        return sorted(
+            {
+                Run(span.start, tuple(place[tag] for tag in _biluo(len(span), span.label_)))
+                for span in aligned
+                if span.label_ in self.labels
+            },
+            key=lambda run: (run.start, run.tags),
+        )
 
     def _add_preset_labels(self, examples: Sequence[Example]) -> None:
         """As spaCy's ``ner``: labels of entities that are on the docs before training."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
+
+if TYPE_CHECKING:
+    from spacy_latent.kernels.tag_batches import BatchSums
 
 FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
@@ -136,6 +139,33 @@ class TagSequence(CompiledStructure):
         operators.check(self.name, status)
         found = torch.from_numpy(marginals), torch.from_numpy(steps)
         return found[0].to(scores.device), found[1].to(scores.device)
+
+    def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
+        """Log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of them:
+        for a loss that needs no second derivative, many times as fast as :meth:`log_partition`
+        where there are many tags, or where most transitions are −inf.
+
+        emissions: ``(T, K)``, those of all items without padding. lengths: ``(B,)``, adding up to
+            T. See :class:`~spacy_latent.kernels.tag_batches.BatchSums`; an item without a feasible
+            sequence has the log-partition −inf, and no gradient.
+        """
+        from spacy_latent.kernels.tag_batches import BatchSums
+
+        count = emissions.shape[-1] if emissions.dim() == 2 else 0
+        sizes = lengths.detach().cpu().numpy()
+        bound = self.bound is None or len(self.bound[0]) == count
+        if not count or not bound or sizes.sum() != len(emissions) or (sizes < 0).any():
+            tags = "K" if self.bound is None else f"{len(self.bound[0])}, as bound"
+            raise InvalidScores(
+                f"{self.name}.batch_sums: emissions have shape {tuple(emissions.shape)}; expected "
+                f"(T, {tags}), and lengths that add up to T."
+            )
+        shared = emissions.new_zeros((count + 2, count))
+        if self.bound is not None:
+            transitions, start, end = self.bound
+            shared = torch.cat([transitions, start[None], end[None]])
+        array = emissions.detach().cpu().numpy()
+        return BatchSums(array, sizes, shared.detach().cpu().double().numpy(), self.name)
 
     def best_tags(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """:meth:`map` as tags ``(B, N)`` int32, −1 at padding."""

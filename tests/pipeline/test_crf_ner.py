@@ -129,6 +129,34 @@ def test_updates_reach_embedder_tags_and_transitions() -> None:
         assert np.isfinite(new).all() and not np.array_equal(old, new)
 
 
+def test_the_second_version_of_the_model_multiplies_scores_and_gradients() -> None:
+    from spacy_latent.models.crf_tagger import TagScores
+
+    first, second = (
+        trained(0, model={"@architectures": f"spacy-latent.CrfTagger.v{v}", **MODEL})
+        for v in (1, 2)
+    )
+    one, other = (nlp.get_pipe("crf_ner").model for nlp in (first, second))  # type: ignore[union-attr]
+    for model in (one, other):
+        draw = np.random.RandomState(0)
+        output, table = model.get_ref("output_layer"), model.get_ref("transitions")
+        output.set_param("W", draw.normal(size=output.get_param("W").shape).astype("f"))
+        table.set_param("transitions", draw.normal(size=(7, 5)).astype("f"))
+    found = []
+    for nlp, model in ((first, one), (second, other)):
+        scores, backprop = model.begin_update([nlp.make_doc("I like London")])
+        backprop(TagScores(np.ones((3, 5), "f"), np.ones((7, 5), "f")))  # type: ignore[arg-type]
+        gradients = [
+            model.get_ref("output_layer").get_grad("b"),
+            model.get_ref("transitions").get_grad("transitions"),
+        ]
+        found.append([scores.emissions, scores.transitions, *gradients])
+    gain = other.attrs["gain"]
+    assert gain > 1
+    for own, multiplied in zip(*found):
+        np.testing.assert_allclose(gain * own, multiplied, rtol=1e-4, atol=1e-5)
+
+
 def test_the_same_seed_gives_the_same_weights() -> None:
     first, second = (trained(3).to_bytes(exclude=["vocab"]) for _ in range(2))
     assert first == second
@@ -232,6 +260,80 @@ def test_annotation_that_nothing_agrees_with_is_named() -> None:
     assert losses["crf_ner"] == 0.0
 
 
+# ---------------------------------------------------------------- spans that are wrong
+
+
+def rejection(nlp: Language, text: str, start: int, end: int, label: str) -> Example:
+    """Nothing is known of the text but that this is no entity with this label."""
+    reference = nlp.make_doc(text)
+    reference.spans["wrong"] = [Span(reference, start, end, label=label)]
+    return Example(nlp.make_doc(text), reference)
+
+
+def loss_of(nlp: Language, example: Example) -> float:
+    crf: Any = nlp.get_pipe("crf_ner")
+    return float(crf.get_loss([example], crf.model.predict([example.predicted]))[0])
+
+
+def test_a_span_known_to_be_wrong_is_unlearned(tmp_path: Path) -> None:
+    nlp = trained(incorrect_spans_key="wrong", annotate="probabilities")
+    text = "I like London"
+    (found,) = nlp(text)._.latent["crf_ner"].entities()
+    assert (found.start, found.end, found.label) == (2, 3, "GPE")
+    example = rejection(nlp, text, 2, 3, "GPE")
+    expected = -np.log1p(-found.probability)
+    assert loss_of(nlp, example) == pytest.approx(expected, rel=1e-2) and expected > 0.7
+    # The key is a setting like others, and saved.
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    optimizer = again.resume_training()
+    for _ in range(40):
+        again.update([rejection(again, text, 2, 3, "GPE")], sgd=optimizer)
+    assert entities(again(text)) == [] and loss_of(again, example) < 0.7
+
+
+def test_accepted_and_rejected_spans_of_one_doc_both_count() -> None:
+    nlp = pipeline(incorrect_spans_key="wrong")
+    optimizer = initialized(nlp)
+    example = rejection(nlp, "London met Paris", 2, 3, "GPE")
+    reference = example.reference
+    reference.set_ents([Span(reference, 0, 1, label="GPE")], default="missing")
+    for _ in range(40):
+        nlp.update([Example(nlp.make_doc("London met Paris"), reference)], sgd=optimizer)
+    found = entities(nlp("London met Paris"))
+    assert ("London", "GPE") in found and ("Paris", "GPE") not in found
+
+
+def test_of_wrong_spans_that_say_nothing_nothing_is_learned() -> None:
+    nlp = trained(3, incorrect_spans_key="wrong")
+    # As with ner: without such a label there is no entity to be wrong, and no name is no label.
+    for label in ("OTHER", ""):
+        assert loss_of(nlp, rejection(nlp, "I like London", 2, 3, label)) == 0.0
+    reference = Doc(nlp.vocab, words=["New", "York", "ers"], spaces=[True, False, False])
+    reference.spans["wrong"] = [Span(reference, 0, 2, label="GPE")]
+    misaligned = Example(Doc(nlp.vocab, words=["New", "Yorkers"]), reference)
+    assert loss_of(nlp, misaligned) == 0.0
+    unread = trained(3)
+    assert loss_of(unread, rejection(unread, "I like London", 2, 3, "GPE")) == 0.0
+
+
+def test_a_span_said_twice_to_be_wrong_counts_once() -> None:
+    nlp = trained(3, incorrect_spans_key="wrong")
+    once = rejection(nlp, "I like London", 2, 3, "GPE")
+    twice = rejection(nlp, "I like London", 2, 3, "GPE")
+    spans = twice.reference.spans["wrong"]
+    spans.append(Span(twice.reference, 2, 3, label="GPE"))
+    assert len(spans) == 2 and loss_of(nlp, twice) == loss_of(nlp, once) > 0
+
+
+def test_what_is_an_entity_and_a_wrong_span_is_refused() -> None:
+    nlp = trained(1, incorrect_spans_key="wrong")
+    example = rejection(nlp, "I like London", 2, 3, "GPE")
+    example.reference.ents = [Span(example.reference, 2, 3, label="GPE")]
+    with pytest.raises(LatentError, match=r"'London' is an entity 'GPE'.*take it out"):
+        nlp.update([example])
+
+
 # ---------------------------------------------------------------- labels
 
 
@@ -286,8 +388,10 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
         ({"loss": "hinge"}, "loss is 'hinge'; expected one of crf, quadratic"),
         ({"annotate": "all"}, "annotate is 'all'"),
         ({"alternatives": -1}, "alternatives is -1"),
-        ({"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}}, "CrfTagger.v1"),
+        ({"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}}, "CrfTagger.v2"),
+        ({"loss": "quadratic", "incorrect_spans_key": "wrong"}, "only loss = 'crf'"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
+        ({"model": {**MODEL, "gain": 0.0}}, "gain is 0.0"),
         ({"model": {**MODEL, "window_size": -1}}, "window_size is -1"),
     ],
 )

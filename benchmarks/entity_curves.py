@@ -1,0 +1,229 @@
+"""How fast ``crf_ner`` learns beside spaCy's ``ner``, and what a step costs with many labels.
+
+    python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr --seeds 0 1 2
+    python -m benchmarks entity_curves --labels 5 20 100
+
+Both have the embedder that they have by default, and the same batches, optimizer and dropout, those
+of configs/ner_crf.cfg. A corpus is a folder with train.spacy and dev.spacy; of long ones a fixed
+part of dev is held out. Curves of each seed are kept in RUNS, so that they can be measured in
+several sittings: what is there is not trained again. Times are of a processor; a step of the one
+follows a step of the other, and the median of their ratios counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+from spacy.training.batchers import minibatch_by_words
+from spacy.util import fix_random_seed, registry
+from thinc.api import Optimizer
+
+from benchmarks.learning import ROOT
+from benchmarks.sections import write_section
+
+RUNS = ROOT / "training" / "entity_curves"
+COMPONENTS = ("crf_ner", "ner")
+STEPS = (100, 200, 400)
+HELD_OUT = 1000
+WORDS_OF_A_BATCH = 1000
+DROPOUT = 0.2
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "pretrained_vectors": None,
+    "width": 96,
+    "depth": 4,
+    "embed_size": 2000,
+    "window_size": 1,
+    "maxout_pieces": 3,
+    "subword_features": True,
+}
+
+
+class Side:
+    """A pipeline of one component, and its training. seconds: of a processor, of each step."""
+
+    def __init__(self, component: str, reference: Sequence[Doc], seed: int) -> None:
+        fix_random_seed(seed)
+        self.nlp: Language = spacy.blank("en")
+        self.nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC}})
+        create: Any = registry.optimizers.get("Adam.v1")
+        self.optimizer: Optimizer = create(learn_rate=0.001, L2=0.01, use_averages=False)
+        examples = self.examples(reference)
+        self.nlp.initialize(lambda: examples, sgd=self.optimizer)
+        self.seconds: list[float] = []
+
+    def examples(self, reference: Sequence[Doc]) -> list[Example]:
+        """With docs that nothing has been written on."""
+        return [
+            Example(Doc(self.nlp.vocab, words=[token.text for token in doc]), doc)
+            for doc in reference
+        ]
+
+    def step(self, reference: Sequence[Doc]) -> None:
+        batch = self.examples(reference)
+        start = time.process_time()
+        self.nlp.update(batch, drop=DROPOUT, sgd=self.optimizer)
+        self.seconds.append(time.process_time() - start)
+
+    def f1(self, reference: Sequence[Doc]) -> float:
+        return float(self.nlp.evaluate(self.examples(reference))["ents_f"])
+
+
+def read(path: Path) -> list[Doc]:
+    return list(DocBin().from_disk(path).get_docs(spacy.blank("en").vocab))
+
+
+def held_out(docs: list[Doc]) -> list[Doc]:
+    random.Random(0).shuffle(docs)
+    return docs[:HELD_OUT]
+
+
+def batches(docs: Sequence[Doc], seed: int) -> Iterator[list[Doc]]:
+    """Without end, in another order each time."""
+    order = random.Random(seed)
+    while True:
+        shuffled = list(docs)
+        order.shuffle(shuffled)
+        for batch in minibatch_by_words(shuffled, WORDS_OF_A_BATCH, get_length=len):
+            yield list(batch)
+
+
+def ratio(sides: Sequence[Side]) -> float:
+    """Of the processor time of a step."""
+    return median(own / other for own, other in zip(*(side.seconds for side in sides)))
+
+
+def curve(title: str, folder: Path, seed: int, steps: Sequence[int], runs: Path) -> dict[str, Any]:
+    """F1 of each component after each number of steps, and the ratio of their times."""
+    path = runs / f"{title}-{seed}.json"
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+        if found["steps"] == list(steps):
+            return found
+    train, dev = read(folder / "train.spacy"), held_out(read(folder / "dev.spacy"))
+    sides = [Side(component, train, seed) for component in COMPONENTS]
+    found = {"steps": list(steps), **{component: [] for component in COMPONENTS}}
+    for step, batch in enumerate(batches(train, seed), 1):
+        for side in sides:
+            side.step(batch)
+        if step in steps:
+            for component, side in zip(COMPONENTS, sides):
+                found[component].append(side.f1(dev))
+        if step >= max(steps):
+            break
+    found["ratio"] = ratio(sides)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found), encoding="utf8")
+    return found
+
+
+def many_labels(vocab: Any, labels: int, texts: int = 150) -> list[Doc]:
+    """Texts of 10 to 30 random words with entities of one to three."""
+    draw, docs = random.Random(0), []
+    for _ in range(texts):
+        size = draw.randint(10, 30)
+        doc = Doc(vocab, words=[f"w{draw.randint(0, 500)}" for _ in range(size)])
+        start, entities = draw.randint(0, 3), []
+        while start < size - 3:
+            end = start + draw.randint(1, 3)
+            entities.append(Span(doc, start, end, label=f"L{draw.randrange(labels)}"))
+            start = end + draw.randint(2, 6)
+        doc.ents = entities
+        docs.append(doc)
+    return docs
+
+
+def cost_of_labels(labels: int, rounds: int = 6) -> tuple[float, list[float]]:
+    """The ratio, and the milliseconds of a step of 150 texts of each component."""
+    docs = many_labels(spacy.blank("en").vocab, labels)
+    sides = [Side(component, docs, 0) for component in COMPONENTS]
+    for _ in range(rounds):
+        for side in sides:
+            side.step(docs)
+    for side in sides:
+        # The first compiles, and makes what the optimizer keeps.
+        del side.seconds[0]
+    return ratio(sides), [1000 * min(side.seconds) for side in sides]
+
+
+def percent(values: Sequence[float]) -> str:
+    each = ", ".join(f"{100 * value:.1f}" for value in values)
+    return f"{each}; mean {100 * mean(values):.1f}" if len(values) > 1 else each
+
+
+def table_of_curves(
+    found: dict[str, list[dict[str, Any]]], seeds: Sequence[int], steps: Sequence[int]
+) -> list[str]:
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread, seeds "
+        f"{', '.join(map(str, seeds))}. F1 of each seed, in percent; the last column is the "
+        "processor time of a step, `ner` = 1.",
+        "",
+        f"| corpus | component | {' | '.join(f'{step} steps' for step in steps)} | time |",
+        f"|---|---|{'---|' * len(steps)}---:|",
+    ]
+    for title, runs in found.items():
+        for component in COMPONENTS:
+            cells = [percent([run[component][k] for run in runs]) for k in range(len(steps))]
+            own = component == COMPONENTS[0]
+            cells.append(f"{mean(run['ratio'] for run in runs):.2f}" if own else "1.00")
+            lines.append(f"| {title} | {component} | {' | '.join(cells)} |")
+    return lines
+
+
+def table_of_costs(labels: Sequence[int]) -> list[str]:
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread. "
+        "Milliseconds of a processor for an update of 150 texts of 10 to 30 words.",
+        "",
+        "| labels | crf_ner | ner | ratio |",
+        "|---:|---:|---:|---:|",
+    ]
+    for count in labels:
+        between, (own, other) = cost_of_labels(count)
+        lines.append(f"| {count} | {own:.0f} | {other:.0f} | {between:.2f} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpora", nargs="*", metavar="TITLE=FOLDER")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, nargs="+", default=list(STEPS))
+    parser.add_argument("--labels", type=int, nargs="*", default=[])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.corpora:
+        corpora = dict(corpus.split("=", 1) for corpus in given.corpora)
+        found = {
+            title: [
+                curve(title, Path(folder), seed, sorted(given.steps), RUNS) for seed in given.seeds
+            ]
+            for title, folder in corpora.items()
+        }
+        lines = table_of_curves(found, given.seeds, sorted(given.steps))
+        write_section("entity_curves", "Entities: how fast they are learned", lines)
+        print("\n".join(lines))
+    if given.labels:
+        lines = table_of_costs(given.labels)
+        write_section("entity_labels", "Entities: what labels cost", lines)
+        print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

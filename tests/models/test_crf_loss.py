@@ -1,0 +1,203 @@
+"""The loss of chains of tags by sums over a batch, against enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InvalidScores, LatentError
+from spacy_latent.models.crf_loss import Loss, Run, crf_loss
+from spacy_latent.models.crf_tagger import TagScores
+from spacy_latent.models.tag_losses import bound_chain, loss_and_gradient
+from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
+from tests.enumeration import tag_sequences
+
+TAGS = scheme_tags(["A", "B"], "biluo")
+K = len(TAGS)
+O, B_A, I_A, L_A, U_A = range(5)
+
+
+def every_sequence(chain: TagSequence, n: int) -> Tensor:
+    """All of ``n`` tags that the chain allows."""
+    assert chain.bound is not None
+    transitions, start, end = chain.bound
+    rows = [
+        tags
+        for tags in tag_sequences(n, len(start))
+        if start[tags[0]] > -math.inf
+        and end[tags[-1]] > -math.inf
+        and all(transitions[a, b] > -math.inf for a, b in zip(tags, tags[1:]))
+    ]
+    return torch.tensor(rows)
+
+
+def totals_of(chain: TagSequence, emissions: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequences, and their scores, which differentiate."""
+    assert chain.bound is not None
+    transitions, start, end = chain.bound
+    every, n = every_sequence(chain, len(emissions)), len(emissions)
+    totals = start[every[:, 0]] + end[every[:, -1]]
+    for i in range(n):
+        totals = totals + emissions[i, every[:, i]]
+        if i:
+            totals = totals + transitions[every[:, i - 1], every[:, i]]
+    return every, totals
+
+
+def random_scores(n: int, seed: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    emissions = torch.randn(n, K, generator=generator, dtype=torch.float64) * scale
+    return emissions, torch.randn(K + 2, K, generator=generator, dtype=torch.float64) * scale
+
+
+def has_run(every: Tensor, run: Run) -> Tensor:
+    there = every[:, run.start : run.start + len(run.tags)] == torch.tensor(run.tags)
+    return there.all(1)
+
+
+def found_loss(
+    emissions: Tensor, transitions: Tensor, allowed: list[np.ndarray], rejected: list[list[Run]]
+) -> Loss:
+    chain = bound_chain(transitions.detach(), TAGS)
+    return crf_loss(chain, emissions.detach().numpy(), allowed, rejected)
+
+
+# ---------------------------------------------------------------- sums over a batch
+
+
+# At 1000 what underflows matters, and the items are done again on logarithms.
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scheme", ["biluo", "iob2", "all"])
+def test_sums_over_a_batch_are_those_of_each_item(scheme: str, scale: float) -> None:
+    torch.manual_seed(0)
+    lengths = torch.tensor([9, 0, 1, 2, 30])
+    tags = scheme_tags(["A", "B", "C"], "biluo" if scheme == "all" else scheme)  # type: ignore[arg-type]
+    count = len(tags)
+    if scheme == "all":
+        allowed = torch.zeros(count, count), torch.zeros(count), torch.zeros(count)
+    else:
+        allowed = allowed_transitions(tags, scheme)  # type: ignore[arg-type]
+    bound = [
+        (torch.randn(part.shape, dtype=torch.float64) * scale).requires_grad_() for part in allowed
+    ]
+    chain = TagSequence().bind(*(a + b for a, b in zip(bound, allowed)))
+    rows = (torch.randn(int(lengths.sum()), count, dtype=torch.float64) * scale).requires_grad_()
+    padded = torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths.tolist())), batch_first=True)
+    expected = chain.log_partition(padded, lengths)
+    weights = torch.tensor([1.0, 2.0, -0.5, 0.0, 3.0], dtype=torch.float64)
+    sums = chain.batch_sums(rows, lengths)
+    np.testing.assert_allclose(sums.log_partition, expected.detach().numpy(), rtol=1e-11)
+    emissions, shared = sums.uses(weights.numpy())
+    gradients = torch.autograd.grad((weights * expected).sum(), (rows, *bound))
+    np.testing.assert_allclose(emissions, gradients[0].numpy(), atol=1e-9)
+    for found, gradient in zip((shared[:count], shared[count], shared[count + 1]), gradients[1:]):
+        np.testing.assert_allclose(found, gradient.numpy(), atol=1e-8)
+
+
+def test_items_without_a_sequence_have_no_gradient_and_wrong_scores_are_named() -> None:
+    chain = TagSequence().bind(*allowed_transitions(["O", "B-X", "I-X", "L-X"], "biluo"))
+    lengths, rows = torch.tensor([2, 1, 2]), torch.zeros(5, 4)
+    rows[2, 0] = -torch.inf
+    sums = chain.batch_sums(rows, lengths)
+    assert np.isneginf(sums.log_partition).tolist() == [False, True, False]
+    emissions, shared = sums.uses(np.ones(3))
+    assert not emissions[2].any() and np.isfinite(shared).all() and shared[4].sum() == 2.0
+    rows[4, 1] = torch.nan
+    with pytest.raises(InvalidScores, match=r"\[2\]"):
+        chain.batch_sums(rows, lengths)
+    with pytest.raises(InvalidScores, match="add up to T"):
+        chain.batch_sums(torch.zeros(4, 4), lengths)
+    with pytest.raises(InvalidScores, match="as bound"):
+        chain.batch_sums(torch.zeros(5, 3), lengths)
+
+
+def test_of_scores_that_all_pairs_share_the_wrong_ones_are_found() -> None:
+    chain = TagSequence().bind(torch.full((2, 2), torch.nan), torch.zeros(2), torch.zeros(2))
+    with pytest.raises(InvalidScores):
+        chain.batch_sums(torch.zeros(3, 2), torch.tensor([3]))
+
+
+# ---------------------------------------------------------------- spans that are wrong
+
+
+def partial(n: int) -> np.ndarray:
+    """The second token is outside, the third begins no A, of the others nothing is known."""
+    allowed = np.ones((n, K), dtype=bool)
+    allowed[1, 1:] = False
+    allowed[2, B_A] = False
+    return allowed
+
+
+@pytest.mark.parametrize("run", [Run(1, (U_A,)), Run(0, (B_A, I_A, L_A)), Run(2, (B_A, L_A))])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_wrong_run_adds_the_logarithm_of_its_complement(run: Run, known: bool) -> None:
+    n = 4
+    for seed in range(3):
+        emissions, transitions = (part.requires_grad_() for part in random_scores(n, seed))
+        allowed = partial(n) if known else np.ones((n, K), dtype=bool)
+        every, totals = totals_of(bound_chain(transitions, TAGS), emissions)
+        agrees = torch.from_numpy(allowed)[torch.arange(n), every].all(1)
+        p = totals.softmax(0)[has_run(every, run)].sum()
+        expected = totals.logsumexp(0) - totals[agrees].logsumexp(0) - torch.log1p(-p)
+        found = found_loss(emissions, transitions, [allowed], [[run]])
+        assert found.losses[0] == pytest.approx(expected.item())
+        gradients = torch.autograd.grad(expected, (emissions, transitions))
+        np.testing.assert_allclose(found.emissions, gradients[0].numpy(), atol=1e-10)
+        np.testing.assert_allclose(found.transitions, gradients[1].numpy(), atol=1e-10)
+
+
+@pytest.mark.parametrize("sure", [40.0, 300.0, -40.0, -300.0])
+def test_it_holds_where_the_run_is_nearly_certain_or_impossible(sure: float) -> None:
+    """1 − P, subtracted, would have no digit left."""
+    n, run = 3, Run(0, (B_A, L_A))
+    emissions, transitions = random_scores(n, 7)
+    emissions[0, B_A] += sure
+    emissions.requires_grad_()
+    every, totals = totals_of(bound_chain(transitions, TAGS), emissions)
+    with_it = has_run(every, run)
+    expected = torch.nn.functional.softplus(
+        totals[with_it].logsumexp(0) - totals[~with_it].logsumexp(0)
+    )
+    found = found_loss(emissions, transitions, [np.ones((n, K), dtype=bool)], [[run]])
+    assert found.losses[0] == pytest.approx(expected.item(), rel=1e-9, abs=1e-12)
+    (gradient,) = torch.autograd.grad(expected, emissions)
+    np.testing.assert_allclose(found.emissions, gradient.numpy(), rtol=1e-7, atol=1e-12)
+
+
+def test_several_wrong_runs_and_docs_add_up() -> None:
+    sizes, runs = [3, 0, 2, 4], [Run(0, (U_A,)), Run(1, (B_A, L_A))]
+    emissions, transitions = random_scores(sum(sizes), 2)
+    allowed = [np.ones((size, K), dtype=bool) for size in sizes]
+    allowed[2][:] = [tag == O for tag in range(K)]
+    rejected = [runs, [], [], runs[:1]]
+    together = found_loss(emissions, transitions, allowed, rejected)
+    assert together.losses[1] == 0.0 and (together.losses[[0, 2, 3]] > 0).all()
+    total, begin = np.zeros_like(together.transitions), 0
+    for d, size in enumerate(sizes):
+        alone = found_loss(
+            emissions[begin : begin + size], transitions, [allowed[d]], [rejected[d]]
+        )
+        assert alone.losses[0] == pytest.approx(together.losses[d])
+        np.testing.assert_allclose(
+            alone.emissions, together.emissions[begin : begin + size], atol=1e-12
+        )
+        total, begin = total + alone.transitions, begin + size
+    np.testing.assert_allclose(total, together.transitions, atol=1e-12)
+    one, other = (
+        found_loss(emissions[:3], transitions, allowed[:1], [[run]]).losses[0] for run in runs
+    )
+    assert together.losses[0] == pytest.approx(one + other)
+
+
+def test_other_losses_refuse_wrong_runs() -> None:
+    emissions, transitions = random_scores(2, 0)
+    found = TagScores(emissions.float().numpy(), transitions.float().numpy())  # type: ignore[arg-type]
+    allowed = [torch.ones(2, K, dtype=torch.bool)]
+    with pytest.raises(LatentError, match=r"'perceptron'.*expected 'crf'"):
+        loss_and_gradient("perceptron", found, TAGS, allowed, [[Run(0, (U_A,))]])
+    losses, _, _ = loss_and_gradient("perceptron", found, TAGS, allowed, [[]])
+    assert losses == [0.0]
