@@ -219,7 +219,7 @@ def assert_the_same(found: Gradients, expected: Gradients) -> None:
         assert any(np.abs(one).max() > 1e-6 for one in expected[name]), name
         for one, other in zip(found[name], expected[name]):
             # Of a sum in another order the last digits differ, by the size of what is summed.
-            scale = np.abs(other).max()
+            scale = float(np.abs(other).max())
             assert one == pytest.approx(other, rel=1e-3, abs=1e-4 * scale + 1e-6), name
 
 
