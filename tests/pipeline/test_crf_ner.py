@@ -133,7 +133,9 @@ def test_the_second_version_of_the_model_multiplies_scores_and_gradients() -> No
     from spacy_latent.models.crf_tagger import TagScores
 
     first, second = (
-        trained(0, model={"@architectures": f"spacy-latent.CrfTagger.v{v}", **MODEL})
+        trained(
+            0, model={"@architectures": f"spacy-latent.CrfTagger.v{v}", "hidden_width": 8, **MODEL}
+        )
         for v in (1, 2)
     )
     one, other = (nlp.get_pipe("crf_ner").model for nlp in (first, second))  # type: ignore[union-attr]
