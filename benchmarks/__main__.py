@@ -12,6 +12,7 @@ PROGRAMS = (
     "scaling",
     "footprint",
     "entities",
+    "calibration",
     "entity_curves",
     "parsing",
     "spans",

@@ -167,8 +167,20 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
 
 def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
     """The lowest threshold whose entities have this precision; None where none has it."""
-    places = sorted(set(found.probabilities))
-    return next((one for t in places if (one := cut(found, t)).precision >= precision), None)
+    thresholds, reached = precisions(found)
+    enough = np.flatnonzero(reached >= precision)
+    return cut(found, float(thresholds[enough[0]])) if len(enough) else None
+
+
+def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
+    """Every confidence that entities have, rising, ``(T,)``, and the precision of those that reach
+    it, ``(T,)``."""
+    said = np.asarray(found.probabilities, dtype="float64")
+    order = np.argsort(said)
+    thresholds, first = np.unique(said[order], return_index=True)
+    right = np.asarray(found.correct, dtype="float64")[order]
+    reaching = right[::-1].cumsum()[::-1]
+    return thresholds, reaching[first] / (len(said) - first)
 
 
 # Of the table of precision and recall.

@@ -34,8 +34,7 @@ def calibrate_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
     dev: str = typer.Argument(
         ...,
-        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads, "
-        "or - (stdin)",
+        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads",
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
@@ -53,16 +52,16 @@ def calibrate_cli(
         max=1.0,
         help="Set min_confidence to the lowest at which entities have this precision",
     ),
-    biases: Optional[bool] = typer.Option(  # noqa: UP045
-        None,
-        "--biases/--no-biases",
-        help="A bias for each label; by default where held-out texts ask for them. Without, "
-        "entities stay what they are",
+    biases: bool = typer.Option(
+        False,
+        "--biases",
+        help="Let each label have a bias where held-out texts ask for them; other entities may be "
+        "found then",
     ),
     confidence: Optional[bool] = typer.Option(  # noqa: UP045
         None,
         "--slope/--no-slope",
-        help="A slope and a shift of entities' odds; by default where held-out entities ask for "
+        help="A slope and shifts of entities' odds; by default where held-out entities ask for "
         "them",
     ),
     test: Optional[str] = typer.Option(  # noqa: UP045
@@ -73,9 +72,9 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Let probabilities of entities mean what they say: fit a temperature, and biases of labels
-    where the texts ask for them, and write the pipeline with these. Prints how precise entities
-    are from which confidence on."""
+    """Let probabilities of entities mean what they say: fit a temperature, and a slope and shifts
+    of labels where the texts ask for them, and write the pipeline with these. Prints how precise
+    entities are from which confidence on."""
     import srsly
 
     from spacy_latent.analysis.figures import plain
@@ -123,6 +122,13 @@ def calibrate_cli(
             )
     msg.divider("Dropping entities below a confidence")
     print_cuts(found.after if held_out is None else held_out.entities, least)
+    pipe: Any = nlp.get_pipe(component or calibration.entity_components(nlp)[0])
+    if pipe.cfg["annotate"] != "probabilities":
+        level, config = pipe.cfg["annotate"], output / "config.cfg"
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set annotate "
+            f'= "probabilities" in {config}'
+        )
     if least is not None:
         msg.info(f"min_confidence = {least.threshold:.4g}")
     msg.good(f"Saved to {output}")
@@ -138,7 +144,10 @@ def print_calibration(found: Calibrated) -> None:
     for name, loss in found.losses.items():
         msg.text(f"mean loss of held-out texts, {name}: {loss:.4f}")
     if (made.slope, made.shift) != (1.0, 0.0):
-        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.3g} of the odds of an entity")
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds of an entity")
+    if made.shifts:
+        each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
+        msg.text(f"shifts of labels: {each}")
     for name, loss in found.confidence_losses.items():
         msg.text(f"mean loss of held-out entities, {name}: {loss:.4f}")
     if made.least is not None and found.set_sizes:

@@ -9,7 +9,7 @@ stored as plain arrays, and a module that may be built late, when its width beco
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import srsly
@@ -36,6 +36,8 @@ ModuleBuilder = Callable[[Any], nn.Module]
 
 # Up to this many input values the operations are too small to gain from torch's threads.
 SMALL = 1 << 20
+# A saved width up to this is believed where no weight is as wide.
+WIDE = 4096
 
 
 def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
@@ -251,6 +253,7 @@ class LatentShim(PyTorchShim):
     def from_bytes(self, data: bytes) -> "LatentShim":
         message = srsly.msgpack_loads(data)
         width = message["config"]["width"]
+        check_stored_width(width, message["state"])
         if width is not None and (not self.is_built or self.cfg["width"] != width):
             self.build(width)
         self.cfg = message["config"]
@@ -277,3 +280,19 @@ class LatentShim(PyTorchShim):
                     LatentWarning,
                     stacklevel=2,
                 )
+
+
+def check_stored_width(width: Any, state: Mapping[str, Any]) -> None:
+    """Refuse what no embedder has, before memory is asked for: nothing else says how large the
+    module is that weights are read into."""
+    widths = width if isinstance(width, list) else [] if width is None else [width]
+    largest = max((size for array in state.values() for size in array.shape), default=0)
+    if any(
+        isinstance(one, bool) or not isinstance(one, int) or not 0 < one <= max(largest, WIDE)
+        for one in widths
+    ):
+        raise LatentError(
+            f"The saved latent layer says that its input has {width!r} features, and its weights "
+            f"have at most {largest} of anything. The file was damaged: copy or save the whole "
+            "directory again."
+        )

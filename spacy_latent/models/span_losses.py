@@ -10,13 +10,14 @@ this is the chart of trees without labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
+from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
@@ -25,13 +26,14 @@ Observed = tuple[int, int, tuple[int, ...]]
 TREES = ConstituencyTree()
 
 
-def fold(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over classes in the logarithm, ``(B, n, n)``, and p(class | span), of ``scores``
-    ``(C, B, n, n)``. Classes come first: sums over a last axis of a few entries are slow."""
+def fold(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of ``scores`` ``(C, P, B)`` the sum over classes in the logarithm, ``(P, B)``, and shares of
+    classes ``(C, P, B)``, which are to be divided by their sum ``(P, B)``. Classes come first: sums
+    over a last axis of a few entries are slow."""
     top = scores.amax(0)
     shares = (scores - top).exp_()
     total = shares.sum(0)
-    return top + total.log(), shares.div_(total)
+    return top + total.log(), shares, total
 
 
 @dataclass
@@ -40,18 +42,21 @@ class Gold:
 
     crossing: ``(B, n, n)`` bool, spans that no tree has.
     cells: ``(3, O)`` int64, piece, first and last token of each observed span.
+    numbers: ``(O,)`` int64, which cell of the group's each of them is.
     classes: ``(C, O)`` bool, those that it may have.
     """
 
     crossing: Tensor
     cells: Tensor
+    numbers: Tensor
     classes: Tensor
 
     @classmethod
-    def of(cls, pieces: Sequence[Sequence[Observed]], length: int, classes: int) -> Gold:
-        """pieces: of each its spans, which do not cross, from its own start. length: n."""
-        crossing = np.zeros((len(pieces), length, length), dtype=bool)
-        cells, allowed = [], []
+    def of(cls, pieces: Sequence[Sequence[Observed]], group_cells: SpanCells, classes: int) -> Gold:
+        """pieces: of each its spans, which do not cross, from its own start."""
+        n = group_cells.n
+        crossing = np.zeros((len(pieces), n, n), dtype=bool)
+        cells, numbers, allowed = [], [], []
         for b, piece in enumerate(pieces):
             own = crossing[b]
             for start, end, known in piece:
@@ -59,49 +64,56 @@ class Gold:
                 own[:start, start : end - 1] = True
                 own[start + 1 : end, end:] = True
                 cells.append((b, start, end - 1))
+                numbers.append(group_cells.starts[start] + end - 1 - start)
                 allowed.append(known)
         may_be = np.zeros((classes, len(cells)), dtype=bool)
         for place, known in enumerate(allowed):
             may_be[list(known), place] = True
         found = np.array(cells, dtype="int64").reshape(-1, 3).T.copy()
-        return cls(*(torch.from_numpy(array) for array in (crossing, found, may_be)))
+        places = np.array(numbers, dtype="int64")
+        return cls(*(torch.from_numpy(array) for array in (crossing, found, places, may_be)))
 
     def to(self, device: torch.device) -> Gold:
-        return Gold(self.crossing.to(device), self.cells.to(device), self.classes.to(device))
+        return Gold(
+            self.crossing.to(device),
+            self.cells.to(device),
+            self.numbers.to(device),
+            self.classes.to(device),
+        )
 
 
-def losses_and_gradient(scores: Tensor, lengths: Tensor, gold: Gold) -> tuple[Tensor, Tensor]:
+def losses_and_gradient(
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
+) -> tuple[Tensor, Tensor]:
     """−log p(annotation) of each piece, ``(B,)`` float64 in nats, and the gradient of their sum.
 
-    scores: ``(C, B, n, n)``, of any values where there are no spans.
+    scores: ``(C, P, B)``, finite.
     """
-    folded, gradient = fold(scores)
+    folded, gradient, total = fold(scores)
     b, first, last = gold.cells
-    chosen = scores[:, b, first, last].masked_fill(~gold.classes, -torch.inf)
-    agreeing = scores[0].masked_fill(gold.crossing, -torch.inf)
-    agreeing[b, first, last] = chosen.logsumexp(0)
+    chosen = scores[:, gold.numbers, b].masked_fill(~gold.classes, -torch.inf)
+    agreeing = cells.chart(scores[0]).masked_fill_(gold.crossing, -torch.inf)
+    agreeing[b, first, last] = chosen.logsumexp(0).double()
     with torch.enable_grad():
-        both = torch.cat([folded, agreeing]).double().requires_grad_()
+        both = torch.cat([cells.chart(folded), agreeing]).requires_grad_()
         totals = TREES.log_partition(both, torch.cat([lengths, lengths]))
         (marginals,) = torch.autograd.grad(totals.sum(), both)
-    everything, wanted = marginals.to(scores.dtype).chunk(2)
-    gradient *= everything
+    everything, wanted = marginals.chunk(2)
+    gradient *= cells.of_chart(everything).to(scores.dtype) / total
     # An observed span is in every tree that agrees, with one of its classes.
     unlabelled = wanted.clone()
     unlabelled[b, first, last] = 0.0
-    gradient[0] -= unlabelled
-    gradient[:, b, first, last] -= chosen.softmax(0)
-    total, agreed = totals.detach().chunk(2)
-    # What stands where there are no spans may be anything.
-    nothing = ~TREES.part_mask(folded, lengths)
-    return total - agreed, gradient.masked_fill_(nothing, 0.0)
+    gradient[0] -= cells.of_chart(unlabelled).to(scores.dtype)
+    gradient[:, gold.numbers, b] -= chosen.softmax(0)
+    whole, agreed = totals.detach().chunk(2)
+    return whole - agreed, gradient
 
 
-def probabilities(scores: Tensor, lengths: Tensor) -> Tensor:
-    """``(C, B, n, n)``: that a span is in the tree with this class."""
-    folded, shares = fold(scores)
-    marginals = TREES.marginals(folded.double(), lengths).to(scores.dtype)
-    return shares.mul_(marginals).masked_fill_(~TREES.part_mask(folded, lengths), 0.0)
+def probabilities(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
+    """``(C, P, B)``: that a span is in the tree with this class."""
+    folded, shares, total = fold(scores)
+    marginals = TREES.marginals(cells.chart(folded), lengths)
+    return shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
 
 
 def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
@@ -160,15 +172,16 @@ def loss_and_gradient(
             shift = pieces[place][0]
             own[place].append((start - shift, end - shift, classes))
     loss, gradients = 0.0, []
-    for group, array in zip(found.groups, found.scores):
+    for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         pieces_of_group = [within[d][s] for d, s in group.members]
-        gold = Gold.of(pieces_of_group, scores.shape[-1], len(scores)).to(scores.device)
+        gold = Gold.of(pieces_of_group, cells, len(scores)).to(scores.device)
+        lengths = group.lengths.to(scores.device)
         with threads_of(scores), torch.no_grad():
-            losses, gradient = losses_and_gradient(scores, group.lengths.to(scores.device), gold)
+            losses, gradient = losses_and_gradient(scores, lengths, gold, cells)
         loss += float(losses.sum())
         gradients.append(torch2xp(gradient))
-    return loss, SpanScores(found.spans, found.groups, gradients)  # type: ignore[arg-type]
+    return loss, replace(found, scores=gradients)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -209,48 +222,52 @@ def find_spans(
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
-    for group, array in zip(found.groups, found.scores):
+    for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         lengths = group.lengths.to(scores.device)
         member = scores.new_zeros(len(label_sets), labels)
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            of_classes = probabilities(scores, lengths)[1:]
-            of_labels = torch.einsum("kl,kbij->lbij", member, of_classes)
-            chosen = choose(of_labels, member, lengths, threshold)
-            _put(pieces, group.members, "chosen", chosen, of_labels)
+            of_classes = probabilities(scores, lengths, cells)[1:]
+            of_labels = torch.einsum("kl,kpb->lpb", member, of_classes)
+            chosen = choose(of_labels, member, lengths, threshold, cells)
+            _put(pieces, group.members, cells, "chosen", chosen, of_labels)
             if least is not None:
-                _put(pieces, group.members, "likely", of_labels >= max(least, 1e-30), of_labels)
+                likely = of_labels >= max(least, 1e-30)
+                _put(pieces, group.members, cells, "likely", likely, of_labels)
     return pieces
 
 
-def choose(of_labels: Tensor, member: Tensor, lengths: Tensor, threshold: float) -> Tensor:
-    """Which labels of which spans are predicted, ``(L, B, n, n)`` bool; see :func:`find_spans`.
+def choose(
+    of_labels: Tensor, member: Tensor, lengths: Tensor, threshold: float, cells: SpanCells
+) -> Tensor:
+    """Which labels of which spans are predicted, ``(L, P, B)`` bool; see :func:`find_spans`.
 
-    of_labels: probabilities ``(L, B, n, n)``. member: ``(K, L)``, 1 where a class has a label.
+    of_labels: probabilities ``(L, P, B)``. member: ``(K, L)``, 1 where a class has a label.
     """
     likely = (of_labels >= threshold) & (of_labels > 0.0)
     if not likely.any() or threshold > 0.501:
         return likely
     # A label at the threshold itself counts for something.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
-    of_sets = torch.einsum("kl,lbij->kbij", member, gains)
-    best, which = of_sets.max(0)
-    taken = best_compatible(best.double(), lengths)
+    best, which = torch.einsum("kl,lpb->kpb", member, gains).max(0)
+    taken = cells.of_chart(best_compatible(cells.chart(best), lengths))
     return likely & taken & (member[which].movedim(-1, 0) > 0)
 
 
 def _put(
     pieces: list[list[FoundSpans]],
     members: list[tuple[int, int]],
+    cells: SpanCells,
     where: str,
     chosen: Tensor,
     of_labels: Tensor,
 ) -> None:
-    label, b, first, last = chosen.nonzero(as_tuple=True)
-    rows = torch.stack([b, first, -last, label]).cpu().numpy()
-    values = of_labels[label, b, first, last].cpu().numpy()
+    label, cell, b = chosen.nonzero(as_tuple=True)
+    values = of_labels[label, cell, b].cpu().numpy()
+    label, cell, b = label.cpu(), cell.cpu(), b.cpu()
+    rows = torch.stack([b, cells.first[cell], -cells.last[cell], label]).numpy()
     for place in np.lexsort(rows[::-1]).tolist():
         piece, start, minus_last, number = rows[:, place].tolist()
         d, s = members[piece]

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from spacy.tokens import Doc
 from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
-from thinc.types import Floats2d, Floats4d
+from thinc.types import Floats2d, Floats3d
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.pool import one_torch_thread
-from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS, distance_buckets
+from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
+from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.latent_layer_model import Group, Spans, group_spans
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
@@ -31,13 +32,15 @@ class SpanScores:
 
     spans: for each doc the pieces that have a tree of their own, as (start, end).
     groups: of these pieces.
-    scores: for each group ``(C, B, n, n)``, [class, piece, first token, last token]. Class 0 is "no
-        label". Entries with first after last, and padding, are nothing.
+    cells: for each group its P spans; of longer ones the only class is "no label", with score 0.
+    scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Those of
+        spans that reach into the padding mean nothing.
     """
 
     spans: Spans
     groups: list[Group]
-    scores: list[Floats4d]
+    cells: list[SpanCells]
+    scores: list[Floats3d]
 
 
 def build_tree_span_classifier_v1(
@@ -133,14 +136,14 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     roles, backprop_ends = ends(ops.flatten(arrays), is_train)
     given: list[Any] = [roles, *(pairs.get_param(name) for name in PAIRS)]
     leaves = [xp2torch(array, requires_grad=is_train) for array in given]
+    cells = [span_cells(group.rows.shape[1], model.attrs["max_width"]) for group in groups]
     with threads_of(leaves[0]), torch.set_grad_enabled(is_train):
         rows, weights = leaves[0], leaves[1:]
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        scores = [score_pairs(padded[group.rows.to(rows.device)], *weights) for group in groups]
-    bound = model.attrs["max_width"]
-    if bound is not None:
-        for part in scores:
-            forbid_wide(part.detach(), bound)
+        scores = [
+            score_spans(padded[group.rows.to(rows.device)], own, *weights)
+            for group, own in zip(groups, cells)
+        ]
 
     def backprop(gradient: SpanScores) -> Any:
         with threads_of(leaves[0]):
@@ -157,7 +160,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         return backprop_tok2vec(ops.unflatten(backprop_ends(d_roles), sizes))
 
     made = [torch2xp(part.detach()) for part in scores]
-    return SpanScores(spans, groups, made), backprop  # type: ignore[arg-type]
+    return SpanScores(spans, groups, cells, made), backprop  # type: ignore[arg-type]
 
 
 def threads_of(tensor: Tensor) -> AbstractContextManager[None]:
@@ -165,30 +168,14 @@ def threads_of(tensor: Tensor) -> AbstractContextManager[None]:
     return one_torch_thread() if tensor.device.type == "cpu" else nullcontext()
 
 
-def score_pairs(roles: Tensor, weight: Tensor, bias: Tensor, width: Tensor) -> Tensor:
-    """Scores ``(C, B, n, n)`` of the spans of padded pieces.
+def score_spans(
+    roles: Tensor, cells: SpanCells, weight: Tensor, bias: Tensor, width: Tensor
+) -> Tensor:
+    """Scores ``(C, P, B)`` of the spans of padded pieces.
 
-    roles: ``(B, n, 3h)``, of each token as the first, the last and one of a span's.
-    weight, bias, width: ``(C, h)``, ``(C,)``, and ``(buckets, h)`` by the number of tokens.
+    roles: ``(B, n, 3h)``. weight, bias: ``(C, h)``, ``(C,)``. For the rest see
+    :func:`spacy_latent.layers.span_features.span_features`.
     """
-    first, last, inner = roles.chunk(3, -1)
-    batch, n, hidden = first.shape
-    token = torch.arange(n, device=roles.device)
-    tokens = (token[None, :] - token[:, None] + 1).clamp_min(1)
-    # The mean is the difference of two sums from the beginning.
-    up_to = inner.cumsum(1)
-    share = (1.0 / tokens).to(roles.dtype)[:, :, None]
-    made = (up_to[:, None] - (up_to - inner)[:, :, None]) * share
-    made = made + first[:, :, None]
-    made += last[:, None]
-    made += width[distance_buckets(tokens)]
-    scores = torch.addmm(bias[:, None], weight, made.relu_().view(-1, hidden).t())
-    return scores.view(-1, batch, n, n)
-
-
-def forbid_wide(scores: Tensor, bound: int) -> None:
-    """Leave to spans of more tokens than ``bound`` no label."""
-    n = scores.shape[-1]
-    if n > bound:
-        wide = torch.ones(n, n, dtype=torch.bool, device=scores.device).triu(bound)
-        scores[1:].masked_fill_(wide, -torch.inf)
+    made = span_features(roles.transpose(0, 1), width, cells)
+    scores = torch.addmm(bias[:, None], weight, made.flatten(0, 1).t())
+    return scores.view(-1, *made.shape[:2])

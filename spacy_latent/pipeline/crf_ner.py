@@ -212,8 +212,10 @@ class CrfEntityRecognizer(StoredComponent):
 
     @calibration.setter
     def calibration(self, found: EntityCalibration | None) -> None:
-        self.cfg["calibration"] = None if found is None else found.to_dict()
-        self.check_learnt()
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            EntityCalibration.from_dict(made, self.name, self.labels)
+        self.cfg["calibration"] = made
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:
@@ -266,7 +268,7 @@ class CrfEntityRecognizer(StoredComponent):
                 for structure, sequences in zip(structures, others):
                     structure.alternatives = sequences
             if level == "probabilities":
-                add_spans(structures, group, kind, calibration)
+                add_spans(structures, group, kind, self.labels, calibration)
         return found
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
@@ -317,7 +319,10 @@ class CrfEntityRecognizer(StoredComponent):
             structure.probabilities = of_tags[token, tag].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
-            [calibration.confidence(likely.of_run(b, start, end)) for start, end, _ in entities],
+            [
+                calibration.confidence(likely.of_run(b, start, end), label)
+                for start, end, label in entities
+            ],
             dtype="float32",
         )
 

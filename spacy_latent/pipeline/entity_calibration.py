@@ -42,11 +42,11 @@ class EntityCalibration:
     temperature: what scores are divided by.
     biases: by label, what is added to the scores of the tags that begin an entity of it; empty for
         none.
-    slope, shift: the logarithm of the odds of an entity's confidence is that of its probability
-        times ``slope``, and ``shift``.
+    slope, shift, shifts: the logarithm of the odds of an entity's confidence is that of its
+        probability times ``slope``, and ``shift``, and that of its label in ``shifts``.
     coverage: of texts with entities, the share in which sets hold all of them; None where there are
         no sets.
-    least: probability, before slope and shift, from which spans are in the set.
+    least: probability, before slope and shifts, from which spans are in the set.
     docs, entities: how many it was fitted on.
     """
 
@@ -54,6 +54,7 @@ class EntityCalibration:
     biases: dict[str, float] = field(default_factory=dict)
     slope: float = 1.0
     shift: float = 0.0
+    shifts: dict[str, float] = field(default_factory=dict)
     coverage: float | None = None
     least: float | None = None
     docs: int = 0
@@ -79,19 +80,20 @@ class EntityCalibration:
             refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
         made = cls(**found)
         numbers = [made.temperature, made.slope, made.shift]
-        if isinstance(made.biases, Mapping):
-            numbers += made.biases.values()
-        else:
-            refuse(f"has the biases {made.biases!r}; expected numbers by label")
+        for key in ("biases", "shifts"):
+            of_labels = getattr(made, key)
+            if not isinstance(of_labels, Mapping):
+                refuse(f"has the {key} {of_labels!r}; expected numbers by label")
+            unknown = set(of_labels) - set(labels)
+            if unknown:
+                refuse(f"has {key} of the labels {', '.join(map(str, unknown))}, which are not its")
+            numbers += of_labels.values()
         if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
             refuse("holds what is no number")
         if not all(math.isfinite(n) for n in numbers):
             refuse("holds a number that is not finite")
         if made.temperature <= 0 or made.slope <= 0:
             refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
-        unknown = set(made.biases) - set(labels)
-        if unknown:
-            refuse(f"has biases of the labels {', '.join(sorted(unknown))}, which it does not know")
         if (made.coverage is None) != (made.least is None):
             refuse("has one of coverage and least without the other")
         for value in (made.coverage, made.least):
@@ -107,12 +109,13 @@ class EntityCalibration:
         shift = emissions.new_tensor(biases) @ _begins(len(labels)).to(emissions)
         return emissions / self.temperature + shift, transitions / self.temperature
 
-    def confidence(self, probability: float) -> float:
+    def confidence(self, probability: float, label: str) -> float:
         """That of an entity, from its probability under the chain."""
-        if (self.slope == 1 and self.shift == 0) or not 0 < probability < 1:
+        shift = self.shift + self.shifts.get(label, 0.0)
+        if (self.slope == 1 and shift == 0) or not 0 < probability < 1:
             return min(1.0, probability)
         odds = math.log(probability) - math.log1p(-probability)
-        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + self.shift)))
+        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
 
 
 def _begins(count: int) -> Tensor:
@@ -143,6 +146,7 @@ def add_spans(
     structures: Sequence[SpanStructure],
     group: ScoredGroup,
     kind: str,
+    labels: Sequence[str],
     calibration: EntityCalibration,
 ) -> None:
     """The confidence of each entity of the alternatives, and the set of entities that the
@@ -155,19 +159,24 @@ def add_spans(
     for b, found in enumerate(structures):
         found.alternative_probabilities = [
             np.array(
-                [calibration.confidence(likely.of(b, place)) for place in spans_of_tags(tags)],
+                [
+                    calibration.confidence(likely.of(b, place), labels[place[2]])
+                    for place in spans_of_tags(tags)
+                ],
                 dtype="float32",
             )
             for tags, _ in found.alternatives
         ]
         if calibration.least is not None:
-            held = likely.above(b, calibration.least)
+            held = [
+                (calibration.confidence(p, labels[place[2]]), place)
+                for place, p in likely.above(b, calibration.least)
+            ]
+            held.sort(key=lambda one: -one[0])
             # Of the tags that a label has, U stands for it.
-            rows = [(start, end, 4 + 4 * label) for (start, end, label), _ in held]
+            rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
             found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
-            found.possible_probabilities = np.array(
-                [calibration.confidence(p) for _, p in held], dtype="float32"
-            )
+            found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
 
 
 # ---------------------------------------------------------------- temperature and biases
@@ -307,45 +316,69 @@ def feasible(
 # ---------------------------------------------------------------- confidence
 
 
-def fit_confidence(probabilities: Sequence[float], correct: Sequence[bool]) -> tuple[float, float]:
-    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to
-    (1, 0) as the biases are."""
+def fit_confidence(
+    probabilities: Sequence[float] | np.ndarray,
+    correct: Sequence[bool] | np.ndarray,
+    labels: Sequence[str] | np.ndarray = (),
+) -> EntityCalibration:
+    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to 1 and
+    0 as the biases are. labels: those of the entities, for shifts of each; none without."""
+    names = sorted(set(labels))
     said = np.clip(np.asarray(probabilities, dtype="float64"), 1e-6, 1 - 1e-6)
     right = np.asarray(correct, dtype="float64")
     odds = np.log(said) - np.log1p(-said)
-    inputs = np.stack([odds, np.ones_like(odds)], 1)
-    start = point = np.array([1.0, 0.0])
+    own = [np.asarray([label == name for label in labels], dtype="float64") for name in names]
+    inputs = np.stack([odds, np.ones_like(odds), *own], 1)
+    start = point = np.eye(1, 2 + len(names))[0]
     for _ in range(STEPS):
         value = 1 / (1 + np.exp(-(inputs @ point)))
         gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
-        curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(2) / SPREAD**2
+        curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
         step = np.linalg.solve(curvature, gradient)
         point = point - step
         if np.abs(step).max() < 1e-9:
             break
-    return float(max(point[0], 0.05)), float(point[1])
+    slope, shift, *shifts = point.tolist()
+    return EntityCalibration(slope=max(slope, 0.05), shift=shift, shifts=dict(zip(names, shifts)))
 
 
-def confidence_helps(
-    probabilities: Sequence[float], correct: Sequence[bool]
-) -> tuple[bool, dict[str, float]]:
-    """Whether slope and shift lower the mean loss of held-out entities, −log of the probability
-    given to what they are, in five folds, by more than the standard error of the difference; and
-    these losses."""
-    right = np.asarray(correct, dtype=bool)
-    fold = np.arange(len(right)) % FOLDS
-    plain, mapped = np.zeros(len(right)), np.zeros(len(right))
-    said = np.asarray(probabilities, dtype="float64")
-    for k in range(FOLDS):
-        mine = fold == k
-        slope, shift = fit_confidence(said[~mine], right[~mine])
-        fitted = EntityCalibration(slope=slope, shift=shift)
-        plain[mine] = _surprise(said[mine], right[mine])
-        mapped[mine] = _surprise([fitted.confidence(p) for p in said[mine].tolist()], right[mine])
-    gain = plain - mapped
-    error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-    told = {"probability": float(plain.mean()), "slope and shift": float(mapped.mean())}
-    return float(gain.mean()) > error, told
+def choose_confidence(
+    found: JudgedEntities, mapped: bool | None = None
+) -> tuple[EntityCalibration, dict[str, float]]:
+    """The slope and the shifts that entities ask for: none; a slope and a shift; these and a shift
+    for each label. Each has to lower the mean loss of entities that are left out, −log of the
+    probability given to what they are, in five folds, by more than the standard error of the
+    difference to the one before. Also these losses.
+
+    mapped: True for a slope and a shift in any case, False for none.
+    """
+    said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
+    names = np.asarray(found.labels, dtype=object)
+    plain = EntityCalibration()
+    if mapped is False or not len(said):
+        return plain, {}
+    fold = np.arange(len(said)) % FOLDS
+    options = {"slope and shift": False, "slope and shifts of labels": True}
+    losses = {"probability": _surprise(said, right)}
+    for option, by_label in options.items():
+        losses[option] = np.zeros(len(said))
+        for k in range(FOLDS):
+            rest, mine = fold != k, fold == k
+            made = fit_confidence(said[rest], right[rest], names[rest] if by_label else ())
+            pairs = zip(said[mine].tolist(), names[mine])
+            losses[option][mine] = _surprise(
+                [made.confidence(*pair) for pair in pairs], right[mine]
+            )
+    best = "slope and shift" if mapped else "probability"
+    for option in options:
+        gain = losses[best] - losses[option]
+        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
+        if float(gain.mean()) > error:
+            best = option
+    told = {option: float(loss.mean()) for option, loss in losses.items()}
+    if best == "probability":
+        return plain, told
+    return fit_confidence(said, right, names if options[best] else ()), told
 
 
 def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -386,7 +419,7 @@ def calibrate(
     examples: Iterable[Example],
     component: str | None = None,
     *,
-    biases: bool | None = None,
+    biases: bool = False,
     confidence: bool | None = None,
     coverage: float | None = None,
 ) -> Calibrated:
@@ -394,14 +427,16 @@ def calibrate(
 
     examples: with entities, and none that it was trained on. Predicted docs are not processed yet.
     component: name of a ``crf_ner``; may be left out where there is one.
-    biases: whether each label gets one; None for where held-out docs ask for them, see
-        :meth:`ScoreFit.choose`. With biases the component may find other entities than before.
+    biases: whether each label may get one, where held-out docs ask for them, see
+        :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
     confidence: whether there are a slope and a shift; None for where held-out entities ask for
-        them, see :func:`confidence_helps`.
+        them, see :func:`choose_confidence`.
     coverage: of texts with entities, the share whose set is to hold all of them; None for no sets.
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
+    if not pipe.labels:
+        raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
     made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
@@ -411,7 +446,7 @@ def calibrate(
     pipe.calibration = None
     before = _judge(pipe, made)
     fit, left_out = _score_fit(pipe, made)
-    point, losses = fit.choose(biases)
+    point, losses = fit.choose(None if biases else False)
     found = EntityCalibration(
         temperature=float((-point[0]).exp()),
         biases=dict(zip(pipe.labels, point[1:].tolist())),
@@ -420,12 +455,8 @@ def calibrate(
     )
     pipe.calibration = found
     after = _judge(pipe, made)
-    told: dict[str, float] = {}
-    if after.probabilities and confidence is not False:
-        helps, told = confidence_helps(after.probabilities, after.correct)
-        if helps or confidence:
-            slope, shift = fit_confidence(after.probabilities, after.correct)
-            found = replace(found, slope=slope, shift=shift)
+    sure, told = choose_confidence(after, confidence)
+    found = replace(found, slope=sure.slope, shift=sure.shift, shifts=sure.shifts)
     sizes: list[int] = []
     if coverage is not None:
         least = _least(pipe, made, found, coverage)
@@ -468,19 +499,16 @@ def set_precision(
     """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
     calibrated on have this precision, in its config as well. Raises LatentError where there is no
     such value."""
-    from spacy_latent.analysis.calibration import cut, threshold_for
+    from spacy_latent.analysis.calibration import cut, precisions, threshold_for
 
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     least = threshold_for(found.after, precision)
     if least is None:
-        best = max(
-            (cut(found.after, p) for p in set(found.after.probabilities)),
-            key=lambda row: row.precision,
-            default=None,
-        )
+        thresholds, reached = precisions(found.after)
         told = "There are no entities."
-        if best is not None:
+        if len(thresholds):
+            best = cut(found.after, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
                 f"confidence of {best.threshold:.3g} or more."

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model, Optimizer
 
 from spacy_latent.errors import LatentWarning
@@ -49,7 +49,7 @@ class SharedBatch(HeldBatch):
     the component updates its weights, of its method ``finish_update``.
     """
 
-    def __init__(self, upstream: Any, outputs: Any) -> None:
+    def __init__(self, upstream: Any) -> None:
         super().__init__()
         before = vars(upstream).get("finish_update")
         if isinstance(before, SharedBatch):
@@ -57,18 +57,16 @@ class SharedBatch(HeldBatch):
             before = vars(upstream).get("finish_update")
         self.before = before
         self.upstream = upstream
-        self.outputs = outputs
         # A transformer's listeners forget the batch when they have sent their gradient. Those that
         # stand before the encoder have.
-        *others, last = [one for one in upstream.listeners if one._outputs is outputs]
+        *others, last = [one for one in upstream.listeners if one._backprop is not None]
         self.accumulate: Callable | None = others[0]._backprop if others else None
         self.backprop: Callable | None = last._backprop
         # What a tok2vec adds to is there from the start; a transformer fails where nothing came.
-        self.arrived = isinstance(last, Tok2VecListener) or len(upstream.listeners) > 1 + len(
-            others
-        )
+        sent = len(upstream.listeners) > 1 + len(others)
+        self.arrived = sent or isinstance(last, Tok2VecListener)
         for listener in (*others, last):
-            listener.receive(listener._batch_id, outputs, self.receive)
+            listener.receive(listener._batch_id, listener._outputs, self.receive)
         upstream.finish_update = self
 
     def receive(self, gradients: Any) -> Any:
@@ -99,9 +97,9 @@ class SharedBatch(HeldBatch):
         """Forget the batch, and give the component its method back."""
         super().drop()
         for listener in self.upstream.listeners:
-            if self.outputs is not None and listener._outputs is self.outputs:
+            if getattr(listener._backprop, "__self__", None) is self:
                 listener.receive(None, None, None)
-        self.accumulate = self.backprop = self.outputs = None
+        self.accumulate = self.backprop = None
         if vars(self.upstream).get("finish_update") is self:
             if self.before is None:
                 del self.upstream.finish_update
@@ -110,24 +108,27 @@ class SharedBatch(HeldBatch):
 
     def __getstate__(self) -> dict[str, Any]:
         # The graph of a batch cannot be pickled.
-        lost = dict.fromkeys(("accumulate", "backprop", "outputs"))
+        lost = dict.fromkeys(("accumulate", "backprop"))
         return {**vars(self), **lost, "waiting": []}
 
 
 class UpstreamListeners:
-    """The listeners inside an encoder's model, with the batch that they have now.
-
-    Raises nothing: where a component of another kind gave the batch, it stays as that does it.
-    """
+    """The listeners inside an encoder's model, with the batch that they have now."""
 
     def __init__(self, model: Model) -> None:
-        self.nodes: list[Any] = [node for node in model.walk() if hasattr(node, "_outputs")]
+        nodes = list(model.walk())
+        self.nodes: list[Any] = [node for node in nodes if hasattr(node, "_backprop")]
+        # Listeners of curated transformers keep their batch elsewhere.
+        self.others: list[str] = [
+            node.attrs["_upstream_name"] for node in nodes if "_upstream_name" in node.attrs
+        ]
         self.states = [_state(node) for node in self.nodes]
 
     def wait_for(self, batch: HeldBatch, name: str) -> list[HeldBatch]:
         """Hold back what the encoder called ``name`` listens to until ``batch`` is flushed.
 
-        RETURNS: the batches that are held back.
+        RETURNS: the batches that are held back. What a component of another kind gave is not, with
+            a warning.
         """
         held: list[HeldBatch] = []
         for node in self.nodes:
@@ -137,12 +138,14 @@ class UpstreamListeners:
             if not isinstance(holder, HeldBatch):
                 upstream = _component_of(node._backprop)
                 if upstream is None:
-                    self._warn(node, name)
+                    _warn(name, node.upstream_name)
                     continue
-                holder = SharedBatch(upstream, node._outputs)
+                holder = SharedBatch(upstream)
             if holder not in held:
                 held.append(holder)
                 holder.waiting.append(batch)
+        for upstream_name in self.others:
+            _warn(name, upstream_name)
         self.states = [_state(node) for node in self.nodes]
         return held
 
@@ -160,23 +163,13 @@ class UpstreamListeners:
 
         return backprop_at if self.nodes else backprop
 
-    def _warn(self, node: Any, name: str) -> None:
-        warnings.warn(
-            f"{name!r} listens to {node.upstream_name!r}, which is neither a 'tok2vec' nor a "
-            f"'transformer' component. Other components that listen to it must stand before "
-            f"{name!r} in the pipeline, or gradients are lost. Safer is an embedder of its own, as "
-            f"its model.tok2vec.",
-            LatentWarning,
-            stacklevel=4,
-        )
-
 
 def _state(node: Any) -> tuple[Any, Any, Any]:
     return node._batch_id, node._outputs, node._backprop
 
 
 def _component_of(callback: Any) -> Any:
-    """The component whose update made a callback.
+    """The ``tok2vec`` or ``transformer`` component whose update made a callback; None for others.
 
     Listeners know no more of it than its name, and names belong to a pipeline, which a component
     that is sourced leaves. The callback is a function inside the component's method.
@@ -184,8 +177,18 @@ def _component_of(callback: Any) -> Any:
     if not inspect.isfunction(callback):
         return None
     found = inspect.getclosurevars(callback).nonlocals.get("self")
-    known = hasattr(found, "listeners") and hasattr(found, "finish_update")
-    return found if known else None
+    packages = {kind.__module__.partition(".")[0] for kind in type(found).__mro__}
+    return found if isinstance(found, Tok2Vec) or "spacy_transformers" in packages else None
+
+
+def _warn(name: str, upstream: str) -> None:
+    warnings.warn(
+        f"{name!r} listens to {upstream!r}, which is neither a 'tok2vec' nor a 'transformer' "
+        f"component. Other components that listen to it must stand before {name!r} in the "
+        f"pipeline, or gradients are lost. Safer is an embedder of its own, as its model.tok2vec.",
+        LatentWarning,
+        stacklevel=4,
+    )
 
 
 __all__ = ["HeldBatch", "SharedBatch", "UpstreamListeners"]

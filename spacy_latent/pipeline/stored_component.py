@@ -106,18 +106,47 @@ class StoredComponent(BatchedComponent):
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
-        changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
-        learnt = self._learnt()
-        self.cfg = {**before, **changed, **learnt}
         try:
+            self._check_saved(source)
+            changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
+            learnt = self._learnt()
+            self.cfg = {**before, **changed, **learnt}
             self.check_learnt()
         except LatentError:
             self.cfg = before
             raise
 
+    def _check_saved(self, source: str) -> None:
+        """Refuse a cfg that is JSON, and not what :meth:`_saved` writes."""
+        wrong = ""
+        labels, changed = self.cfg.get("labels", []), self.cfg.get(CHANGED, {})
+        if not isinstance(labels, list) or any(not isinstance(name, str) for name in labels):
+            wrong = f"labels {labels!r}; expected a list of names"
+        elif not isinstance(changed, dict):
+            wrong = f"{CHANGED} {changed!r}; expected settings by name"
+        else:
+            for key, value in changed.items():
+                given = self._configured.get(key)
+                if given is not None and value is not None and not _alike(given, value):
+                    wrong = f"{key} {value!r}; expected something like {given!r}"
+        if wrong:
+            raise LatentError(
+                f"{self.name}: cfg in {source} has the {wrong}. It was changed by hand or damaged. "
+                "Copy or save the whole directory again."
+            )
+
     def check_learnt(self) -> None:
         """Called when something was loaded. Raises LatentError for what training cannot have found
         out."""
+
+
+def _alike(given: Any, value: Any) -> bool:
+    numbers = (int, float)
+    if isinstance(given, bool) or isinstance(value, bool):
+        return type(given) is type(value)
+    if isinstance(given, numbers):
+        return isinstance(value, numbers)
+    return isinstance(value, type(given))
 
 
 __all__ = ["LEARNT", "StoredComponent"]

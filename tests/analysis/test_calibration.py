@@ -10,7 +10,17 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_latent.analysis.calibration import entity_calibration_error, expected_calibration_error
+from spacy_latent.analysis.calibration import (
+    JudgedEntities,
+    conformal_threshold,
+    cut,
+    entity_calibration_error,
+    entity_figures,
+    error_by_chance,
+    expected_calibration_error,
+    reliability,
+    threshold_for,
+)
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
 
@@ -66,3 +76,58 @@ def test_the_scorer_adds_it_to_those_of_spacy() -> None:
     scorer: Any = registry.get("scorers", "spacy-latent.entity_scorer.v1")()
     scores = scorer([example(0.75, True), example(0.75, False)])
     assert scores["ents_f"] == 0.5 and scores["ents_ece"] == pytest.approx(0.25)
+
+
+FOUND = JudgedEntities(
+    [0.9, 0.9, 0.8, 0.6, 0.55, 0.2], [True, True, True, False, True, False], ["A"] * 6, gold=8
+)
+
+
+def test_precision_and_recall_of_what_is_left() -> None:
+    row = cut(FOUND, 0.55)
+    assert (row.kept, row.precision, row.recall) == (5, 0.8, 0.5)
+    assert row.low < 0.8 < row.high < 1 and row.low == pytest.approx(0.376, abs=0.001)
+    nothing = cut(FOUND, 0.95)
+    assert nothing.kept == 0 and math.isnan(nothing.precision) and nothing.recall == 0
+    found = [threshold_for(FOUND, precision) for precision in (0.5, 0.8, 0.81, 1.0)]
+    assert [one and one.threshold for one in found] == [0.2, 0.55, 0.8, 0.8]
+    assert threshold_for(JudgedEntities([0.9], [False], ["A"], 1), 0.5) is None
+    assert threshold_for(JudgedEntities(), 0.5) is None
+
+
+def test_bins_add_up_to_the_error() -> None:
+    figures = entity_figures(FOUND)
+    assert sum(one.count for one in figures.bins) == figures.found == 6 and figures.gold == 8
+    error = sum(one.count * abs(one.said - one.right) for one in figures.bins if one.count) / 6
+    assert error == pytest.approx(figures.error)
+    assert all(b.right_low <= b.right <= b.right_high for b in figures.bins if b.count)
+    assert [one.count for one in reliability([1.0, 0.0], [True, False], 2)] == [1, 1]
+
+
+def test_what_chance_makes_of_right_probabilities() -> None:
+    generator = np.random.default_rng(1)
+    said = generator.random(400)
+    mean, high = error_by_chance(said.tolist())
+    # Of outcomes that are drawn from these very probabilities.
+    errors = [
+        expected_calibration_error(said.tolist(), (generator.random(400) < said).tolist())
+        for _ in range(200)
+    ]
+    assert np.mean(errors) == pytest.approx(mean, rel=0.1) and mean < high
+    assert 0.85 <= np.mean(np.array(errors) <= high) <= 1
+    assert all(math.isnan(value) for value in error_by_chance([]))
+
+
+def test_a_threshold_covers_what_it_is_to() -> None:
+    assert conformal_threshold([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.9) == 0.1
+    assert conformal_threshold([0.9, 0.5, 0.1], 0.5) == 0.5
+    generator = np.random.default_rng(0)
+    covered = [
+        generator.random() >= conformal_threshold(generator.random(30).tolist(), 0.8)
+        for _ in range(3000)
+    ]
+    assert 0.78 <= np.mean(covered) <= 0.85
+    with pytest.raises(LatentError, match="takes at least 9 texts with entities, and there are 8"):
+        conformal_threshold([0.5] * 8, 0.9)
+    with pytest.raises(LatentError, match="coverage is 1"):
+        conformal_threshold([0.5], 1)

@@ -17,6 +17,7 @@ from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
+from tests.pipeline.small_pipelines import save_small_transformer
 
 app = typer.Typer()
 app.command()(main)
@@ -83,9 +84,14 @@ def test_shipped_configs_train_and_apply(config, tmp_path):
     nlp = spacy.blank("en")
     made = list(read_docs(nlp, tmp_path / "pairs.jsonl"))
     DocBin(docs=made).to_disk(tmp_path / "pairs.spacy")
-    suffix = Path(load_config(config)["paths"]["train"]).suffix
+    given = load_config(config)["paths"]
+    suffix = Path(given["train"]).suffix
     data = tmp_path / f"pairs{suffix}"
     overrides = [f"--paths.train={data}", f"--paths.dev={data}", "--training.max_steps=2"]
+    if "encoder" in given:
+        (tmp_path / "encoder").mkdir()
+        save_small_transformer(tmp_path / "encoder")
+        overrides.append(f"--paths.encoder={tmp_path / 'encoder'}")
     runner = CliRunner()
     command = ["train", str(config), "-o", str(tmp_path), *overrides]
     result = runner.invoke(spacy_app, [*command, "--training.eval_frequency=2"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spacy_latent.layers.span_features import span_cells
 from spacy_latent.models.span_losses import (
     Gold,
     Observed,
@@ -40,6 +41,12 @@ def total(scores: Tensor, trees: list[Labelled]) -> Tensor:
     return torch.stack([torch.as_tensor(value) for value in values]).logsumexp(0)
 
 
+def packed(scores: Tensor) -> Tensor:
+    """``(C, B, n, n)`` as ``(C, P, B)``."""
+    cells = span_cells(scores.shape[-1])
+    return torch.stack([cells.of_chart(part) for part in scores])
+
+
 def agrees(tree: Labelled, observed: list[Observed]) -> bool:
     """Holds each observed span with one of its classes, and no other labelled span."""
     known = {(start, end - 1): classes for start, end, classes in observed}
@@ -62,23 +69,42 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(observed: list[Observe
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64, requires_grad=True)
     expected = total(scores, trees) - total(scores, [t for t in trees if agrees(t, observed)])
     (wanted,) = torch.autograd.grad(expected, scores)
-    # Padded, beside a shorter piece, and with anything at all where there are no spans.
-    batch = torch.full((CLASSES, 2, n + 1, n + 1), torch.nan, dtype=torch.float64)
-    batch[:, 0, :n, :n] = torch.where(torch.ones(n, n).triu() > 0, scores.detach(), torch.nan)
-    batch[:, 1, 0, 0] = 0.0
-    gold = Gold.of([observed, [(0, 1, (1,))]], n + 1, CLASSES)
-    losses, gradient = losses_and_gradient(batch, torch.tensor([n, 1]), gold)
+    # Padded, beside a shorter piece, and with anything where there are no spans.
+    batch = 100.0 * torch.randn(CLASSES, 2, n + 1, n + 1, dtype=torch.float64)
+    batch[:, 0, :n, :n], batch[:, 1, 0, 0] = scores.detach(), 0.0
+    cells = span_cells(n + 1)
+    gold = Gold.of([observed, [(0, 1, (1,))]], cells, CLASSES)
+    losses, found = losses_and_gradient(packed(batch), torch.tensor([n, 1]), gold, cells)
+    gradient = torch.stack([cells.chart(part) for part in found])
     torch.testing.assert_close(losses[0], expected.detach())
     torch.testing.assert_close(gradient[:, 0, :n, :n], wanted)
     assert losses[1].item() == pytest.approx(np.log(CLASSES))
-    assert not gradient[:, 0, n:].any() and not gradient[:, 1, 1:].any()
+    assert not gradient[:, 0, :, n:].any() and not gradient[:, 1, :, 1:].any()
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_longer_spans_than_the_bound_have_no_label(bound: int) -> None:
+    torch.manual_seed(4)
+    n, cells = 4, span_cells(4, bound)
+    scores = torch.randn(CLASSES, n, n, dtype=torch.float64)
+    wide = torch.ones(n, n, dtype=torch.bool).triu(bound)
+    scores[:, wide] = -torch.inf
+    scores[0, wide] = 0.0
+    trees, observed = labelled_trees(n), [(1, 2, (1,))]
+    expected = total(scores, trees) - total(scores, [t for t in trees if agrees(t, observed)])
+    inside = torch.stack([part[cells.first, cells.last] for part in scores])[:, :, None]
+    gold = Gold.of([observed], cells, CLASSES)
+    losses, _ = losses_and_gradient(inside, torch.tensor([n]), gold, cells)
+    torch.testing.assert_close(losses[0], expected)
 
 
 def test_probabilities_are_those_of_all_trees() -> None:
     torch.manual_seed(1)
     n, trees = 4, labelled_trees(4)
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64)
-    found = probabilities(scores[:, None], torch.tensor([n]))[:, 0]
+    cells = span_cells(n)
+    found = probabilities(packed(scores[:, None]), torch.tensor([n]), cells)
+    found = torch.cat([cells.chart(part) for part in found])
     expected = torch.zeros_like(scores)
     everything = total(scores, trees)
     for tree in trees:
@@ -92,18 +118,19 @@ def test_what_is_certainly_wrong_still_has_a_gradient() -> None:
     scores = torch.zeros(2, 1, 3, 3)
     # The gold span has no probability that a number could hold.
     scores[1, 0, 0, 1] = -2000.0
-    gold = Gold.of([[(0, 2, (1,))]], 3, 2)
-    losses, gradient = losses_and_gradient(scores, torch.tensor([3]), gold)
+    cells = span_cells(3)
+    gold = Gold.of([[(0, 2, (1,))]], cells, 2)
+    losses, gradient = losses_and_gradient(packed(scores), torch.tensor([3]), gold, cells)
     assert losses.item() > 1900
-    assert gradient[1, 0, 0, 1].item() == pytest.approx(-1.0)
+    assert cells.chart(gradient[1])[0, 0, 1].item() == pytest.approx(-1.0)
     assert torch.isfinite(gradient).all()
 
 
 def test_folding_is_a_sum_and_shares() -> None:
-    scores = 300 * torch.randn(4, 2, 3, 3, dtype=torch.float64)
-    folded, shares = fold(scores)
+    scores = 300 * torch.randn(4, 6, 3, dtype=torch.float64)
+    folded, shares, whole = fold(scores)
     torch.testing.assert_close(folded, scores.logsumexp(0))
-    torch.testing.assert_close(shares, scores.softmax(0))
+    torch.testing.assert_close(shares / whole, scores.softmax(0))
 
 
 def sets_without_crossing(places: list[tuple[int, int]]) -> list[list[int]]:
@@ -132,13 +159,14 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
     torch.manual_seed(3)
     n, lengths = 5, torch.tensor([5])
     scores = 2.0 * torch.randn(CLASSES, 1, n, n, dtype=torch.float64)
-    of_labels = probabilities(scores, lengths)[1:]
-    chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold)
+    cells = span_cells(n)
+    of_labels = probabilities(packed(scores), lengths, cells)[1:]
+    chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold, cells)
     assert (of_labels[chosen] >= threshold).all()
-    _, _, first, last = chosen.nonzero().T
-    places = list(zip(first.tolist(), (last + 1).tolist()))
+    _, cell, _ = chosen.nonzero().T
+    places = list(zip(cells.first[cell].tolist(), (cells.last[cell] + 1).tolist()))
     assert places and len(set(places)) == len(places) and not crosses(places)
-    best, _ = of_labels[:, 0].max(0)
+    best = cells.chart(of_labels.amax(0))[0]
     every = [(i, j + 1) for i, j in (best >= threshold).nonzero().tolist()]
     gains = [
         sum(float(best[every[i][0], every[i][1] - 1]) - threshold for i in own)
@@ -153,8 +181,9 @@ def test_labels_that_go_together_are_predicted_together() -> None:
     member = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
     def predicted(shares: list[float], threshold: float, sets: Tensor = member) -> list[bool]:
-        of_labels = (torch.tensor(shares) @ sets).view(-1, 1, 1, 1)
-        return choose(of_labels, sets, torch.tensor([1]), threshold).flatten().tolist()
+        of_labels = (torch.tensor(shares) @ sets).view(-1, 1, 1)
+        chosen = choose(of_labels, sets, torch.tensor([1]), threshold, span_cells(1))
+        return chosen.flatten().tolist()
 
     assert predicted([0.1, 0.1, 0.7], 0.5) == [True, True]
     assert predicted([0.3, 0.0, 0.4], 0.5) == [True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -33,11 +34,11 @@ def by_enumeration(
         start + transitions[count],
         end + transitions[count + 1],
     )
+    own, first, last, pairs = (p.tolist() for p in (emissions, start, end, between))
     weights: dict[tuple[int, ...], float] = {}
     for tags in itertools.product(range(count), repeat=n):
-        score = start[tags[0]] + end[tags[-1]] + sum(emissions[i, t] for i, t in enumerate(tags))
-        score = score + sum(between[a, b] for a, b in itertools.pairwise(tags))
-        weights[tags] = float(torch.as_tensor(score, dtype=torch.float64).exp())
+        score = first[tags[0]] + last[tags[-1]] + sum(own[i][t] for i, t in enumerate(tags))
+        weights[tags] = math.exp(score + sum(pairs[a][b] for a, b in itertools.pairwise(tags)))
     total = sum(weights.values())
     found: dict[tuple[int, int, int], float] = {}
     for tags, weight in weights.items():

@@ -17,6 +17,7 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_latent import confidence
+from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.entity_calibration import (
@@ -24,7 +25,7 @@ from spacy_latent.pipeline.entity_calibration import (
     ScoredDocs,
     ScoreFit,
     calibrate,
-    confidence_helps,
+    choose_confidence,
     fit_confidence,
     measure,
     set_precision,
@@ -68,20 +69,38 @@ def test_labels_get_biases_where_held_out_texts_ask_for_them() -> None:
     assert len(point) == 1 and told["temperature"] < told["as trained"]
 
 
+def judged(said: Any, right: Any, labels: list[str] | None = None) -> JudgedEntities:
+    names = labels or ["A"] * len(said)
+    return JudgedEntities(said.tolist(), right.tolist(), names, len(said))
+
+
 def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     generator = np.random.default_rng(0)
     odds = generator.normal(1.0, 1.5, 3000)
     right = generator.random(3000) < 1 / (1 + np.exp(-odds))
     said = 1 / (1 + np.exp(-(2 * odds - 1)))
-    slope, shift = fit_confidence(said, right)
-    assert slope == pytest.approx(0.5, abs=0.06) and shift == pytest.approx(0.5, abs=0.15)
-    assert confidence_helps(said, right)[0]
-    assert not confidence_helps(1 / (1 + np.exp(-odds)), right)[0]
-    fitted = EntityCalibration(slope=slope, shift=shift)
-    mapped = [fitted.confidence(p) for p in np.linspace(0, 1, 50)]
+    made, told = choose_confidence(judged(said, right))
+    assert made.slope == pytest.approx(0.5, abs=0.06) and not made.shifts
+    assert made.shift == pytest.approx(0.5, abs=0.15)
+    assert told["slope and shift"] < told["probability"]
+    mapped = [made.confidence(p, "A") for p in np.linspace(0, 1, 50)]
     assert mapped == sorted(mapped) and 0 <= mapped[0] and mapped[-1] <= 1
+    good = judged(1 / (1 + np.exp(-odds)), right)
+    assert choose_confidence(good)[0] == EntityCalibration()
+    assert choose_confidence(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
+    assert choose_confidence(judged(said, right), False)[0] == EntityCalibration()
     # Nothing to learn from.
-    assert fit_confidence([], []) == (1.0, 0.0)
+    assert fit_confidence([], []) == EntityCalibration()
+
+
+def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
+    generator = np.random.default_rng(0)
+    said = generator.uniform(0.3, 0.99, 1000)
+    labels = ["A", "B"] * 500
+    right = generator.random(1000) < np.where(np.arange(1000) % 2, 0.5 * said, said)
+    made, _ = choose_confidence(judged(said, right, labels))
+    assert made.shifts["B"] < made.shifts["A"] - 0.7
+    assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
 
 
 # ---------------------------------------------------------------- a component
@@ -128,7 +147,7 @@ def sure(nlp: Language) -> float:
 
 def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     before = sure(nlp)
-    found = calibrate(nlp, doubtful(nlp), biases=False, coverage=0.8)
+    found = calibrate(nlp, doubtful(nlp), coverage=0.8)
     after = sure(nlp)
     assert before > 0.9 and found.calibration.temperature > 1 and 0.3 < after < 0.7
     assert [*map(len, (found.before.labels, found.after.labels))] == [48, 48]
@@ -161,7 +180,7 @@ def test_biases_may_change_what_is_found(nlp: Language) -> None:
 @pytest.mark.parametrize("loss", ["quadratic", "perceptron", "sparsemap"])
 def test_other_losses_can_be_calibrated(loss: str) -> None:
     nlp = trained(annotate="probabilities", loss=loss, alternatives=2)
-    calibrate(nlp, doubtful(nlp), coverage=0.5, biases=False, confidence=True)
+    calibrate(nlp, doubtful(nlp), coverage=0.5, confidence=True)
     assert 0.3 < sure(nlp) < 0.7
     (span,) = nlp(TEXT)._.latent["crf_ner"].spans
     assert len(span.alternative_probabilities) == len(span.alternatives) > 0
@@ -177,6 +196,8 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
         ({"temperature": 0.0}, "temperature 0.0"),
         ({"temperature": "hot"}, "no number"),
         ({"biases": {"NONE": 1.0}}, "biases of the labels NONE"),
+        ({"shifts": {"GPE": "much"}}, "no number"),
+        ({"shifts": [1.0]}, "expected numbers by label"),
         ({"shift": None}, "no number"),
         ({"least": None}, "without the other"),
         ({"coverage": 2.0}, "coverage 2.0"),
@@ -223,7 +244,7 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
 
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:
-    whole = calibrate(nlp, doubtful(nlp), biases=False)
+    whole = calibrate(nlp, doubtful(nlp))
     with pytest.raises(LatentError, match=r"At no confidence the precision is 0\.97"):
         set_precision(nlp, whole, 0.97)
     pipe: Any = nlp.get_pipe("crf_ner")

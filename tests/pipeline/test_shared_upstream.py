@@ -239,18 +239,18 @@ def parts_of(nlp: Language, count: int) -> list[list[Example]]:
     return [part for part in subdivide_batch(examples(nlp), count) if part]
 
 
-@pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(
-    "exclude",
+    ("parts", "exclude"),
     [
-        [],
-        ["last_tagger"],
-        ["tagger", "last_tagger", "topics"],
-        ["second_textcat", "ner"],
-        ["ner", "parser", "first_reader"],
-        ["second_encoder", "second_reader", "second_textcat"],
+        (1, []),
+        (3, []),
+        (1, ["last_tagger"]),
+        (3, ["tagger", "last_tagger", "topics"]),
+        (3, ["second_textcat", "ner"]),
+        (3, ["ner", "parser", "first_reader"]),
+        (1, ["second_encoder", "second_reader", "second_textcat"]),
     ],
-    ids="-".join,
+    ids=str,
 )
 def test_gradients_are_those_of_one_graph(pair: Pair, parts: int, exclude: list[str]) -> None:
     nlp, other = pair
@@ -375,5 +375,16 @@ def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
         return losses
 
     upstream.update = update
-    with pytest.warns(LatentWarning, match="'latent_encoder' listens to 'tok2vec'.*stand before"):
+    said = "'latent_encoder' listens to 'tok2vec', which is neither.*stand before"
+    with pytest.warns(LatentWarning, match=said):
+        nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+
+
+def test_so_is_one_whose_listeners_are_of_another_kind() -> None:
+    """As those of curated transformers, which keep the name in their attributes."""
+    nlp = shared_pipeline("tok2vec", order=[("latent_encoder", "latent_encoder", "shared")])
+    initialized(nlp)
+    encoder: Any = nlp.get_pipe("latent_encoder")
+    encoder.model.layers[0].attrs["_upstream_name"] = "curated"
+    with pytest.warns(LatentWarning, match="'latent_encoder' listens to 'curated', which is"):
         nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]

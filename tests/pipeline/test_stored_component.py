@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,37 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
         with pytest.raises(LatentError, match=f"no file '{file}'.*incomplete"):
             spacy.load(tmp_path)
         (tmp_path / name / file).touch()
+
+
+@pytest.mark.parametrize("name", LABELLED)
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ({"labels": 5}, "labels 5"),
+        ({"labels": ["A", 5]}, "a list of names"),
+        ({"changed": 5}, "settings by name"),
+        ({"changed": {"annotate": 5}}, "annotate 5"),
+        ({"changed": {"annotate": ["map"]}}, "expected something like"),
+    ],
+)
+def test_a_cfg_that_is_json_and_wrong_is_refused(
+    name: str, saved: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    nlp = pipeline(name)
+    nlp.to_disk(tmp_path)
+    path = tmp_path / name / "cfg"
+    srsly.write_json(path, {**srsly.read_json(path), **saved})
+    with pytest.raises(LatentError, match=re.escape(str(tmp_path / name))) as error:
+        spacy.load(tmp_path)
+    assert said in str(error.value) or "cannot be read" in str(error.value)
+
+
+@pytest.mark.parametrize("width", [-1, 0, 10**9, True, "96", [16, -1]])
+def test_a_width_that_no_weights_have_is_refused_before_memory_is_asked_for(width: Any) -> None:
+    nlp = pipeline("latent_encoder")
+    encoder: Any = nlp.get_pipe("latent_encoder")
+    (shim,) = [shim for node in encoder.model.walk() for shim in node.shims]
+    message = srsly.msgpack_loads(shim.to_bytes())
+    message["config"]["width"] = width
+    with pytest.raises(LatentError, match="features"):
+        shim.from_bytes(srsly.msgpack_dumps(message))

@@ -8,11 +8,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
+from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize.structures import annotated
 from tests.visualize.test_tree_svg import SVG
 
@@ -111,6 +113,57 @@ def test_entities_are_marked_with_label_and_probability():
     assert names == ["B-PER", "L-PER", "O"]
     with pytest.raises(LatentError, match="have no names"):
         render(annotated("tags", [0], words=["a"]), style="entities", jupyter=False)
+
+
+def differing(words=None, **options):
+    """The first alternative has "b c" at the end, the second only "c", and "a" as well."""
+    words = words or ["x"] * 8 + ["a", "b", "c"]
+    first, second = np.zeros(len(words), dtype=int), np.zeros(len(words), dtype=int)
+    first[-2:] = 1, 3
+    second[-3], second[-1] = 4, 4
+    found = {
+        "entity_probabilities": np.array([0.75]),
+        "alternatives": [(first, 0.6), (second, 0.3)],
+        "alternative_probabilities": [np.array([0.75]), np.array([0.125, 0.25])],
+        **options,
+    }
+    parts = {(i, int(tag)): 0.9 for i, tag in enumerate(first)}
+    return annotated("tags", first, parts, words, labels=TAGS, **found)
+
+
+def test_of_further_alternatives_only_what_differs_is_told():
+    doc = differing()
+    (annotation,) = doc._.latent.values()
+    gone, new = annotation.differences(1)
+    assert [(e.start, e.end, e.probability) for e in gone] == [(9, 11, 0.75)]
+    assert [(e.start, e.end, e.probability) for e in new] == [(8, 9, 0.125), (10, 11, 0.25)]
+    assert annotation.differences(0) == annotation.differences(2) == ([], [])
+    shown = format_annotation(annotation).split("\n\n")
+    assert shown[0].startswith("weight 0.60") and "[b c PER 0.75]" in shown[0]
+    lines = ["weight 0.30", "- b c PER 0.75", "+ a PER 0.12", "+ c PER 0.25"]
+    assert shown[1].splitlines() == lines
+    # Words that a text has twice are told by their place.
+    twice = differing(words=["a", "x", "a", "b", "c"])._.latent
+    (annotation,) = twice.values()
+    assert "+ a PER 0.12 (token 2)" in format_annotation(annotation)
+    (again,) = Doc(doc.vocab).from_bytes(doc.to_bytes())._.latent.values()
+    assert again.differences(1) == (gone, new)
+
+
+def test_a_drawn_alternative_has_what_differs_and_what_is_near():
+    html = render(differing(), jupyter=False, options={"alternatives": 2})
+    marks = [re.sub("<[^>]*>", " ", mark).split() for mark in re.findall("<mark.*?</mark>", html)]
+    assert marks == [["b", "c", "PER", "0.75"], ["a", "PER", "0.12"], ["c", "PER", "0.25"]]
+    assert "without b c PER 0.75; with a PER 0.12, c PER 0.25" in html
+    other = html.split("without b c")[1]
+    assert other.count(">x<") == 5 and "…" in other
+    svg = render_svg(differing(words=["<i>", "<b>", "c"]), options={"alternatives": 2})
+    assert "&lt;i&gt;" in svg and "<i>" not in svg and "with" in svg
+    # What the first one has instead is faint where there is room for it.
+    first, second = np.array([4, 0, 0]), np.array([0, 0, 4])
+    apart = entities(alternatives=[(first, 0.7), (second, 0.3)])
+    html = render(apart, jupyter=False, options={"alternatives": 2})
+    assert html.count("sl-faint") == render(apart, jupyter=False).count("sl-faint") + 1
 
 
 def text_places(svg: str, name: str) -> list[tuple[str, float, float]]:
