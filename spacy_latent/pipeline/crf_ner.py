@@ -298,6 +298,7 @@ class CrfEntityRecognizer(StoredComponent):
                 ScoredGroup(
                     group.docs,
                     chain,
+                    transitions,
                     padded[group.rows.to(padded.device)],
                     group.lengths.to(padded.device),
                 )

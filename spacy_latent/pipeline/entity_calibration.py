@@ -33,6 +33,8 @@ SPREAD = 1.0
 # Sets of entities would be all spans.
 LEAST = 1e-5
 STEPS = 60
+# Nearer to 0 and 1 odds are not told apart.
+NEAR = 1e-6
 # Docs that are scored together.
 BATCH = 256
 
@@ -115,9 +117,10 @@ class EntityCalibration:
     def confidence(self, probability: float, label: str) -> float:
         """That of an entity, from its probability under the chain."""
         shift = self.shift + self.shifts.get(label, 0.0)
-        if (self.slope == 1 and shift == 0) or not 0 < probability < 1:
+        if self.slope == 1 and shift == 0:
             return min(1.0, probability)
-        odds = math.log(probability) - math.log1p(-probability)
+        near = min(max(probability, NEAR), 1 - NEAR)
+        odds = math.log(near) - math.log1p(-near)
         return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
 
 
@@ -137,10 +140,12 @@ def _begins(count: int) -> Tensor:
 
 @dataclass
 class ScoredGroup:
-    """Docs of similar length. docs: their places. scores: ``(B, N, K)``. lengths: ``(B,)``."""
+    """Docs of similar length. docs: their places. transitions: learned, ``(K + 2, K)``. scores:
+    ``(B, N, K)``. lengths: ``(B,)``."""
 
     docs: list[int]
     chain: TagSequence
+    transitions: Tensor
     scores: Tensor
     lengths: Tensor
 
@@ -327,17 +332,26 @@ def fit_confidence(
     """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to 1 and
     0 as the biases are. labels: those of the entities, for shifts of each; none without."""
     names = sorted(set(labels))
-    said = np.clip(np.asarray(probabilities, dtype="float64"), 1e-6, 1 - 1e-6)
+    said = np.clip(np.asarray(probabilities, dtype="float64"), NEAR, 1 - NEAR)
     right = np.asarray(correct, dtype="float64")
     odds = np.log(said) - np.log1p(-said)
     own = [np.asarray([label == name for label in labels], dtype="float64") for name in names]
     inputs = np.stack([odds, np.ones_like(odds), *own], 1)
     start = point = np.eye(1, 2 + len(names))[0]
+
+    def loss(at: np.ndarray) -> float:
+        found = inputs @ at
+        drawn = 0.5 * ((at - start) ** 2).sum() / SPREAD**2
+        return float((np.logaddexp(0, found) - right * found).sum() + drawn)
+
     for _ in range(STEPS):
-        value = 1 / (1 + np.exp(-(inputs @ point)))
+        value = np.exp(-np.logaddexp(0, -(inputs @ point)))
         gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
         curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
         step = np.linalg.solve(curvature, gradient)
+        # Where the curvature is small, a whole step may go far beyond the minimum.
+        while loss(point - step) > loss(point) and np.abs(step).max() > 1e-9:
+            step /= 2
         point = point - step
         if np.abs(step).max() < 1e-9:
             break
@@ -385,7 +399,7 @@ def choose_confidence(
 
 
 def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
-    sure = np.clip(np.asarray(said, dtype="float64"), 1e-6, 1 - 1e-6)
+    sure = np.clip(np.asarray(said, dtype="float64"), NEAR, 1 - NEAR)
     return -np.log(np.where(right, sure, 1 - sure))
 
 
@@ -583,7 +597,6 @@ def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
 
 def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
     import torch
-    from thinc.api import xp2torch
 
     groups, done = [], 0
     for batch in _batches(examples):
@@ -593,13 +606,13 @@ def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
             allowed = torch.ones(scores.shape, dtype=torch.bool)
             for b, d in enumerate(group.docs):
                 allowed[b, : len(gold[d])] = gold[d]
+            transitions = group.transitions.cpu()
             chain = group.chain.bind(*(part.cpu().double() for part in group.chain.bound))
             allowed, counts = feasible(chain, scores, lengths, allowed)
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    table = pipe.model.get_ref("transitions").get_param("transitions")
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, xp2torch(table).cpu(), groups)
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 
@@ -642,7 +655,8 @@ def _least(
             f"entities, and in more than {1 - coverage:.2g} of them one is less probable than "
             f"{LEAST}. The most that sets can cover is {math.floor(100 * reached) / 100}."
         )
-    return min(least, 1 - 1e-9)
+    # So that the last digits of a probability, which depend on the batch, leave none out.
+    return least * (1 - 1e-6)
 
 
 def _least_of_texts(

@@ -96,6 +96,10 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     assert choose_confidence(good)[0] == EntityCalibration()
     assert choose_confidence(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
     assert choose_confidence(judged(said, right), False)[0] == EntityCalibration()
+    # Few values, at which whole steps of Newton's method lead away.
+    few = judged(np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0)
+    made, _ = choose_confidence(few, True)
+    assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
     # Nothing to learn from.
     assert fit_confidence([], []) == EntityCalibration()
 
