@@ -126,8 +126,8 @@ def calibrate_cli(
     if pipe.cfg["annotate"] != "probabilities":
         level, config = pipe.cfg["annotate"], output / "config.cfg"
         msg.warn(
-            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set annotate "
-            f'= "probabilities" in {config}'
+            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set "
+            f'annotate = "probabilities" in {config}'
         )
     if least is not None:
         msg.info(f"min_confidence = {least.threshold:.4g}")

@@ -100,6 +100,10 @@ def crf_loss(
         else:
             paths.append(rows)
     for d, places in without:
+        if not places:
+            # Nothing but the run is possible.
+            left_out.append(d)
+            continue
         value = np.logaddexp.reduce(whole[places])
         losses[d] += whole[d] - value
         scale[d] += 1.0

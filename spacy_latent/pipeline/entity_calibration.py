@@ -33,6 +33,8 @@ SPREAD = 1.0
 # Sets of entities would be all spans.
 LEAST = 1e-5
 STEPS = 60
+# Docs that are scored together.
+BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class EntityCalibration:
         if set(found) - known:
             refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
         made = cls(**found)
-        numbers = [made.temperature, made.slope, made.shift]
+        numbers = [made.temperature, made.slope, made.shift, made.docs, made.entities]
+        numbers += [value for value in (made.coverage, made.least) if value is not None]
         for key in ("biases", "shifts"):
             of_labels = getattr(made, key)
             if not isinstance(of_labels, Mapping):
@@ -443,6 +446,21 @@ def calibrate(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
             "text that it was not trained on."
         )
+    known = pipe.calibration
+    try:
+        return _fit(pipe, made, biases, confidence, coverage)
+    except Exception:
+        pipe.calibration = known
+        raise
+
+
+def _fit(
+    pipe: Any,
+    made: Sequence[Example],
+    biases: bool,
+    confidence: bool | None,
+    coverage: float | None,
+) -> Calibrated:
     pipe.calibration = None
     before = _judge(pipe, made)
     fit, left_out = _score_fit(pipe, made)
@@ -558,10 +576,9 @@ def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Exampl
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 
-def _batches(pipe: Any, examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
-    size = 256
-    for start in range(0, len(examples), size):
-        yield examples[start : start + size]
+def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    for start in range(0, len(examples), BATCH):
+        yield examples[start : start + BATCH]
 
 
 def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
@@ -569,7 +586,7 @@ def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
     from thinc.api import xp2torch
 
     groups, done = [], 0
-    for batch in _batches(pipe, examples):
+    for batch in _batches(examples):
         gold = [pipe._gold_tags(example) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
@@ -590,25 +607,22 @@ def _judge(
     pipe: Any, examples: Sequence[Example], sizes: list[int] | None = None
 ) -> JudgedEntities:
     """What the component finds now. sizes: those of the sets are added."""
-    from spacy.training import Example
-
     from spacy_latent.analysis.calibration import judged_entities
     from spacy_latent.annotations import write
 
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
-    made: list[Example] = []
     try:
-        for batch in _batches(pipe, examples):
-            docs = [example.predicted.copy() for example in batch]
-            for doc, found, example in zip(docs, pipe.predict(docs), batch):
+        for batch in _batches(examples):
+            docs = [example.predicted for example in batch]
+            for doc, found in zip(docs, pipe.predict(docs)):
+                # Not set_annotations: entities on a doc would stay as they are from then on.
                 write(doc, pipe.name, [found])
-                made.append(Example(doc, example.reference))
                 if sizes is not None and found.possible is not None:
                     sizes.append(len(found.possible))
     finally:
         pipe.cfg.update(before)
-    judged = judged_entities(made, pipe.name)
+    judged = judged_entities(examples, pipe.name)
     assert judged is not None
     return judged
 
@@ -639,7 +653,7 @@ def _least_of_texts(
 
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
-    for batch in _batches(pipe, examples):
+    for batch in _batches(examples):
         for group in pipe.scored([example.predicted for example in batch], calibration):
             likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
             for b, d in enumerate(group.docs):

@@ -164,6 +164,8 @@ class TagSequence(CompiledStructure):
         if self.bound is not None:
             transitions, start, end = self.bound
             shared = torch.cat([transitions, start[None], end[None]])
+        if emissions.dtype not in (torch.float32, torch.float64):
+            emissions = emissions.float()
         array = emissions.detach().cpu().numpy()
         return BatchSums(array, sizes, shared.detach().cpu().double().numpy(), self.name)
 

@@ -201,3 +201,24 @@ def test_other_losses_refuse_wrong_runs() -> None:
         loss_and_gradient("perceptron", found, TAGS, allowed, [[Run(0, (U_A,))]])
     losses, _, _ = loss_and_gradient("perceptron", found, TAGS, allowed, [[]])
     assert losses == [0.0]
+
+
+def test_where_nothing_but_a_wrong_run_is_possible_the_doc_is_left_out() -> None:
+    chain = TagSequence().bind(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
+    allowed = [np.ones((2, 1), dtype=bool)]
+    found = crf_loss(chain, np.zeros((2, 1)), allowed, [[Run(0, (0,))]])
+    assert found.left_out == [0] and found.losses[0] == 0.0 and not found.emissions.any()
+
+
+def test_without_docs_there_is_no_loss() -> None:
+    _, transitions = random_scores(0, 0)
+    found = found_loss(torch.zeros(0, K, dtype=torch.float64), transitions, [], [])
+    assert len(found.losses) == 0 and not found.transitions.any()
+
+
+def test_half_precision_is_summed_in_more() -> None:
+    rows = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    lengths = torch.tensor([2])
+    exact = TagSequence().batch_sums(rows, lengths).log_partition
+    half = TagSequence().batch_sums(rows.to(torch.bfloat16), lengths).log_partition
+    np.testing.assert_allclose(half, exact, rtol=1e-12)

@@ -13,7 +13,7 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
-from thinc.api import Config
+from thinc.api import Adam, Config
 
 from spacy_latent.errors import LatentError, LatentWarning
 from tests.pipeline.small_pipelines import (
@@ -133,7 +133,9 @@ def test_the_second_version_of_the_model_multiplies_scores_and_gradients() -> No
     from spacy_latent.models.crf_tagger import TagScores
 
     first, second = (
-        trained(0, model={"@architectures": f"spacy-latent.CrfTagger.v{v}", **MODEL})
+        trained(
+            0, model={"@architectures": f"spacy-latent.CrfTagger.v{v}", "hidden_width": 8, **MODEL}
+        )
         for v in (1, 2)
     )
     one, other = (nlp.get_pipe("crf_ner").model for nlp in (first, second))  # type: ignore[union-attr]
@@ -276,20 +278,20 @@ def loss_of(nlp: Language, example: Example) -> float:
 
 
 def test_a_span_known_to_be_wrong_is_unlearned(tmp_path: Path) -> None:
-    nlp = trained(incorrect_spans_key="wrong", annotate="probabilities")
+    nlp = trained(8, incorrect_spans_key="wrong", annotate="probabilities")
     text = "I like London"
     (found,) = nlp(text)._.latent["crf_ner"].entities()
     assert (found.start, found.end, found.label) == (2, 3, "GPE")
     example = rejection(nlp, text, 2, 3, "GPE")
-    expected = -np.log1p(-found.probability)
-    assert loss_of(nlp, example) == pytest.approx(expected, rel=1e-2) and expected > 0.7
+    before = loss_of(nlp, example)
+    assert -np.expm1(-before) == pytest.approx(found.probability, abs=1e-4)
     # The key is a setting like others, and saved.
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
-    optimizer = again.resume_training()
-    for _ in range(40):
+    optimizer = Adam(0.005)
+    for _ in range(60):
         again.update([rejection(again, text, 2, 3, "GPE")], sgd=optimizer)
-    assert entities(again(text)) == [] and loss_of(again, example) < 0.7
+    assert entities(again(text)) == [] and loss_of(again, example) < min(0.7, before)
 
 
 def test_accepted_and_rejected_spans_of_one_doc_both_count() -> None:

@@ -31,7 +31,14 @@ from spacy_latent.pipeline.entity_calibration import (
     set_precision,
 )
 from spacy_latent.structures.tag_sequence import scheme_tags
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    TOK2VEC,
+    examples,
+    initialized,
+    latent_pipeline,
+    step,
+)
 
 LABELS = ("A", "B")
 TAGS = scheme_tags(LABELS, "biluo")
@@ -166,6 +173,22 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert copy._.latent["crf_ner"].possible_entities() == latent.possible_entities()
 
 
+def test_it_reads_what_a_shared_encoder_gives() -> None:
+    nlp = latent_pipeline()
+    listening = {"tok2vec": LISTENER, "hidden_width": 8}
+    nlp.add_pipe("crf_ner", config={"model": listening, "annotate": "probabilities"})
+    nlp.batch_size = 5
+    optimizer = initialized(nlp)
+    for _ in range(30):
+        step(nlp, examples(nlp), optimizer)
+    before, found = sure(nlp), calibrate(nlp, doubtful(nlp))
+    assert before > 0.8 and 0.3 < sure(nlp) < 0.7
+    # As when the pipeline runs, which has other batches.
+    docs = list(nlp.pipe(example.text for example in doubtful(nlp)))
+    said = [entity.probability for doc in docs for entity in doc._.latent["crf_ner"].entities()]
+    assert found.after.probabilities == pytest.approx(said, abs=1e-5)
+
+
 def test_biases_may_change_what_is_found(nlp: Language) -> None:
     def none(text: str) -> Example:
         return Example.from_dict(nlp.make_doc(text), {"entities": []})
@@ -201,6 +224,7 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
         ({"shift": None}, "no number"),
         ({"least": None}, "without the other"),
         ({"coverage": 2.0}, "coverage 2.0"),
+        ({"least": "low"}, "no number"),
         ({"heat": 1.0}, "heat"),
     ):
         with pytest.raises(LatentError, match=message):
@@ -233,8 +257,10 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
     empty = [Example.from_dict(nlp.make_doc(TEXT), {"entities": []})]
     with pytest.raises(LatentError, match="No text has an annotated entity"):
         calibrate(nlp, empty)
+    known = calibrate(nlp, doubtful(nlp)).calibration
     with pytest.raises(LatentError, match="takes at least 99 texts"):
         calibrate(nlp, doubtful(nlp), coverage=0.99)
+    assert nlp.get_pipe("crf_ner").calibration == known  # type: ignore[union-attr]
     with pytest.raises(LatentError, match="expected a crf_ner"):
         calibrate(spacy.blank("en"), [])
     with pytest.raises(LatentError, match="'other' is none of them: crf_ner"):

@@ -33,7 +33,11 @@ PROJECTIVE = {"@misc": "spacy-latent.ProjectiveTree.v1", "single_root": True}
 MODEL: dict[str, Any] = {
     "tok2vec": TOK2VEC,
     "structure": SPANNING,
-    "scorer": {"@misc": "spacy-latent.RelativeBiaffineScorer.v1", "hidden_width": 16},
+    "scorer": {
+        "@misc": "spacy-latent.RelativeBiaffineScorer.v1",
+        "hidden_width": 16,
+        "encoder": {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 8},
+    },
     "label_hidden_width": 8,
 }
 # Of the treebanks that spaCy's English pipelines are trained on.
@@ -661,3 +665,60 @@ def test_a_dependency_says_what_it_is(nlp: Language) -> None:
     found = latent(nlp("He left")).dependencies()
     assert [(d.head, d.modifier, d.label) for d in found] == [(1, 0, "nsubj"), (None, 1, "ROOT")]
     assert isinstance(found[0], Dependency) and 0 < found[0].probability <= 1
+
+
+# ---------------------------------------------------------------- an encoder started from it
+
+
+def started(path: Path, **model: Any) -> Language:
+    made = spacy.blank("en")
+    encoder = {"tok2vec": TOK2VEC, "structure": SPANNING, "scorer": MODEL["scorer"], **model}
+    made.add_pipe("latent_encoder", config={"model": encoder})
+    made.add_pipe(
+        "tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER}}
+    )
+    made.config["initialize"]["after_init"] = {
+        "@callbacks": "spacy-latent.StartFromParser.v1",
+        "path": str(path),
+    }
+    return made
+
+
+def test_an_encoder_starts_with_the_trees_of_a_parser_and_is_let_go(
+    nlp: Language, tmp_path: Path
+) -> None:
+    nlp.to_disk(tmp_path)
+    made = started(tmp_path)
+    optimizer = initialized(made)
+    for text, _, _ in PARSED:
+        doc = made(text)
+        assert doc._.latent["latent_encoder"].heads.tolist() == [t.head.i for t in nlp(text)]
+    own: Any = module_of(nlp.get_pipe("latent_parser").model).scorer.root  # type: ignore[union-attr]
+    for _ in range(2):
+        losses = step(made, examples(made), optimizer)
+    assert losses["latent_encoder"] > 0
+    encoder: Any = made.get_pipe("latent_encoder")
+    assert not torch.equal(encoder.model.layers[1].shims[0].module.latent.scorer.root, own)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"tok2vec": {**TOK2VEC, "depth": 2}}, "same model.tok2vec"),
+        ({"scorer": {**MODEL["scorer"], "hidden_width": 8}}, "same model.scorer"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    nlp: Language, tmp_path: Path, model: dict[str, Any], message: str
+) -> None:
+    nlp.to_disk(tmp_path)
+    with pytest.raises(LatentError, match=message):
+        initialized(started(tmp_path, **model))
+
+
+def test_a_pipeline_without_the_parser_is_refused(nlp: Language, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path)
+    other = started(tmp_path)
+    other.config["initialize"]["after_init"]["parser"] = "parser"
+    with pytest.raises(LatentError, match=r"has no 'parser' that is a latent_parser"):
+        initialized(other)

@@ -218,7 +218,9 @@ def assert_the_same(found: Gradients, expected: Gradients) -> None:
         assert len(found[name]) == len(expected[name]) > 0
         assert any(np.abs(one).max() > 1e-6 for one in expected[name]), name
         for one, other in zip(found[name], expected[name]):
-            assert one == pytest.approx(other, rel=1e-3, abs=1e-6), name
+            # Of a sum in another order the last digits differ, by the size of what is summed.
+            scale = float(np.abs(other).max())
+            assert one == pytest.approx(other, rel=1e-3, abs=1e-4 * scale + 1e-6), name
 
 
 Pair = tuple[Language, Language]
