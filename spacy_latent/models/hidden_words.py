@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ def find_word_readers(
 def known_words(vocab: Vocab) -> list[str]:
     """Up to 256 words that the vocabulary has with all that embedders read of them, so that none of
     its strings is new: those of the texts that the pipeline was trained on, and read since."""
-    features = [vocab.lex_attr_getters[attr] for attr in (LOWER, NORM, PREFIX, SHAPE, SUFFIX)]
+    getters: Any = vocab.lex_attr_getters  # type: ignore[attr-defined]
+    features = [getters[attr] for attr in (LOWER, NORM, PREFIX, SHAPE, SUFFIX)]
     strings = sorted(vocab.strings)
     found: list[str] = []
     for string in random.Random(0).sample(strings, len(strings)):
@@ -171,8 +173,9 @@ def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
 def _rows(found: Any) -> list[Any] | None:
     """What a node gives for the tokens of each doc, if it gives that."""
     if isinstance(found, Ragged):
-        ends = np.cumsum([int(length) for length in found.lengths])[:-1]
-        return np.split(found.dataXd, ends)
+        data: Any = found.dataXd
+        ends = [0, *np.cumsum([int(length) for length in found.lengths]).tolist()]
+        return [data[start:end] for start, end in pairwise(ends)]
     if isinstance(found, list) and all(hasattr(each, "ndim") for each in found):
         return found
     return None

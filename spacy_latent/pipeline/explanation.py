@@ -17,14 +17,14 @@ from spacy.pipeline.textcat_multilabel import MultiLabel_TextCategorizer
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_latent.analysis.learned_mask import (
+from spacy_latent.errors import LatentError
+from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
+from spacy_latent.models.learned_mask import (
     Scores,
     learn_mask,
     leave_one_out,
     shortest_prefix,
 )
-from spacy_latent.errors import LatentError
-from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
@@ -423,7 +423,7 @@ def _upstream(nlp: Language, component: str, model: Model) -> dict[Model, Model]
     each token a vector."""
     found: dict[Model, Model] = {}
     for name, pipe in nlp.pipeline:
-        source = getattr(pipe, "model", None)
+        source: Any = getattr(pipe, "model", None)
         for listener in getattr(pipe, "listeners", []) if isinstance(source, Model) else []:
             found[listener] = source
         if name == component:

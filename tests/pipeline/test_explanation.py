@@ -12,9 +12,9 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
-from spacy_latent.analysis.learned_mask import learn_mask, shortest_prefix
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import find_word_readers, known_words
+from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
 from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM, explain
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
 from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, initialized, stock
