@@ -19,6 +19,8 @@ from spacy_latent.cli.debug import EXAMPLES as DEBUG_EXAMPLES
 from spacy_latent.cli.debug import debug_cli
 from spacy_latent.cli.demo import EXAMPLES as DEMO_EXAMPLES
 from spacy_latent.cli.demo import demo_cli
+from spacy_latent.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
+from spacy_latent.cli.explain import explain_cli
 from spacy_latent.cli.init_config import EXAMPLES as INIT_EXAMPLES
 from spacy_latent.cli.init_config import init_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
@@ -38,6 +40,7 @@ latent_cli.command("init", epilog=INIT_EXAMPLES)(init_cli)
 latent_cli.command("show")(show_cli)
 latent_cli.command("render")(render_cli)
 latent_cli.command("rationale")(rationale)
+latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)
 latent_cli.command("attachment")(attachment)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)

@@ -1,0 +1,161 @@
+"""``spacy latent explain``: which words do for what a trained pipeline says of a text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+from spacy_latent.cli.show import STDIN, load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy_latent.pipeline.explanation import Explanation, Faithfulness
+
+EXAMPLES = """
+Examples:
+
+  spacy latent explain training/model-best "a film that is great fun"
+
+  spacy latent explain training/model-best - --label bad --html page.html < texts.txt
+
+  spacy latent explain training/model-best "They met in Berlin ." -c ner --entity 0 --json
+"""
+
+
+def explain_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
+    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None,
+        "--component",
+        "-c",
+        help="Name of the text classifier or entity recognizer; may be left out where there is one",
+    ),
+    label: Optional[str] = typer.Option(  # noqa: UP045
+        None, "--label", help="Explain this category, not the most probable; or entities of it only"
+    ),
+    entity: int = typer.Option(
+        0, "--entity", min=0, help="Which of the entities that are found, from 0"
+    ),
+    margin: float = typer.Option(
+        0.1, "--margin", help="By how much the probability may fall without all other words"
+    ),
+    steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
+    seed: int = typer.Option(0, "--seed", help="Of the masks that are drawn"),
+    html: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--html", help="Write a page with the marked texts to this file"
+    ),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Show which words do for what a trained textcat or ner says of a text, spaCy's own or one of
+    this package. A mask over the words is learned for each text; leave-one-out and random words
+    stand beside it. The pipeline stays as it is."""
+    import srsly
+
+    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.explanation import explain
+
+    made: list[Explanation] = []
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        nlp = load(model)
+        for line in sys.stdin if text == STDIN else [text]:
+            found = explain(
+                nlp,
+                line.rstrip("\r\n"),
+                component,
+                label=label,
+                entity=entity,
+                steps=steps,
+                margin=margin,
+                seed=seed,
+            )
+            if as_json:
+                print(srsly.json_dumps(to_json(found)))
+            else:
+                print_explanation(found)
+            if html is not None:
+                made.append(found)
+        if html is not None:
+            from spacy_latent.visualize.explanation import render_explanations
+
+            html.parent.mkdir(parents=True, exist_ok=True)
+            html.write_text(render_explanations(made), encoding="utf8")
+            if not as_json:
+                msg.good(f"Drawings saved to {html}")
+    except (LatentError, OSError) as error:
+        fail("The text could not be explained", str(error))
+
+
+def print_explanation(found: Explanation) -> None:
+    msg.divider(f"{found.component}: {found.what} {found.probability:.2f}")
+    if not len(found.doc):
+        msg.text("There are no words in this text.")
+        return
+    print(marked(found))
+    if not found.chosen.any():
+        msg.info(
+            f"It takes no word of the text: with all hidden, {found.label} has "
+            f"{found.without:.2f}, which is within the margin."
+        )
+    if found.hidden == "text":
+        msg.info(
+            "The model reads no word alone, so words were taken out of the text instead of hidden "
+            "from the model."
+        )
+    rows = [
+        (name, *_figures(hidden), *_figures(found.erased[name]))
+        for name, hidden in found.faithfulness.items()
+    ]
+    header = (
+        f"{int(found.chosen.sum())} words by",
+        "compr.",
+        "suff.",
+        "compr. (cut)",
+        "suff. (cut)",
+    )
+    msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
+
+
+def marked(found: Explanation) -> str:
+    """The text, each chosen word in brackets with its weight."""
+    pieces = []
+    for token, weight, chosen in zip(found.doc, found.weights, found.chosen):
+        shown = f"[{token.text} {weight:.2f}]" if chosen else token.text
+        pieces.append(shown + token.whitespace_)
+    return "".join(pieces)
+
+
+def _figures(found: Faithfulness) -> tuple[str, str]:
+    # Adding zero takes the sign off one.
+    values = found.comprehensiveness, found.sufficiency
+    return f"{round(values[0], 2) + 0:.2f}", f"{round(values[1], 2) + 0:.2f}"
+
+
+def to_json(found: Explanation) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    made: dict[str, Any] = {
+        "text": found.doc.text,
+        "tokens": [token.text for token in found.doc],
+        "component": found.component,
+        "label": found.label,
+        "entity": found.entity,
+        "probability": found.probability,
+        "without": found.without,
+        "weights": found.weights.tolist(),
+        "leave_one_out": found.falls.tolist(),
+        "chosen": found.chosen.nonzero()[0].tolist(),
+        "hidden": found.hidden,
+    }
+    for name in ("faithfulness", "erased"):
+        made[name] = {key: asdict(value) for key, value in getattr(found, name).items()}
+    return made

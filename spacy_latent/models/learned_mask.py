@@ -1,0 +1,101 @@
+"""Which few words do for what a trained model says: a mask over words, learned for one text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.hard_concrete import HardConcrete
+
+# Of masks ``(M, n)`` in [0, 1] the probability of what is to be explained, ``(M,)``.
+Scores = Callable[[np.ndarray], np.ndarray]
+
+LEARN_RATE = 0.3
+# Words that a step tries; all in shorter texts.
+TRIED = 48
+# As of StochasticMask: of the multiplier, and of the damping without which it swings.
+MULTIPLIER_RATE, DAMPING = 0.1, 1.0
+# All words are kept with a probability of 0.9 when learning begins.
+START = 1.0
+
+
+def learn_mask(scores: Scores, count: int, steps: int, margin: float, seed: int) -> np.ndarray:
+    """P(z ≠ 0) of each word, ``(count,)``, of hard concrete masks z (Louizos et al. 2018) that keep
+    few words in expectation, subject to E[fall of the score] ≤ margin: DiffMask's objective (De Cao
+    et al. 2020, section 3.1), whose constraint a Lagrange multiplier keeps. The masks are those of
+    one text, not the output of a model that was trained for all. The mean over the last half of the
+    steps, as the multiplier swings.
+
+    No gradient of the model is asked for, only scores. In each step one mask is drawn, and words
+    are tried in it: what the score falls by when the word goes from 1 to 0, the others as drawn,
+    times the gradient of the mean of its z. That is exact for a score that is linear in each z. So
+    it works for models without a derivative, and no weight or state of the model is touched. A step
+    reads the text about ``2 · min(count, 48)`` times.
+
+    margin: of the score, above 0. seed: of the draws, which no other draws disturb.
+    """
+    if steps < 1:
+        raise LatentError(f"steps is {steps}; expected at least 1.")
+    if not 0 < margin < 1:
+        raise LatentError(f"margin is {margin}; expected a number between 0 and 1.")
+    masks = HardConcrete()
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.full((count,), START, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=LEARN_RATE, betas=(0.9, 0.9))
+    whole = float(scores(np.ones((1, count)))[0])
+    multiplier = 1.0
+    kept = torch.zeros(count, dtype=torch.float64)
+    tried = min(count, TRIED)
+    for step in range(steps):
+        uniform = torch.rand(count, dtype=torch.float64, generator=generator).clamp(1e-9, 1 - 1e-9)
+        with torch.no_grad():
+            drawn = masks.mask(logits, uniform).numpy()
+        places = torch.randperm(count, generator=generator)[:tried].numpy()
+        found = scores(np.concatenate([drawn[None], _with(drawn, places, 0.0, 1.0)]))
+        without, within = found[1 : tried + 1], found[tried + 1 :]
+        excess = (whole - float(found[0])) / margin - 1
+        # An inequality: what keeps more than the margin asks for is not pushed back.
+        force = max(0.0, multiplier + DAMPING * excess)
+        multiplier = max(0.0, multiplier + MULTIPLIER_RATE * excess)
+        gains = torch.zeros(count, dtype=torch.float64)
+        # As many as were not tried are worth as much on average.
+        gains[torch.from_numpy(places)] = (
+            torch.from_numpy(within - without) / margin * count / tried
+        )
+        objective = masks.nonzero(logits).sum() - force * (gains * masks.mean(logits)).sum()
+        optimizer.zero_grad()
+        objective.backward()
+        optimizer.step()
+        if step >= steps // 2:
+            kept += masks.nonzero(logits.detach()) / (steps - steps // 2)
+    return kept.numpy()
+
+
+def _with(drawn: np.ndarray, places: np.ndarray, *values: float) -> np.ndarray:
+    """The mask once for each place and value, with that value in that place."""
+    made = np.repeat(drawn[None], len(values) * len(places), axis=0)
+    for i, value in enumerate(values):
+        rows = np.arange(len(places)) + i * len(places)
+        made[rows, places] = value
+    return made
+
+
+def leave_one_out(scores: Scores, count: int) -> np.ndarray:
+    """What the score falls by without each word, ``(count,)``."""
+    masks = np.concatenate([np.ones((1, count)), 1 - np.eye(count)])
+    found = scores(masks)
+    return found[0] - found[1:]
+
+
+def shortest_prefix(scores: Scores, order: np.ndarray, margin: float) -> int:
+    """How many words, taken in this order, it takes for the score to fall by at most the margin
+    without all others."""
+    count = len(order)
+    masks = np.zeros((count + 1, count))
+    for k in range(1, count + 1):
+        masks[k, order[:k]] = 1
+    found = scores(masks)
+    return int(np.argmax(found[count] - found <= margin))

@@ -1,0 +1,55 @@
+"""``spacy latent explain`` on a classifier that hangs on one word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import spacy
+import srsly
+from spacy.cli._util import app
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from tests.pipeline.test_explanation import BAD, PIPES, trained
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("explained")
+    trained(PIPES["listener"]).to_disk(path)
+    return path
+
+
+def explain(*arguments: Any, lines: str | None = None) -> Any:
+    return CliRunner().invoke(app, ["latent", "explain", *map(str, arguments)], input=lines)
+
+
+def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
+    page = tmp_path / "pages" / "page.html"
+    result = explain(saved, BAD, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert "[bad " in result.output
+    for name in ("mask", "leave-one-out", "random", "compr.", "suff."):
+        assert name in result.output
+    html = page.read_text(encoding="utf8")
+    assert "<mark" in html and "textcat_multilabel · bad" in html and "leave-one-out" in html
+
+
+def test_json_of_lines(saved: Any) -> None:
+    result = explain(saved, "--json", "--steps", 20, lines=f"{BAD}\n\n")
+    assert result.exit_code == 0, result.output
+    full, empty = (srsly.json_loads(line) for line in result.stdout.splitlines())
+    assert full.keys() == empty.keys()
+    assert full["tokens"] == BAD.split() and full["label"] == "bad" and 2 in full["chosen"]
+    assert len(full["weights"]) == len(full["leave_one_out"]) == len(full["tokens"])
+    assert full["faithfulness"]["mask"]["sufficiency"] <= 0.1 + 1e-6
+    assert empty["chosen"] == [] and empty["text"] == ""
+
+
+def test_why_it_cannot_be_explained(saved: Any, tmp_path: Any) -> None:
+    result = explain(saved, BAD, "--label", "fine")
+    assert result.exit_code == 1 and "no label 'fine'" in result.output
+    spacy.blank("xx").to_disk(tmp_path)
+    result = explain(tmp_path, BAD)
+    assert result.exit_code == 1 and "nothing to explain" in result.output

@@ -1,0 +1,227 @@
+"""Which words do for what a trained pipeline says, where what it hangs on is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import Adam, fix_random_seed
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.hidden_words import find_word_readers, known_words
+from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
+from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM, explain
+from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
+from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, initialized, stock
+
+GOOD = "filler1 filler2 good filler3 filler4 filler5"
+BAD = "filler1 filler2 bad filler3 filler4 filler5"
+SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
+MULTILABEL = {**REDUCE, "exclusive_classes": False}
+BAG = {
+    "@architectures": "spacy.TextCatBOW.v3",
+    "exclusive_classes": True,
+    "ngram_size": 2,
+    "no_output_layer": False,
+}
+PIPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "inline": [("textcat", {"model": {**REDUCE, "tok2vec": TOK2VEC}})],
+    "listener": [
+        ("tok2vec", {"model": TOK2VEC}),
+        ("textcat_multilabel", {"model": {**MULTILABEL, "tok2vec": SHARED}}),
+    ],
+    "bag of bigrams": [("textcat", {"model": BAG})],
+}
+
+
+def trained(pipes: list[tuple[str, dict[str, Any]]]) -> Language:
+    nlp = spacy.blank("xx")
+    for name, config in pipes:
+        nlp.add_pipe(name, config=config)
+    examples = keyword_examples(nlp, 64, seed=0, heads=False)
+    fix_random_seed(0)
+    nlp.initialize(lambda: examples)
+    optimizer = Adam(0.02)
+    for _ in range(40):
+        nlp.update(examples, sgd=optimizer)
+    return nlp
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Language]:
+    found = {name: trained(pipes) for name, pipes in PIPES.items()}
+    found["latent encoder"] = keyword_pipeline(CHOICE, steps=30)
+    return found
+
+
+@pytest.mark.parametrize("kind", [*PIPES, "latent encoder"])
+def test_the_word_that_decides_is_chosen(made: dict[str, Language], kind: str) -> None:
+    nlp = made[kind]
+    assert nlp(GOOD).cats["good"] > 0.8 and nlp(BAD).cats["bad"] > 0.8
+    before = nlp.to_bytes()
+    words = 0
+    for text, label in ((GOOD, "good"), (BAD, "bad")):
+        found = explain(nlp, text, steps=20 if kind == "latent encoder" else 80)
+        assert found.hidden == "vectors" and found.label == found.what == label
+        assert found.probability == pytest.approx(nlp(text).cats[label], abs=1e-4)
+        assert found.erased.keys() == found.faithfulness.keys() == {MASK, LEAVE_ONE_OUT, RANDOM}
+        own = found.faithfulness[MASK]
+        assert own.sufficiency <= 0.1 + 1e-6
+        # One of two labels may be what is said without a word.
+        assert bool(found.words) == (found.probability - found.without > 0.1)
+        if found.words:
+            assert label in found.words and len(found.words) <= 3
+            assert found.weights[2] > 0.3 and found.chosen[found.weights.argmax()]
+            assert own.sufficiency < found.faithfulness[RANDOM].sufficiency
+        words += len(found.words)
+    assert words and nlp.to_bytes() == before
+
+
+def test_a_word_that_alone_decides_is_comprehensive(made: dict[str, Language]) -> None:
+    found = explain(made["listener"], BAD, label="bad")
+    assert found.faithfulness[MASK].comprehensiveness > 0.3
+    assert found.falls.argmax() == 2
+    random = found.faithfulness[RANDOM]
+    assert found.faithfulness[MASK].comprehensiveness > random.comprehensiveness
+
+
+def test_the_same_seed_gives_the_same(made: dict[str, Language]) -> None:
+    fix_random_seed(3)
+    first = explain(made["inline"], GOOD, seed=5, steps=10)
+    fix_random_seed(4)
+    again = explain(made["inline"], GOOD, seed=5, steps=10)
+    other = explain(made["inline"], GOOD, seed=6, steps=10)
+    assert first.weights.tolist() == again.weights.tolist()
+    assert first.faithfulness == again.faithfulness
+    assert first.weights.tolist() != other.weights.tolist()
+
+
+def test_the_model_reads_as_before_whatever_happens(made: dict[str, Language]) -> None:
+    nlp = made["listener"]
+    pipe: Any = nlp.get_pipe("textcat_multilabel")
+    nodes = [*pipe.model.walk(), *nlp.get_pipe("tok2vec").model.walk()]  # type: ignore[attr-defined]
+    own = [node._func for node in nodes]
+    doc = nlp(GOOD)
+    upstream = {listener: nlp.get_pipe("tok2vec").model for listener in pipe.model.walk()}  # type: ignore[attr-defined]
+    upstream = {node: m for node, m in upstream.items() if node.name == "tok2vec-listener"}
+    readers = find_word_readers(pipe.model, upstream, doc, pipe.predict)
+    assert readers is not None
+    with pytest.raises(ZeroDivisionError), readers.hiding(np.zeros((1, len(doc)))):
+        hidden = pipe.predict([doc])
+        raise ZeroDivisionError
+    assert [node._func for node in nodes] == own
+    # All is hidden: another text of as many words would be read in the same way.
+    other = nlp(BAD)
+    with readers.hiding(np.zeros((1, len(doc)))):
+        np.testing.assert_allclose(pipe.predict([other]), hidden, atol=1e-6)
+    assert pipe.predict([doc])[0] == pytest.approx(list(doc.cats.values()), abs=1e-5)
+    assert abs(pipe.predict([doc]) - hidden).max() > 0.01
+
+
+def test_known_words_are_no_new_strings(made: dict[str, Language]) -> None:
+    vocab = made["inline"].vocab
+    before = len(vocab.strings)
+    words = known_words(vocab)
+    Doc(vocab, words=words)
+    assert {"good", "filler3"} & set(words) and len(vocab.strings) == before
+    assert len(set(words)) == len(words) <= 256
+
+
+def test_another_label(made: dict[str, Language]) -> None:
+    found = explain(made["listener"], GOOD, label="bad", steps=5)
+    assert found.label == "bad" and found.probability < 0.5
+
+
+@pytest.mark.parametrize("kind", ["inline", "listener", "bag of bigrams"])
+def test_one_word_and_none(made: dict[str, Language], kind: str) -> None:
+    if kind != "bag of bigrams":
+        # spaCy's own reader of bigrams fails at one word.
+        assert explain(made[kind], "good", steps=20).weights.shape == (1,)
+    empty = explain(made[kind], "", steps=20)
+    assert not len(empty.weights) and empty.words == [] and empty.faithfulness == {}
+
+
+def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
+    made: dict[str, Language],
+) -> None:
+    nlp = spacy.blank("xx", vocab=made["listener"].vocab)
+    for name in ("tok2vec", "textcat_multilabel"):
+        nlp.add_pipe(name, source=made["listener"])
+    assert explain(nlp, GOOD, steps=2).hidden == "vectors"
+    # As for a transformer: nothing says whose vectors the listener reads.
+    nlp.get_pipe("tok2vec").listener_map.clear()  # type: ignore[attr-defined]
+    found = explain(nlp, GOOD, label="good")
+    assert found.hidden == "text" and "good" in found.words
+    assert found.faithfulness == found.erased
+
+
+def test_an_entity(made: dict[str, Language]) -> None:
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
+    texts = [(f"we saw {w} there", w) for w in ("London", "Paris", "Berlin")]
+    train = []
+    for text, word in texts:
+        start = text.index(word)
+        gold = {"entities": [(start, start + len(word), "PLACE")]}
+        train.append(Example.from_dict(nlp.make_doc(text), gold))
+    fix_random_seed(0)
+    nlp.initialize(lambda: train)
+    optimizer = Adam(0.02)
+    for _ in range(25):
+        nlp.update(train, sgd=optimizer)
+    found = explain(nlp, "we saw Paris there", steps=30)
+    assert found.what == "Paris (PLACE)" and found.entity == (2, 3) and found.probability == 1
+    assert found.faithfulness[MASK].sufficiency == 0
+    assert found.hidden == "vectors" and set(found.falls) <= {0.0, 1.0}
+    for wrong in ({"entity": 1}, {"label": "PERSON"}):
+        with pytest.raises(LatentError, match=r"entity number 1|no label 'PERSON'"):
+            explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
+    nlp = spacy.blank("xx")
+    with pytest.raises(LatentError, match=r"nothing to explain.*Its components: none"):
+        explain(nlp, GOOD)
+    nlp.add_pipe("tagger", config=stock("tagger", TOK2VEC))
+    initialized(nlp)
+    with pytest.raises(LatentError, match="'tagger' cannot be explained"):
+        explain(nlp, GOOD, "tagger")
+    with pytest.raises(LatentError, match=r"no label 'fine'\. Its labels: good, bad"):
+        explain(made["inline"], GOOD, label="fine")
+    for wrong in ({"steps": 0}, {"margin": 0.0}, {"margin": 1.0}):
+        with pytest.raises(LatentError, match="expected"):
+            explain(made["inline"], GOOD, **wrong)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- learning alone
+
+
+def test_words_that_stand_for_each_other() -> None:
+    """Either of two words does: without one alone nothing falls, and the mask keeps one."""
+
+    def scores(masks: np.ndarray) -> np.ndarray:
+        return 0.2 + 0.8 * masks[:, [1, 4]].max(1)
+
+    weights = learn_mask(scores, 6, 80, 0.1, seed=0)
+    assert weights[[1, 4]].max() > 0.5 and weights[[0, 2, 3, 5]].max() < 0.2
+    assert shortest_prefix(scores, np.argsort(-weights), 0.1) == 1
+
+
+def test_longer_texts_than_a_step_tries() -> None:
+    def scores(masks: np.ndarray) -> np.ndarray:
+        assert masks.shape[0] <= 97 and masks.min() >= 0 and masks.max() <= 1
+        return masks[:, 100] * masks[:, 7]
+
+    weights = learn_mask(scores, 120, 120, 0.1, seed=0)
+    assert set(np.argsort(-weights)[:2]) == {7, 100}
+
+
+def test_no_word_is_kept_for_what_is_said_anyway() -> None:
+    weights = learn_mask(lambda masks: np.ones(len(masks)), 5, 60, 0.1, seed=0)
+    assert weights.max() < 0.5
+    assert shortest_prefix(lambda masks: np.ones(len(masks)), np.arange(5), 0.1) == 0
