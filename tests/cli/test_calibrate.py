@@ -28,7 +28,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A pipeline, annotated texts, and where to write."""
     path = tmp_path_factory.mktemp("calibrate")
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    model = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
+    nlp.add_pipe("crf_ner", config={"model": model})
     optimizer = initialized(nlp)
     for _ in range(20):
         nlp.update(examples(nlp), sgd=optimizer)
