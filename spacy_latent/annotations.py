@@ -11,13 +11,14 @@ drops them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import compress
 from typing import Any
 
 import numpy as np
+import srsly
 from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span, SpanGroup
 
@@ -30,6 +31,8 @@ EXTENSION = "latent"
 STORED = "spacy_latent"
 # Where a component has put no structure: the span from character 0 to 0.
 EMPTY = ("._.", STORED, 0, 0)
+# What components say that write tags which make entities.
+ENTITIES = "entities"
 
 
 @dataclass
@@ -615,11 +618,7 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
 
     def __json__(self) -> str:
         """For srsly, and so for ``doc.to_json(underscore=["latent"])`` and what writes that: as
-        :func:`spacy_latent.annotation_json.to_json`."""
-        import srsly
-
-        from spacy_latent.annotation_json import to_json
-
+        :func:`to_json`."""
         return srsly.json_dumps(to_json(self.doc, self))
 
     def __repr__(self) -> str:
@@ -801,6 +800,99 @@ def register_extension() -> None:
 
 
 register_extension()
+
+
+def to_json(
+    doc: Doc, components: Iterable[str], kinds: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The structures of a doc by component; indices of tokens are those of the doc.
+
+    Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
+    probability], where the head of a root is null, and dependencies, [head, modifier, label,
+    probability], where arcs are labelled; tags have tags, and entities, [start, end,
+    label, probability], where their names make some, with possible ones where the component was
+    calibrated for a coverage, and in each alternative those that it has not of the first one
+    ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
+    of words have cells, [token of the first text, token of the second, probability]; spans have
+    brackets, [start, end, probability], and segments and phrases their label at the end of these.
+    All have the decoded structure and alternatives of each span, as in
+    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
+    nothing in their lists.
+
+    kinds: of what components write, by the names that it is stored under; for texts without
+        tokens.
+    """
+    found: dict[str, Any] = {}
+    for name in components:
+        if name not in doc._.latent:
+            continue
+        annotation = doc._.latent[name]
+        stored = (kinds or {}).get(name, "parts")
+        here = {span.kind for span in annotation.spans} or {
+            "tags" if stored == ENTITIES else stored
+        }
+        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
+        entry: dict[str, Any] = {}
+        if "heads" in given:
+            entry["heads"] = annotation.heads.tolist()
+        if "arcs" in given:
+            arcs = annotation.arcs()
+            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
+            if annotation.spans and all(s.arc_labels is not None for s in annotation.spans):
+                entry["dependencies"] = [
+                    [arc.head, arc.modifier, arc.label, round(arc.probability, 4)]
+                    for arc in annotation.dependencies()
+                ]
+        if "tags" in given:
+            entry["tags"] = annotation.tags.tolist()
+            named = [names_entities(span.labels) for span in annotation.spans]
+            if all(named or [stored == ENTITIES]):
+                entry["entities"] = [_entity(e) for e in annotation.entities()]
+                if annotation.spans and all(s.possible is not None for s in annotation.spans):
+                    entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
+        if "cells" in given:
+            cells = annotation.cells()
+            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
+        if "items" in given:
+            items = annotation.items()
+            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
+        if "brackets" in given:
+            entry["brackets"] = [
+                [b.start, b.end, round(b.probability, 4)]
+                + ([] if b.label is None else [b.name or b.label])
+                for b in annotation.brackets()
+            ]
+        entry["spans"] = [
+            {
+                "start": span.start,
+                "end": span.end,
+                "structure": span.structure,
+                "kind": span.kind,
+                "decoded": span.decoded.tolist(),
+                "alternatives": [
+                    {
+                        span.kind: decoded.tolist(),
+                        "weight": round(weight, 4),
+                        **_differences(doc, name, span, number),
+                    }
+                    for number, (decoded, weight) in enumerate(span.alternatives)
+                ],
+            }
+            for span in annotation.spans
+        ]
+        found[name] = entry
+    return found
+
+
+def _entity(entity: Entity) -> list[Any]:
+    return [entity.start, entity.end, entity.label, round(entity.probability, 4)]
+
+
+def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:
+    if span.kind != "tags" or not names_entities(span.labels):
+        return {}
+    gone, new = LatentAnnotation(doc, name, [span]).differences(number)
+    return {"without": [_entity(e) for e in gone], "with": [_entity(e) for e in new]}
 
 
 def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:

@@ -19,8 +19,7 @@ from thinc.api import Adam, fix_random_seed
 from torch import Tensor, nn
 
 from spacy_latent.analysis.verdicts import Verdict
-from spacy_latent.annotation_json import to_json
-from spacy_latent.annotations import LatentAnnotation, SpanStructure, write
+from spacy_latent.annotations import LatentAnnotation, SpanStructure, to_json, write
 from spacy_latent.cli.show import show_cli
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Drawing, Kind, find_kind, known_kinds, register_kind

@@ -41,7 +41,7 @@ def show_cli(
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly
 
-    from spacy_latent.annotation_json import to_json
+    from spacy_latent.annotations import to_json
     from spacy_latent.cli.corpus import import_code, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation

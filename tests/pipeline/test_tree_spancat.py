@@ -450,7 +450,7 @@ def test_processes(nlp: Language, tmp_path: Path) -> None:
 
 
 def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
-    from spacy_latent.annotation_json import to_json
+    from spacy_latent.annotations import to_json
     from spacy_latent.pipeline.inspection import inspect_pipe
     from spacy_latent.visualize import render
     from spacy_latent.visualize.terminal import format_annotation
