@@ -103,7 +103,8 @@ def explain(
     seed: int = 0,
 ) -> Explanation:
     """Learn which words of a text do for what a trained component says of it. Nothing of the
-    pipeline is changed.
+    pipeline is changed; but while this runs its models read hidden words, so that no other thread
+    may use it.
 
     text: or a doc, whose tokens are taken as they are. The components up to the one that is
         explained are run on it.

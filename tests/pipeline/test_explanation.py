@@ -160,9 +160,11 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
     assert found.faithfulness == found.erased
 
 
-def test_an_entity(made: dict[str, Language]) -> None:
+@pytest.mark.parametrize("kind", ["ner", "crf_ner"])
+def test_an_entity(kind: str) -> None:
     nlp = spacy.blank("xx")
-    nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
+    own = {"annotate": "probabilities", "model": {"tok2vec": TOK2VEC}}
+    nlp.add_pipe(kind, config=stock("ner", TOK2VEC) if kind == "ner" else own)
     texts = [(f"we saw {w} there", w) for w in ("London", "Paris", "Berlin")]
     train = []
     for text, word in texts:
@@ -174,10 +176,13 @@ def test_an_entity(made: dict[str, Language]) -> None:
     optimizer = Adam(0.02)
     for _ in range(25):
         nlp.update(train, sgd=optimizer)
-    found = explain(nlp, "we saw Paris there", steps=30)
-    assert found.what == "Paris (PLACE)" and found.entity == (2, 3) and found.probability == 1
-    assert found.faithfulness[MASK].sufficiency == 0
-    assert found.hidden == "vectors" and set(found.falls) <= {0.0, 1.0}
+    before = nlp.to_bytes()
+    found = explain(nlp, nlp.make_doc("we saw Paris there"), steps=30)
+    assert found.what == "Paris (PLACE)" and found.entity == (2, 3) and found.hidden == "vectors"
+    assert found.faithfulness[MASK].sufficiency <= 0.1 + 1e-6
+    # Whether it is found, or how probable it is.
+    assert (set(found.falls) <= {0.0, 1.0} and found.probability == 1) == (kind == "ner")
+    assert nlp.to_bytes() == before
     for wrong in ({"entity": 1}, {"label": "PERSON"}):
         with pytest.raises(LatentError, match=r"entity number 1|no label 'PERSON'"):
             explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
