@@ -117,11 +117,13 @@ def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
 # ---------------------------------------------------------------- a component
 
 
+# Of the model by default the scores are so large at once that nothing is doubtful.
+MODEL = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
+
+
 def trained(**config: Any) -> Language:
     nlp = spacy.blank("en")
-    # Of the model by default the scores are so large at once that nothing is doubtful.
-    model = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
-    nlp.add_pipe("crf_ner", config={"model": model, **config})
+    nlp.add_pipe("crf_ner", config={"model": MODEL, **config})
     optimizer = initialized(nlp)
     for _ in range(20):
         nlp.update(examples(nlp), sgd=optimizer)
@@ -149,7 +151,7 @@ def plain() -> bytes:
 @pytest.fixture
 def nlp(plain: bytes) -> Language:
     made = spacy.blank("en")
-    made.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    made.add_pipe("crf_ner", config={"model": MODEL, "annotate": "probabilities"})
     return made.from_bytes(plain)
 
 

@@ -73,7 +73,7 @@ def test_nothing_runs_and_words_do_not_overlap(tmp_path):
     docs += [annotated("heads", [0, *[1] * (n - 1)], words=["word"] * n) for n in (60, 80)]
     found = opened(render(docs, page=True, jupyter=False), tmp_path)
     assert found["ran"] == 0 and found["words"] == []
-    assert found["pictures"] == 5 + 2 * len(SENTENCES) + 2
+    assert found["pictures"] == 6 + 2 * len(SENTENCES) + 2
     # Long sentences scroll in their boxes, and longer ones go on below; the page does not scroll.
     assert found["across"] <= 1200
     assert found["background"] == "rgb(255, 255, 255)"
