@@ -131,8 +131,8 @@ def with_structure(
     default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
     embedders = [embedder_or_new(components[name], default) for name in names]
     if needs_loss(blocks) and not shared:
-        for name in names:
-            with_own_loss(name, components[name], blocks)
+        for name, block in zip(names, embedders):
+            with_own_loss(name, components[name], block, blocks)
         return changed
     if not shared:
         for block in embedders:
@@ -277,8 +277,8 @@ def needs_loss(layers: dict[str, Block]) -> bool:
     return bool(registry.misc.get(layers["estimator"]["@misc"]).needs_loss)
 
 
-def with_own_loss(name: str, component: Block, layers: dict[str, Block]) -> None:
-    """Make a text classifier that which has a loss for each structure."""
+def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str, Block]) -> None:
+    """Make a text classifier over this embedder that which has a loss for each structure."""
     from spacy_latent.errors import LatentError
 
     if component["factory"] not in TEXTCATS:
@@ -289,12 +289,11 @@ def with_own_loss(name: str, component: Block, layers: dict[str, Block]) -> None
         )
     classes = component["factory"] == "textcat"
     model = component["model"]
-    embedder = dict(embedder_or_new(component, EMBEDDER))
     component["factory"] = OWNERS[1 + TEXTCATS.index(component["factory"])]
     component["model"] = {
         "@architectures": CLASSIFIER,
         "exclusive_classes": model.get("exclusive_classes", classes),
-        "tok2vec": embedder,
+        "tok2vec": dict(embedder),
         **over(embedder, layers),
     }
 

@@ -178,15 +178,8 @@ class CrfEntityRecognizer(StoredComponent):
 
     def add_label(self, label: str) -> int:
         """RETURNS: 1, or 0 where the label is known."""
-        if not isinstance(label, str):
-            raise ValueError(Errors.E187)
-        if not label:
-            raise LatentError(f"{self.name}: a label of entities must not be empty.")
-        if label in self.labels:
+        if not self.take_label(label, "entities"):
             return 0
-        self._allow_extra_label()
-        self.cfg["labels"].append(label)
-        self.vocab.strings.add(label)
         self._resize()
         return 1
 
@@ -194,10 +187,6 @@ class CrfEntityRecognizer(StoredComponent):
         from spacy_latent.models.crf_tagger import set_tags
 
         set_tags(self.model, len(self.tags))
-
-    def _allow_extra_label(self) -> None:
-        # TrainablePipe's asks whether the output can grow; it can.
-        return
 
     # ---------------------------------------------------------------- calibration
 

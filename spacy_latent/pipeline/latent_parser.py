@@ -158,15 +158,8 @@ class LatentParser(StoredComponent):
 
     def add_label(self, label: str) -> int:
         """RETURNS: 1, or 0 where the label is known."""
-        if not isinstance(label, str):
-            raise ValueError(Errors.E187)
-        if not label:
-            raise LatentError(f"{self.name}: a label of dependencies must not be empty.")
-        if label in self.labels:
+        if not self.take_label(label, "dependencies"):
             return 0
-        self._allow_extra_label()
-        self.cfg["labels"].append(label)
-        self.vocab.strings.add(label)
         self._resize()
         return 1
 
@@ -174,10 +167,6 @@ class LatentParser(StoredComponent):
         from spacy_latent.models.labelled_parser import set_labels
 
         set_labels(self.model, len(self.cfg["labels"]))
-
-    def _allow_extra_label(self) -> None:
-        # TrainablePipe's asks whether the output can grow; it can.
-        return
 
     # ---------------------------------------------------------------- prediction
 

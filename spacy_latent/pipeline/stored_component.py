@@ -10,6 +10,7 @@ from typing import Any
 
 import srsly
 from spacy import util
+from spacy.errors import Errors
 
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
@@ -73,6 +74,19 @@ class StoredComponent(BatchedComponent):
     def configure(self, key: str, value: Any) -> None:
         """Change a setting that the config is to have as well, where the caller writes it."""
         self.cfg[key] = self._configured[key] = value
+
+    def take_label(self, label: str, of: str) -> bool:
+        """Add a label to those of the component. of: what has such labels, in words. RETURNS:
+        whether it was not known; then the model needs room for it."""
+        if not isinstance(label, str):
+            raise ValueError(Errors.E187)
+        if not label:
+            raise LatentError(f"{self.name}: a label of {of} must not be empty.")
+        if label in self.labels:
+            return False
+        self.cfg["labels"].append(label)
+        self.vocab.strings.add(label)
+        return True
 
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}

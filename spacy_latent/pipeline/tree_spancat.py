@@ -169,15 +169,7 @@ class TreeSpanCategorizer(StoredComponent):
 
     def add_label(self, label: str) -> int:
         """RETURNS: 1, or 0 where the label is known."""
-        if not isinstance(label, str):
-            raise ValueError(Errors.E187)
-        if not label:
-            raise LatentError(f"{self.name}: a label of spans must not be empty.")
-        if label in self.labels:
-            return 0
-        self.cfg["labels"].append(label)
-        self.vocab.strings.add(label)
-        return self._add_set([label])
+        return self._add_set([label]) if self.take_label(label, "spans") else 0
 
     def add_label_set(self, labels: Iterable[str]) -> int:
         """Let a span have these labels at once. RETURNS: 1, or 0 where they are known to go
