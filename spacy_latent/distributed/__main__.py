@@ -1,0 +1,89 @@
+"""``python -m spacy_latent.distributed train CONFIG``, alone or under ``torchrun``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional
+
+import torch.distributed as dist
+import typer
+from wasabi import msg
+
+from spacy_latent.distributed.ranks import TIMEOUT
+from spacy_latent.errors import LatentError
+
+app = typer.Typer(
+    name="python -m spacy_latent.distributed",
+    help="Training on several processes.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """Training on several processes. Each of them runs this command: start them with torchrun."""
+
+
+@app.command(
+    "train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def train_cli(
+    context: typer.Context,
+    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    output: Optional[Path] = typer.Option(
+        None, "--output", "--output-path", "-o", help="Directory for models and checkpoints."
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on from the last checkpoint in the output directory, if any."
+    ),
+    checkpoint_every: Optional[int] = typer.Option(
+        None,
+        "--checkpoint-every",
+        help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
+        min=0,
+    ),
+    timeout: float = typer.Option(
+        TIMEOUT, "--timeout", help="Seconds that a process waits for the others."
+    ),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Each process uses a GPU of its own."),
+    code: Optional[Path] = typer.Option(
+        None, "--code", help="Python file with functions that the config names.", exists=True
+    ),
+) -> None:
+    """Train the pipeline of CONFIG. Settings are changed as in spacy train: --training.max_steps 100.
+
+    The batch of the config is that of all processes: each learns from its share of it, and their
+    gradients are added up. Under torchrun: torchrun --nproc-per-node 8 -m spacy_latent.distributed
+    train config.cfg --output training
+    """
+    from spacy.cli._util import import_code, parse_config_overrides, show_validation_error
+
+    from spacy_latent.distributed.train import train
+
+    overrides = parse_config_overrides(context.args)
+    import_code(code)
+    try:
+        with show_validation_error(config_path, hint_fill=False):
+            train(
+                config_path,
+                output,
+                overrides=overrides,
+                resume=resume,
+                checkpoint_every=checkpoint_every,
+                timeout=timeout,
+                use_gpu=use_gpu,
+            )
+    except LatentError as error:
+        # The cause is on the rank where it came up.
+        if error.__cause__ is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        msg.fail(str(error), exits=1)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    app()

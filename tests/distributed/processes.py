@@ -1,0 +1,163 @@
+"""``python -m tests.distributed.processes JOBS``: trainings on real processes.
+
+What the trainings need is imported once, and each rank is a fork of this process. JOBS is a JSON
+file: a list of groups of processes, one after another, each with a list of runs, one after another
+in the same processes. What each rank has in the end stands in a file beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from spacy_latent.distributed import checkpoint, train
+from spacy_latent.distributed.rank_view import RankView
+from spacy_latent.distributed.trained_arrays import checksum, models_of, shims_of, weights_of
+
+# Seconds; of one group.
+PATIENCE = 120
+
+
+def main(path: Path) -> None:
+    for number, group in enumerate(json.loads(path.read_text())):
+        ranks = []
+        for rank in range(group["world"]):
+            child = os.fork()
+            if not child:
+                _be_rank(path, number, group, rank)
+            ranks.append(child)
+        end = time.monotonic() + PATIENCE
+        codes: dict[int, int] = {}
+        while len(codes) < len(ranks):
+            for child in ranks:
+                if child not in codes and os.waitpid(child, os.WNOHANG)[0]:
+                    codes[child] = 0
+            lasting = set(ranks) - set(codes)
+            # Who hangs on purpose is killed by who waits for it no longer, as torchrun does.
+            hanging = group.get("hangs") is not None and len(lasting) == 1
+            if hanging or time.monotonic() > end:
+                for child in lasting:
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def _be_rank(path: Path, number: int, group: dict[str, Any], rank: int) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    results = []
+    try:
+        if group["world"] > 1:
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{path}.{number}.meeting",
+                rank=rank,
+                world_size=group["world"],
+                timeout=timedelta(seconds=group.get("timeout", PATIENCE)),
+            )
+        for run in group["runs"]:
+            results.append(_train(run, rank))
+    except BaseException:
+        results.append({"error": traceback.format_exc(), "kind": "harness"})
+    Path(f"{path}.{number}.{rank}.json").write_text(json.dumps(results, default=float))
+    os._exit(0)
+
+
+def _train(run: dict[str, Any], rank: int) -> dict[str, Any]:
+    fault = run.get("fault")
+    changed = _cause(fault, rank) if fault else None
+    shown = io.StringIO()
+    started = time.process_time()
+    try:
+        nlp, _ = train.train(
+            run["config"],
+            run.get("output"),
+            overrides=run.get("overrides"),
+            resume=run.get("resume", False),
+            checkpoint_every=run.get("checkpoint_every", 0),
+            stdout=shown,
+            stderr=shown,
+        )
+    except Exception as error:
+        return {"error": str(error), "kind": type(error).__name__, "shown": shown.getvalue()}
+    finally:
+        if changed is not None:
+            changed()
+    models = models_of(nlp, run.get("frozen", []))
+    if run.get("weights"):
+        np.savez(
+            f"{run['weights']}.{rank}.npz",
+            **{str(i): w.values.numpy() for i, w in enumerate(weights_of(models))},
+        )
+    shims = [shim for _, model in models for shim in shims_of(model) if hasattr(shim, "updates")]
+    return {
+        "error": None,
+        "checksum": checksum(nlp, []),
+        "performance": nlp.meta["performance"],
+        "updates": [shim.updates for shim in shims],
+        "seconds": time.process_time() - started,
+        "shown": shown.getvalue(),
+    }
+
+
+def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
+    """Have a rank fail. RETURNS: what takes that back."""
+    if fault["rank"] != rank:
+        return None
+    kind = fault["kind"]
+    if kind == "killed while saving":
+        return _replaced(checkpoint.np, "savez", _kill)
+    if kind == "full disk":
+        return _replaced(checkpoint.np, "savez", _no_space)
+    update = RankView.update
+
+    def fail(self: RankView, examples: Any, **options: Any) -> Any:
+        if self.step != fault["step"] or self.idle:
+            return update(self, examples, **options)
+        if kind == "killed":
+            _kill()
+        if kind == "hangs":
+            time.sleep(1000)
+        if kind == "not finite":
+            name = fault["component"]
+            found = weights_of([(name, self.nlp.get_pipe(name).model)])
+            result = update(self, examples, **options)
+            own = next(w.gradient for w in found if w.gradient is not None)
+            own.view(-1)[0] = float("nan")
+            return result
+        if kind == "raises":
+            self.nlp.get_pipe(fault["component"]).update = _no_space
+        return update(self, examples, **options)
+
+    return _replaced(RankView, "update", fail)
+
+
+def _replaced(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    return lambda: setattr(owner, name, before)
+
+
+def _kill(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _no_space(*_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
