@@ -42,7 +42,8 @@ FREE = ("max_steps", "max_epochs", "patience", "logger", "before_to_disk", "scor
 class Progress:
     """How far a training is.
 
-    steps: how many are done. scores: of all evaluations. losses: added up since the last of them.
+    steps: how many are done. scores: of all evaluations. losses: added up since the last of them,
+        by each rank.
     data: checksum of all batches. world: number of ranks. seed: of the noise.
     random: the streams after the last step. epochs: the streams before the steps that drew from them
         for the data, where something else had drawn since the step before.
@@ -50,7 +51,7 @@ class Progress:
 
     steps: int = 0
     scores: list[float] = field(default_factory=list)
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: list[dict[str, float]] = field(default_factory=list)
     data: int = 0
     world: int = 1
     seed: int = 0
@@ -84,6 +85,7 @@ def save_checkpoint(
     path = folder_of(output) / f"step-{progress.steps}"
 
     def write(folder: Path) -> None:
+        folder.mkdir()
         # Vectors do not change, and may be large.
         nlp.to_disk(folder / "pipeline", exclude=["vocab"])
         nlp.vocab.strings.to_disk(folder / "strings.json")
@@ -98,7 +100,9 @@ def save_checkpoint(
                 "format": FORMAT,
                 "steps": progress.steps,
                 "scores": progress.scores,
-                "losses": {name: float(loss) for name, loss in progress.losses.items()},
+                "losses": [
+                    {name: float(loss) for name, loss in own.items()} for own in progress.losses
+                ],
                 "data": progress.data,
                 "world": progress.world,
                 "seed": progress.seed,
@@ -136,7 +140,8 @@ def load_checkpoint(
     _refuse_other_settings(path, told["config"], settings_of(nlp))
     for string in srsly.read_json(path / "strings.json"):
         nlp.vocab.strings.add(string)
-    nlp.from_disk(path / "pipeline", exclude=["vocab"])
+    # The config that was given may train for longer.
+    nlp.from_disk(path / "pipeline", exclude=["vocab", "config.cfg"])
     with np.load(path / "training.npz", allow_pickle=False) as file:
         arrays = dict(file)
     _restore_optimizer(path, nlp, optimizer, frozen, arrays, told)

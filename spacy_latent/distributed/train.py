@@ -194,8 +194,9 @@ class RankTraining:
         self.resumed_at = self.progress.steps
         self.progress.world = self.ranks.world
         self.view.seed = self.progress.seed
-        # They are sums over ranks, and are to be counted once.
-        self.view.carried = dict(self.progress.losses) if self.ranks.is_first else {}
+        # Of more ranks than there are now the rest is lost: they are for the log alone.
+        mine = self.progress.losses[self.ranks.rank : self.ranks.rank + 1]
+        self.view.carried = dict(mine[0]) if mine else {}
         self._replayed = list(self.progress.scores)
         self._saved = self.progress.random
         self._tell(f"Resuming after {self.resumed_at} steps, from {last}")
@@ -253,12 +254,10 @@ class RankTraining:
                 if info["step"] < self.resumed_at:
                     continue
                 self.progress.steps = info["step"] + 1
+                # After an evaluation the loop begins to add up losses anew.
+                losses = dict(info["losses"]) if best is None else {}
                 if best is not None:
                     saved = self._save(info, best)
-                    # The loop begins to add up losses anew.
-                    self.progress.losses = {}
-                else:
-                    self.progress.losses = dict(info["losses"])
                 try:
                     log(info if best is not None else None)
                 except Exception as error:
@@ -267,7 +266,7 @@ class RankTraining:
                     # Raised on all ranks when they next compare how they are.
                     self.view.reduce.failure = error
                 if self._checkpoint_is_due(best is not None):
-                    self._save_checkpoint()
+                    self._save_checkpoint(losses)
         finally:
             finish_log()
         if not self.ranks.alone:
@@ -400,13 +399,10 @@ class RankTraining:
             return evaluated
         return bool(self.checkpoint_every) and self.progress.steps % self.checkpoint_every == 0
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self, losses: dict[str, float]) -> None:
         assert self.output is not None
         output, progress = self.output, self.progress
-        # Each rank has added up the losses of its own share.
-        totals = self.ranks.gather(progress.losses)
-        shared = {n: sum(one.get(n, 0.0) for one in totals) for losses in totals for n in losses}
-        mine, progress.losses = progress.losses, shared
+        progress.losses = self.ranks.gather(losses)
         progress.random = RandomState.now()
         self.ranks.of_first(
             self._alone_on_first(
@@ -414,7 +410,6 @@ class RankTraining:
             ),
             f"Saving a checkpoint under {output}",
         )
-        progress.losses = mine
 
 
 __all__ = ["RankTraining", "train"]

@@ -23,6 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train as spacy_train
+from spacy.util import load_config
 
 from spacy_latent.distributed import checkpoint, train
 from spacy_latent.distributed.rank_view import RankView
@@ -34,11 +37,16 @@ PATIENCE = 120
 
 def main(path: Path) -> None:
     for number, group in enumerate(json.loads(path.read_text())):
+        if group["world"] == 1:
+            # Not in a fork, so that all forks have what was loaded for it.
+            _be_rank(path, number, group, 0)
+            continue
         ranks = []
         for rank in range(group["world"]):
             child = os.fork()
             if not child:
                 _be_rank(path, number, group, rank)
+                os._exit(0)
             ranks.append(child)
         end = time.monotonic() + PATIENCE
         codes: dict[int, int] = {}
@@ -71,15 +79,17 @@ def _be_rank(path: Path, number: int, group: dict[str, Any], rank: int) -> None:
         for run in group["runs"]:
             results.append(_train(run, rank))
     except BaseException:
-        results.append({"error": traceback.format_exc(), "kind": "harness"})
+        results += [{"error": traceback.format_exc()}] * (len(group["runs"]) - len(results))
     Path(f"{path}.{number}.{rank}.json").write_text(json.dumps(results, default=float))
-    os._exit(0)
 
 
 def _train(run: dict[str, Any], rank: int) -> dict[str, Any]:
     fault = run.get("fault")
     changed = _cause(fault, rank) if fault else None
     shown = io.StringIO()
+    if run.get("program") == "spacy":
+        _train_with_spacy(run)
+        return {"error": None}
     started = time.process_time()
     try:
         nlp, _ = train.train(
@@ -111,6 +121,14 @@ def _train(run: dict[str, Any], rank: int) -> dict[str, Any]:
         "seconds": time.process_time() - started,
         "shown": shown.getvalue(),
     }
+
+
+def _train_with_spacy(run: dict[str, Any]) -> None:
+    """What ``spacy train`` does."""
+    nlp = init_nlp(load_config(run["config"], interpolate=False))
+    shown = io.StringIO()
+    Path(run["output"]).mkdir()
+    spacy_train(nlp, Path(run["output"]), stdout=shown, stderr=shown)
 
 
 def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:

@@ -100,12 +100,12 @@ def encoder(*names: str, **model: Any) -> Pipeline:
     return {"tok2vec": {"model": TOK2VEC}, "latent_encoder": {"model": own}, **listening}
 
 
-def textcat(estimator: str = "Marginals.v1", **model: Any) -> Pipeline:
+def textcat(**model: Any) -> Pipeline:
     settings = {
         "@architectures": "spacy-latent.LatentTextClassifier.v1",
         "tok2vec": TOK2VEC,
         "structure": {"@misc": "spacy-latent.SpanningTree.v1"},
-        "estimator": {"@misc": f"spacy-latent.{estimator}"},
+        "estimator": {"@misc": "spacy-latent.Marginals.v1"},
         **model,
     }
     return {"latent_textcat": {"model": settings}}
