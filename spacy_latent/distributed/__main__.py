@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Optional
 
 import torch.distributed as dist
 import typer
@@ -27,19 +26,17 @@ def main() -> None:
     """Training on several processes. Each of them runs this command: start them with torchrun."""
 
 
-@app.command(
-    "train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
+@app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train_cli(
     context: typer.Context,
     config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
-    output: Optional[Path] = typer.Option(
+    output: Path | None = typer.Option(
         None, "--output", "--output-path", "-o", help="Directory for models and checkpoints."
     ),
     resume: bool = typer.Option(
         False, "--resume", help="Go on from the last checkpoint in the output directory, if any."
     ),
-    checkpoint_every: Optional[int] = typer.Option(
+    checkpoint_every: int | None = typer.Option(
         None,
         "--checkpoint-every",
         help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
@@ -49,11 +46,11 @@ def train_cli(
         TIMEOUT, "--timeout", help="Seconds that a process waits for the others."
     ),
     use_gpu: bool = typer.Option(False, "--gpu", help="Each process uses a GPU of its own."),
-    code: Optional[Path] = typer.Option(
+    code: Path | None = typer.Option(
         None, "--code", help="Python file with functions that the config names.", exists=True
     ),
 ) -> None:
-    """Train the pipeline of CONFIG. Settings are changed as in spacy train: --training.max_steps 100.
+    """Train the pipeline of CONFIG. Settings change as in spacy train: --training.max_steps 100.
 
     The batch of the config is that of all processes: each learns from its share of it, and their
     gradients are added up. Under torchrun: torchrun --nproc-per-node 8 -m spacy_latent.distributed

@@ -1,9 +1,9 @@
 """Gradients of all ranks, added up before the first weight moves.
 
-spaCy's loop calls ``update`` of the pipeline, then ``finish_update`` of one component after another.
-Between the two is the only moment at which every gradient of a step is there and none is used yet:
-an optimizer that reduces when it is called is left out where a rank has no gradient for a component,
-and the ranks drift apart.
+spaCy's loop calls ``update`` of the pipeline, then ``finish_update`` of one component after
+another. Between the two is the only moment at which every gradient of a step is there and none is
+used yet: an optimizer that reduces when it is called is left out where a rank has no gradient for a
+component, and the ranks drift apart.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BUCKET = 25 * 2**20 // 4
 
 
 class AllReduce:
-    """Stands first in the pipeline that spaCy's loop sees, so that its ``finish_update`` comes after
-    the last ``update`` and before the first other ``finish_update``.
+    """Stands first in the pipeline that spaCy's loop sees, so that its ``finish_update`` comes
+    after the last ``update`` and before the first other ``finish_update``.
 
     seconds, values: how long the reductions took in all, with waiting for other ranks, and how many
         numbers of gradients went into the last one.
@@ -98,7 +98,9 @@ class AllReduce:
         what = f"Step {self.step}"
         if most[0]:
             own = self.failure
-            self.ranks.raise_together(self.ranks.gather(own and _told(own)), what, own)
+            self.ranks.raise_together(
+                self.ranks.gather(None if own is None else _told(own)), what, own
+            )
         if most[1] != -most[2]:
             raise RanksFailed(
                 f"{what}: the ranks do not read the same batches, and each takes its share of "
@@ -109,7 +111,7 @@ class AllReduce:
             raise RanksFailed(f"{what}: {self._other_shapes(weights)}")
 
     def add_up(self, weights: Sequence[Weights], unchecked: Collection[int] = ()) -> bool:
-        """Sums of gradients. What has none on any rank gets none: no weight moves by momentum alone.
+        """Sums of gradients. What has none on any rank gets none, and is not moved by momentum.
 
         unchecked: ids of shims in which a gradient of mixed precision overflowed.
         RETURNS: whether there was any gradient.
@@ -124,9 +126,7 @@ class AllReduce:
         return bool(moved)
 
     def _send(self, bucket: list[Weights], unchecked: Collection[int]) -> None:
-        parts = [
-            torch.zeros_like(w.values) if (own := w.gradient) is None else own for w in bucket
-        ]
+        parts = [torch.zeros_like(w.values) if (own := w.gradient) is None else own for w in bucket]
         flat = torch.cat([part.reshape(-1) for part in parts])
         self.ranks.sum(flat)
         summed = flat.split([part.numel() for part in parts])
@@ -176,8 +176,11 @@ class AllReduce:
         return buffers_of(self._models())
 
     def _share_overflow(self, shims: list[Any]) -> set[int]:
-        """A step that overflowed in float16 on one rank is left out on all. RETURNS: ids of shims."""
-        scalers = [(s, getattr(s, "_grad_scaler", None)) for s in shims]
+        """A step that overflowed in float16 on one rank is left out on all.
+
+        RETURNS: ids of the shims that are left out.
+        """
+        scalers: list[tuple[Any, Any]] = [(s, getattr(s, "_grad_scaler", None)) for s in shims]
         scaled = [(s, scaler) for s, scaler in scalers if getattr(scaler, "_enabled", False)]
         if not scaled:
             return set()
@@ -209,8 +212,8 @@ class AllReduce:
                 old.copy_(buffer)
 
     def _share_unseen_classes(self) -> None:
-        """spaCy's parsers know classes of which no example was seen since they were added, and do not
-        predict them. Seen by one is seen by all."""
+        """spaCy's parsers know classes of which no example was seen since they were added, and do
+        not predict them. Seen by one is seen by all."""
         nodes = [
             node
             for _, model in self._models()

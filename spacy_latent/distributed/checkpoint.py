@@ -1,7 +1,7 @@
-"""A training in the middle, on disk: enough to go on to the very weights of one that never stopped.
+"""A training in the middle, on disk: it goes on to the very weights of one that never stopped.
 
-Beside the pipeline a checkpoint holds what the optimizer keeps of each array, by the array's place in
-the pipeline, since the ids that the optimizer knows are another process's; where the streams of
+Beside the pipeline a checkpoint holds what the optimizer keeps of each array, by the array's place
+in the pipeline, since the ids that the optimizer knows are another process's; where the streams of
 random numbers are; and the scores so far. What follows from the number of steps alone is not
 stored: schedules, patience and the order of the data come back as the training goes through its
 earlier batches without learning from them.
@@ -45,8 +45,8 @@ class Progress:
     steps: how many are done. scores: of all evaluations. losses: added up since the last of them,
         by each rank.
     data: checksum of all batches. world: number of ranks. seed: of the noise.
-    random: the streams after the last step. epochs: the streams before the steps that drew from them
-        for the data, where something else had drawn since the step before.
+    random: the streams after the last step. epochs: the streams before the steps that drew from
+        them for the data, where something else had drawn since the step before.
     """
 
     steps: int = 0
@@ -141,7 +141,7 @@ def load_checkpoint(
     for string in srsly.read_json(path / "strings.json"):
         nlp.vocab.strings.add(string)
     # The config that was given may train for longer.
-    nlp.from_disk(path / "pipeline", exclude=["vocab", "config.cfg"])
+    nlp.from_disk(path / "pipeline", exclude=["vocab", "config"])
     with np.load(path / "training.npz", allow_pickle=False) as file:
         arrays = dict(file)
     _restore_optimizer(path, nlp, optimizer, frozen, arrays, told)
@@ -173,7 +173,7 @@ def settings_of(nlp: Language) -> dict[str, Any]:
     config = nlp.config.interpolate()
     training = {key: value for key, value in config["training"].items() if key not in FREE}
     sections = {"nlp": config["nlp"], "components": config["components"], "training": training}
-    return json.loads(json.dumps(sections))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(sections))
 
 
 def _refuse_other_settings(path: Path, saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -215,7 +215,7 @@ def _optimizer_state(
     scalers = []
     for _, model in models:
         for shim in shims_of(model):
-            scaler = getattr(shim, "_grad_scaler", None)
+            scaler: Any = getattr(shim, "_grad_scaler", None)
             enabled = getattr(scaler, "_enabled", False)
             state = [float(scaler._scale), int(scaler._growth_tracker)] if enabled else None
             scalers.append(state)

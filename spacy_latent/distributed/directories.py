@@ -13,8 +13,8 @@ NEW, OLD = ".new", ".old"
 def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
     """Have ``write`` fill a directory beside ``path``, then put it in its place.
 
-    If that fails, as on a full disk, what was there is there still. A reader that comes just between
-    the two renames finds nothing for an instant.
+    If that fails, as on a full disk, what was there is there still. A reader that comes just
+    between the two renames finds nothing for an instant.
     """
     made, before = _beside(path, NEW), _beside(path, OLD)
     finish_replacing(path)

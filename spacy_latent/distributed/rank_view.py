@@ -22,9 +22,9 @@ from spacy_latent.pipeline.shared_upstream import SharedBatch
 
 
 class RankView:
-    """``update`` takes the batch of all ranks and learns from this rank's share; gradients are added
-    up before the first ``finish_update``. On one rank there is nothing to add, and both are the
-    pipeline's own. What is not named here is the pipeline's.
+    """``update`` takes the batch of all ranks and learns from this rank's share; gradients are
+    added up before the first ``finish_update``. On one rank there is nothing to add, and both are
+    the pipeline's own. What is not named here is the pipeline's.
 
     seed: of the noise of all ranks, from which each has its own.
     accumulate: into how many parts a batch is divided, one after another
@@ -57,7 +57,10 @@ class RankView:
         if self.ranks.alone:
             return self.nlp.pipeline
         pipes = [
-            (name, InnerSteps(name, pipe, self.reduce) if hasattr(pipe, "backprop_further") else pipe)
+            (
+                name,
+                InnerSteps(name, pipe, self.reduce) if hasattr(pipe, "backprop_further") else pipe,
+            )
             for name, pipe in self.nlp.pipeline
         ]
         return [("all_reduce", self.reduce), *pipes]
@@ -99,8 +102,8 @@ class RankView:
 
     @contextlib.contextmanager
     def _shared_components_wait(self) -> Iterator[None]:
-        """Shared components backpropagate when all that listen to them have run, not when the last one
-        has something to send: a rank's share of a batch may have no gold for that one."""
+        """Shared components backpropagate when all that listen to them have run, not when the last
+        one has something to send: a rank's share of a batch may have no gold for that one."""
         held = [pipe for _, pipe in trained_components(self.nlp, self.frozen) if self._waits(pipe)]
         for pipe in held:
             pipe.update = _HeldUpdate(pipe)

@@ -1,7 +1,7 @@
 """The processes of one training, as one of them sees them.
 
-A *rank* is one process. What they tell each other goes through here, so that one process alone needs
-no process group, and a rank that is gone is an error that says so.
+A *rank* is one process. What they tell each other goes through here, so that one process alone
+needs no process group, and a rank that is gone is an error that says so.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RanksLost(LatentError):
 
 
 class Ranks:
-    """rank, world: which process this is, from 0, and how many there are. timeout: how many seconds a
-    rank waits for the others."""
+    """rank, world: which process this is, from 0, and how many there are. timeout: how many seconds
+    a rank waits for the others."""
 
     def __init__(self, rank: int = 0, world: int = 1, timeout: float = TIMEOUT) -> None:
         self.rank = rank
@@ -101,7 +101,7 @@ class Ranks:
         if self.alone:
             return action()
         result, error = _attempt(action)
-        self.raise_together(self.gather(error and describe(error)), what, error)
+        self.raise_together(self.gather(None if error is None else describe(error)), what, error)
         return result  # type: ignore[return-value]
 
     def of_first(self, action: Callable[[], Result], what: str) -> Result:
@@ -114,7 +114,7 @@ class Ranks:
             dist.broadcast_object_list(box)
         result, message = box[0]
         self.raise_together([message], what, error)
-        return result  # type: ignore[return-value]
+        return result
 
     def raise_together(
         self, messages: list[str | None], what: str, own: BaseException | None
@@ -175,8 +175,8 @@ def gpu_of_this_rank() -> torch.device:
     local = int(os.environ.get("LOCAL_RANK", 0))
     if local >= count:
         raise LatentError(
-            f"This machine has {count} GPU(s), and is to run more processes. Start as many as there "
-            "are GPUs: torchrun --nproc-per-node gpu."
+            f"This machine has {count} GPU(s), and is to run more processes. Start as many as "
+            "there are GPUs: torchrun --nproc-per-node gpu."
         )
     return torch.device("cuda", local)
 

@@ -62,8 +62,8 @@ def train(
 ) -> tuple[Language, Path | None]:
     """Train the pipeline of a config on all ranks; to be called on each of them.
 
-    The ranks are those of the process group that this process is in, else those that the environment
-    tells of, as ``torchrun`` does, else this process alone.
+    The ranks are those of the process group that this process is in, else those that the
+    environment tells of, as ``torchrun`` does, else this process alone.
 
     output: where ``model-best`` and ``model-last`` are saved as ``spacy train`` does, and
         ``checkpoints``. None for nowhere.
@@ -71,8 +71,8 @@ def train(
     resume: go on from the last checkpoint under ``output``, if there is one.
     checkpoint_every: steps from one checkpoint to the next; None for one at each evaluation, 0 for
         none.
-    timeout: how many seconds a rank waits for the others before it gives them up. An evaluation, and
-        a checkpoint, have to fit in.
+    timeout: how many seconds a rank waits for the others before it gives them up. An evaluation,
+        and a checkpoint, have to fit in.
     use_gpu: each rank uses the GPU of its number on its machine.
     RETURNS: the trained pipeline, the same on every rank, and where it was saved last.
     Raises RanksFailed on all ranks where one of them failed, and RanksLost where one is gone.
@@ -345,8 +345,8 @@ class RankTraining:
         return score, others
 
     def _alone_on_first(self, action: Callable[[], Any]) -> Callable[[], Any]:
-        """With the streams of random numbers left to what all ranks do; one process alone is left as
-        it is with spaCy."""
+        """With the streams of random numbers left to what all ranks do; one process alone is left
+        as it is with spaCy."""
 
         def wrapped() -> Any:
             with contextlib.nullcontext() if self.ranks.alone else left_alone():

@@ -34,8 +34,8 @@ class Weights:
 
     @property
     def gradient(self) -> Tensor | None:
-        """Shares memory with the gradient; None where there is none, and then an optimizer leaves the
-        weights alone."""
+        """Shares memory with the gradient; None where there is none, and then an optimizer leaves
+        the weights alone."""
         raise NotImplementedError
 
     @gradient.setter
@@ -142,7 +142,7 @@ def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
 
 
 def buffers_of(models: list[tuple[str, Model]]) -> list[tuple[str, Tensor]]:
-    """What torch modules keep beside their weights, with the component: running means and the like."""
+    """What torch modules keep beside their weights, with the component: running means and such."""
     found: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
     for component, model in models:
