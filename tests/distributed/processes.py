@@ -136,8 +136,8 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
     if fault["rank"] != rank:
         return None
     kind = fault["kind"]
-    if kind == "killed while saving":
-        return _replaced(checkpoint.np, "savez", _kill)
+    if kind == "saving":
+        return _replaced(checkpoint.np, "savez", _at_second_call(checkpoint.np.savez, _kill))
     if kind == "full disk":
         return _replaced(checkpoint.np, "savez", _no_space)
     update = RankView.update
@@ -156,11 +156,29 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
             own = next(w.gradient for w in found if w.gradient is not None)
             own.view(-1)[0] = float("nan")
             return result
+        if kind == "other labels":
+            result = update(self, examples, **options)
+            # As of a label that only this rank met.
+            tagger = self.nlp.get_pipe(fault["component"])
+            tagger.model.get_ref("output_layer").set_param("b", np.zeros(3, dtype="f"))
+            return result
+        if kind == "other batches":
+            self.begin(self.step, examples[::-1])
         if kind == "raises":
             self.nlp.get_pipe(fault["component"]).update = _no_space
         return update(self, examples, **options)
 
     return _replaced(RankView, "update", fail)
+
+
+def _at_second_call(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+    calls: list[int] = []
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return (first if len(calls) == 1 else second)(*arguments, **options)
+
+    return called
 
 
 def _replaced(owner: Any, name: str, value: Any) -> Callable[[], None]:
