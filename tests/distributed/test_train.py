@@ -176,10 +176,16 @@ def test_the_weights_of_the_comparison_have_moved(runs: Runs) -> None:
     assert sum(float(np.abs(a - b).max()) > 1e-3 for a, b in zip(short, long)) > 5
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_schedules_count_the_steps_of_all_ranks(runs: Runs, world: int) -> None:
-    """Two steps of marginals, then six with two further ones each."""
-    assert [result["updates"] for result in runs.of("staged", world)] == [[2 + 6 * 3]] * world
+@pytest.mark.parametrize(
+    ("name", "world", "steps"), [("staged", 2, 8), ("staged", 3, 8), ("few", 2, 7), ("few", 4, 7)]
+)
+def test_schedules_count_the_steps_of_all_ranks(
+    runs: Runs, name: str, world: int, steps: int
+) -> None:
+    """Two steps of marginals, then others with two further ones each; also on ranks that have no
+    example of any batch."""
+    updates = [result["updates"] for result in runs.of(name, world)]
+    assert updates == [[2 + (steps - 2) * 3]] * world
 
 
 def test_a_stock_ner_learns_as_well_on_two_ranks(runs: Runs) -> None:
