@@ -5,6 +5,7 @@ Ray is optional (``pip install 'spacy-latent[ray]'``), and decides alone what ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,6 @@ from typing import Any
 from spacy_latent.distributed.checkpoint import checkpoints_in, folder_of
 from spacy_latent.distributed.ranks import TIMEOUT, RanksFailed
 from spacy_latent.errors import LatentError
-
-LOOPBACK = "127.0.0.1"
 
 
 def ray_train(
@@ -35,7 +34,7 @@ def ray_train(
     output: a directory on a disk that all machines see. So are the config and the data.
     workers: how many ranks; with use_gpu each has a GPU, else a CPU.
     address: of a running cluster, "auto" for the one of this machine. None begins one on this
-        machine that listens to this machine alone, unless this process is connected to one.
+        machine, and ends it after, unless this process is connected to one.
     max_failures: how often a training in which a worker was lost is resumed from its last
         checkpoint.
     RETURNS: the directory of the model that was saved last.
@@ -62,11 +61,8 @@ def ray_train(
     begun = not ray.is_initialized()
     if begun:
         if address is None:
-            ray.init(
-                num_cpus=None if use_gpu else workers + 1,
-                include_dashboard=False,
-                _node_ip_address=LOOPBACK,
-            )
+            # More workers than cores are slow, and not wrong.
+            ray.init(num_cpus=max(workers + 1, os.cpu_count() or 1), include_dashboard=False)
         else:
             ray.init(address=address)
     try:
