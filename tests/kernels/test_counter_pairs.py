@@ -116,7 +116,7 @@ def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three ranges give what one gives, and the same to the last digit on one thread as on three."""
+    """Three ranges give what one does, and on one thread the same as on three to the last digit."""
     given = make([30, 3, 17, 25], 4, 2, torch.nan)
     alone = scores_and_gradients(counter_pairs, given)
     monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
@@ -132,7 +132,6 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for one, other, again in zip(alone, *spread, strict=True):
         torch.testing.assert_close(one, other)
         assert torch.equal(other, again)
-
 
 
 @pytest.mark.parametrize("orders", [1, 2])
