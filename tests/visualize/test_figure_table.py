@@ -113,7 +113,7 @@ def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
     ElementTree.fromstring(body)
-    assert "sl-figures" not in render([doc], page=True, jupyter=False)
+    assert 'class="sl-figures"' not in render([doc], page=True, jupyter=False)
 
 
 def test_cells_have_a_second_line_where_there_is_one() -> None:
