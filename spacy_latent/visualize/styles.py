@@ -67,7 +67,10 @@ def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
         if head is None or 0 <= head < len(span):
             label = "" if head is None else token.dep_
             arcs.append(DrawnArc(head, token.i - span.start, 1.0, label))
-    return arcs
+    labels = [arc.label for arc in arcs if arc.head is not None]
+    # A label that all have says nothing of any.
+    alike = len(labels) > 1 and len(set(labels)) == 1
+    return [replace(arc, label="") for arc in arcs] if alike else arcs
 
 
 def _brackets(subject: Subject) -> Drawn:
