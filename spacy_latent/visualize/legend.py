@@ -10,7 +10,7 @@ from spacy_latent.visualize.palette import ORANGE, tinted
 
 RULES = f"""
 .sl-legend{{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:.2rem 0 1rem;padding:0;
-list-style:none;color:var(--sl-muted);font-size:.8rem}}
+list-style:none;color:var(--sl-muted);font-size:13px}}
 .sl-legend li{{display:flex;align-items:center;gap:.5em;margin:0}}
 .sl-key-number{{color:var(--sl-ink)}}
 .sl-key{{flex:none;box-sizing:border-box;width:30px;height:10px;border:0 solid var(--sl-accent)}}

@@ -134,9 +134,8 @@ def _seen(figures: Figures) -> str:
         return "How far the confidence of each entity that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
     return (
-        f"The pipeline puts {plurals} over its texts, which nobody drew for it. This page says "
-        "whether they help it, what they look like beside patterns that need no learning, and "
-        "shows them text by text."
+        f"The pipeline puts {plurals} over its texts. This page says whether they help it, what "
+        "they look like beside patterns that need no learning, and shows them text by text."
     )
 
 
