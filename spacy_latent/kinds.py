@@ -73,9 +73,9 @@ class Kind:
         Arcs, items, tags and brackets are also what displaCy draws.
     parts: a decoded structure to its parts, as ``SpanStructure.parts`` has them.
     stored: places in the structure's array, ``(P, axes)``, to rows of ``SpanStructure.parts``.
-    place: a part as ``SpanStructure.parts`` has it, and the number of axes of the structure's array,
-        to where it stands there: an index with a number for each axis, or a slice where the part is
-        any of several. It turns back ``stored`` and ``soft``.
+    place: a part as ``SpanStructure.parts`` has it, and the number of axes of the structure's
+        array, to where it stands there: an index with a number for each axis, or a slice where the
+        part is any of several. It turns back ``stored`` and ``soft``.
     axes: what the numbers of a part are, each by a name to show and one of "nodes", the root and
         then the tokens, "words", tokens from 0, "from one", tokens from 1, "ends", the token after,
         "others", tokens of the other text, and "labels", tags or labels; empty where that is not

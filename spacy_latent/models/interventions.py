@@ -30,23 +30,23 @@ def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[
         return None
     shim: Any = model.shims[0]
     layer = shim.module.latent
-    check_editable(layer)
+    reason = why_not_editable(layer)
+    if reason:
+        raise LatentError(
+            f"The structures of {layer.structure.name} cannot be edited: {reason}. Take back the "
+            "edits and the temperature."
+        )
     members = [group.members for group in groups]
     return edits_of(found, members, spans, layer.structure, layer.structure.kind)
 
 
-def check_editable(layer: Any) -> None:
-    """Refuse a layer whose structures do not come from scores of parts alone."""
-    reason = ""
+def why_not_editable(layer: Any) -> str:
+    """Why structures of a layer do not come from scores of parts alone; "" where they do."""
     if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
-        reason = "it scores decisions while it takes them, and no parts before"
-    elif not layer.estimator.uses_scores:
-        reason = "they are given and not chosen by scores"
-    if reason:
-        raise LatentError(
-            f"The structures of {type(layer).__name__} with {layer.structure.name} cannot be "
-            f"edited: {reason}. Take back the edits and the temperature."
-        )
+        return "decisions are scored while they are taken, and no parts before"
+    if not layer.estimator.uses_scores:
+        return "they are given and not chosen by scores"
+    return ""
 
 
 def edits_of(

@@ -53,4 +53,19 @@ def editable_models(nlp: Language) -> dict[str, Any]:
     return found
 
 
-__all__ = ["Intervention", "counterfactual", "editable_models"]
+def uneditable(nlp: Language) -> dict[str, str]:
+    """Why structures cannot be edited, of those that cannot, by the keys of ``doc._.latent``."""
+    from spacy_latent.models.inspection import latent_module
+    from spacy_latent.models.interventions import why_not_editable
+    from spacy_latent.pipeline.inspection import latent_components
+
+    found = {}
+    for component in latent_components(nlp).values():
+        for key, node in component.layers.items():
+            reason = why_not_editable(latent_module(node).latent)
+            if reason:
+                found[key] = reason
+    return found
+
+
+__all__ = ["Intervention", "counterfactual", "editable_models", "uneditable"]

@@ -54,7 +54,12 @@ def html_page(figures: Sequence[Figure], look: Look, opening: Markup = NOTHING) 
 
 
 def _style(more: str = "") -> str:
-    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES, more)
+    return element("style", {}, rules(), more)
+
+
+def rules() -> str:
+    """The style sheet that figures need."""
+    return "".join((stylesheet(), RULES, tag_rows.RULES, highlights.RULES))
 
 
 def _body(figures: Sequence[Figure], look: Look, before: str) -> str:
@@ -64,10 +69,11 @@ def _body(figures: Sequence[Figure], look: Look, before: str) -> str:
         "dir": look.direction,
         "style": f"{overrides(look)}font-family:{look.font}",
     }
-    return element("div", attributes, before, *(_figure(figure) for figure in figures))
+    return element("div", attributes, before, *(figure_markup(figure) for figure in figures))
 
 
-def _figure(figure: Figure) -> str:
+def figure_markup(figure: Figure) -> str:
+    """HTML of one figure, for a page that has the style sheet."""
     look = figure.look
     panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
     return element(

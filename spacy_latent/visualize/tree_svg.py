@@ -10,7 +10,7 @@ import numpy as np
 
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text, visible
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture, folded
@@ -71,6 +71,8 @@ def draw_tree(
     ]
     for i, word in enumerate(words):
         attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
+        if look.marked:
+            attributes["data-word"] = i
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
@@ -144,16 +146,24 @@ class _Side:
             tip = next(x for x, at_modifier in ends if at_modifier)
             path = _path(left, right, base, turn, up)
             drawn.append(
-                self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
-                + (_label(arc.label, (left + right) / 2, turn) if self.labelled else "")
+                of_words(
+                    look.marked,
+                    (arc.head, arc.modifier),
+                    self._arc(arc, path, tip, base, up, look, words, self.crossing[i]),
+                    _label(arc.label, (left + right) / 2, turn) if self.labelled else "",
+                )
             )
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
             turn = base + up * (self.highest * self.step + look.word_spacing - 14)
             path = f"M{number(x)},{number(turn)}V{number(base)}"
             drawn.append(
-                self._arc(arc, path, x, base, up, look, words, False)
-                + _label(_root_label(arc), x, turn + up * 4)
+                of_words(
+                    look.marked,
+                    (arc.modifier,),
+                    self._arc(arc, path, x, base, up, look, words, False),
+                    _label(_root_label(arc), x, turn + up * 4),
+                )
             )
         return drawn
 
