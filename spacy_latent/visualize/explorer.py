@@ -114,15 +114,26 @@ class SeenStructure:
             return element("pre", {}, "\n".join(map(text, lines)))
 
     def parts(self) -> list[SeenPart]:
-        """Those of the best structure, and then others as far as they are probable."""
-        subject = self.subject(threshold=LEAST if self.span.probabilities is not None else None)
-        most = PARTS_PER_WORD * max(1, len(self.span)) + len(self.span)
+        """Those of the best structure in its order, and then others as far as they are probable,
+        the most probable first."""
+        subject = self.subject()
+        chosen, others = subject.structure(None), []
+        if subject.known:
+            own = {part for part, _ in chosen}
+            probable = subject.annotation._chosen(self.span, LEAST, None)
+            others = [(part, p) for part, p in probable if part not in own]
+            others.sort(key=lambda one: -one[1])
         told = find_kind(self.span.kind).part_text
         return [
             SeenPart(
-                part, told(subject.annotation, self.span, part), p if subject.known else None, own
+                part,
+                told(subject.annotation, self.span, part),
+                p if subject.known else None,
+                number < len(chosen),
             )
-            for part, p, own in subject.parts(None, most)
+            for number, (part, p) in enumerate(
+                [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
+            )
         ]
 
     def axes(self) -> list[dict[str, Any]]:

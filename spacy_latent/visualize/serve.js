@@ -4,7 +4,7 @@
   const field = (id) => document.getElementById(id);
   const status = field("status"), columns = field("columns");
   const models = await (await fetch("/models")).json();
-  const state = { texts: [], temperature: 1, step: models.steps.length - 1, turn: 0 };
+  const state = { texts: [], temperature: 1, step: models.steps.length - 1, turn: 0, instead: "" };
   const shown = models.beside === null ? [column()] : [column(), column()];
 
   function column() {
@@ -103,7 +103,10 @@
     const focused = document.activeElement && document.activeElement.dataset.focus;
     columns.classList.toggle("two", shown.length > 1);
     columns.replaceChildren(...shown.map(drawColumn));
-    const again = focused && [...document.querySelectorAll("[data-focus]")].find((node) => node.dataset.focus === focused);
+    const places = [...document.querySelectorAll("[data-focus]")];
+    const at = (wanted) => places.find((node) => node.dataset.focus === wanted);
+    // What was pressed may be gone: a part that is forbidden is listed no more.
+    const again = focused && (at(focused) || at(state.instead));
     if (again) again.focus({ preventScroll: true });
   }
 
@@ -136,7 +139,7 @@
     const list = html("ul", { class: "edits", "aria-label": "Edits" });
     for (const [name, { edit, told }] of own.edits) {
       const back = html("button", { type: "button", "aria-label": "Take back: " + verb(edit) + " " + told, "data-focus": `${i} back ${name}`,
-        on: { click: () => { own.edits.delete(name); read(false); } } }, "×");
+        on: { click: () => { own.edits.delete(name); state.instead = `${i} ${edit.key} ${edit.start} filter`; read(false); } } }, "×");
       list.append(html("li", {}, html("b", {}, verb(edit)), " ", html("bdi", {}, told), " ", back));
     }
     const all = html("button", { type: "button", "data-focus": `${i} clear`, on: { click: () => { own.edits.clear(); read(false); } } }, "Take all back");
@@ -234,7 +237,7 @@
     table.onPick(pick);
     node.append(table.node);
     if (one.why_not) node.append(html("p", { class: "soft" }, "These structures cannot be edited: " + one.why_not + "."));
-    else if (one.axes.length) node.append(drawChoice(own, one, place));
+    else if (one.axes.length) node.append(drawChoice(own, i, one, place));
     if (one.alternatives) {
       const details = html("details", { on: { toggle: () => own.opened[details.open ? "add" : "delete"](place) } },
         html("summary", { "data-focus": place + " alternatives" }, "Alternatives, the heaviest first"), drawn(one.alternatives));
@@ -260,8 +263,9 @@
 
   const nameOfPart = (one, part) => JSON.stringify([one.key, one.start, part]);
 
-  function editOf(own, one, part, force, told) {
+  function editOf(own, i, one, part, force, told) {
     const name = nameOfPart(one, part);
+    state.instead = `${i} back ${name}`;
     const known = own.edits.get(name);
     if (known && known.edit.force === force) own.edits.delete(name);
     else own.edits.set(name, { edit: { key: one.key, start: one.start, part, force }, told });
@@ -277,7 +281,7 @@
     const rows = one.parts.map((found) => {
       const act = (force, shown) => html("button", { type: "button", "aria-pressed": String(asked(found.part, force)),
         "aria-label": shown + ": " + found.told, "data-focus": `${place} ${found.part} ${force}`,
-        on: { click: () => editOf(own, one, found.part, force, found.told) } }, shown);
+        on: { click: () => editOf(own, i, one, found.part, force, found.told) } }, shown);
       return html("tr", { class: found.chosen ? "chosen" : "other", "data-of": found.words.join(" "),
         on: { mouseenter: () => onRow(found.words), mouseleave: () => onRow(null), focusin: () => onRow(found.words), focusout: () => onRow(null) } },
       html("td", { class: "told" }, html("bdi", {}, found.told)),
@@ -301,13 +305,13 @@
   }
 
   // Any part, whether it is listed or not.
-  function drawChoice(own, one, place) {
+  function drawChoice(own, i, one, place) {
     const selects = one.axes.map((axis) => html("select", { "data-focus": `${place} axis ${axis.name}` },
       ...axis.options.map((text, k) => html("option", { value: k + axis.first }, text))));
     const act = (force, shown) => html("button", { type: "button", "data-focus": `${place} choice ${force}`, on: { click: () => {
       const part = selects.map((select) => Number(select.value));
       const told = one.axes.map((axis, k) => `${axis.name} ${selects[k].selectedOptions[0].textContent.trim()}`).join(", ");
-      editOf(own, one, part, force, told);
+      editOf(own, i, one, part, force, told);
     } } }, shown);
     return html("fieldset", {}, html("legend", {}, "Any other part"),
       ...one.axes.map((axis, k) => html("label", {}, axis.name, selects[k])), act(false, "Forbid"), act(true, "Force"));
