@@ -131,7 +131,9 @@ def application_of(
 
     import_code(code)
     use_gpu(gpu_id)
-    places = [*steps_of(checkpoints), model]
+    # MODEL is the last step, and may be among those of a directory.
+    earlier = [one for one in steps_of(checkpoints) if Path(one).resolve() != Path(model).resolve()]
+    places = [*earlier, model]
     if len(places) > MOST_STEPS:
         fail(
             f"{len(places)} pipelines are too many to hold at once",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
 from spacy_latent.structures.base import Structure
 
 # Where a part stands in the scores of an item; a slice where it may be any of several, as a tag may
@@ -108,16 +108,6 @@ def check_forced(best: Tensor, edits: Edits, name: str) -> None:
         lacking = any(float(structure[place].sum()) < 0.5 for place in forced)
         if lacking or any(float(structure[place].sum()) > 0.5 for place in forbidden):
             raise NothingLeft(name)
-
-
-class NothingLeft(LatentError):
-    """Of all structures that an intervention asks for there is none."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"No {name} has all that is forced and nothing that is forbidden: two parts that are "
-            "forced exclude each other, or what is forbidden leaves none. Take back one of these."
-        )
 
 
 @contextmanager

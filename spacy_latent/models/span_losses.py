@@ -18,9 +18,8 @@ import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
-from spacy_latent.layers.edits import NothingLeft
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree

@@ -20,7 +20,7 @@ def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator
 
     Give one text at a time: the places of parts are tokens of a doc. Whoever reads the doc then
     gets LatentError for a part that its structures cannot have, and
-    :class:`spacy_latent.layers.edits.NothingLeft` where no structure is left.
+    :class:`spacy_latent.errors.NothingLeft` where no structure is left.
 
     asked: by the names that structures are stored under, the keys of ``doc._.latent``.
     """

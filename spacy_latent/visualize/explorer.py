@@ -3,6 +3,7 @@ of the page that ``spacy latent serve`` shows, and of the widget in a notebook."
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -20,7 +21,7 @@ from spacy_latent.kinds import Part, find_kind
 from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.pipeline.inspection import inspect_pipe
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, shortened, text
+from spacy_latent.visualize.markup import element, shortened, text, visible
 from spacy_latent.visualize.page import figure_markup
 from spacy_latent.visualize.styles import draw_figure
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
@@ -95,6 +96,11 @@ class SeenStructure:
     span: SpanStructure
     why_not: str = ""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """By which the structure of the same words is found under other edits."""
+        return self.key, self.span.start
+
     def subject(self, **options: Any) -> Subject:
         look = replace(Look(marked=True), **options).of(self.seen.pipeline.settings)
         return Subject(self.seen.doc, self.key, self.span, look, None)
@@ -123,18 +129,26 @@ class SeenStructure:
             probable = subject.annotation._chosen(self.span, LEAST, None)
             others = [(part, p) for part, p in probable if part not in own]
             others.sort(key=lambda one: -one[1])
-        told = find_kind(self.span.kind).part_text
+        everything = [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
+        told = [self._told(subject, part) for part, _ in everything]
+        twice = {text for text, count in Counter(told).items() if count > 1}
         return [
             SeenPart(
                 part,
-                told(subject.annotation, self.span, part),
+                f"{text} ({self._numbered(part)})" if text in twice else text,
                 p if subject.known else None,
                 number < len(chosen),
             )
-            for number, (part, p) in enumerate(
-                [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
-            )
+            for number, (text, (part, p)) in enumerate(zip(told, everything))
         ]
+
+    def _told(self, subject: Subject, part: Part) -> str:
+        return visible(find_kind(self.span.kind).part_text(subject.annotation, self.span, part))
+
+    def _numbered(self, part: Part) -> str:
+        """Of which words of the span it is, from 1, where others have the same words."""
+        numbers = sorted(int(word.lstrip("b")) + 1 for word in self.words_of(part))
+        return f"word {', '.join(map(str, numbers))}" if numbers else str(list(part))
 
     def axes(self) -> list[dict[str, Any]]:
         """What the numbers of a part may be: a name, what it is called in words from the first on,

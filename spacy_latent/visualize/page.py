@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 
 from spacy import displacy
 from spacy.util import find_available_port, is_in_jupyter
@@ -55,6 +56,11 @@ def html_page(figures: Sequence[Figure], look: Look, opening: Markup = NOTHING) 
 
 def _style(more: str = "") -> str:
     return element("style", {}, rules(), more)
+
+
+def packaged(name: str) -> str:
+    """A file beside this one."""
+    return (files(__package__) / name).read_text(encoding="utf8")
 
 
 def rules() -> str:

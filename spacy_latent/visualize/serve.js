@@ -85,7 +85,8 @@
     if (own.error) return own.error.title + ".";
     const [best] = own.found.cats;
     const count = own.found.entities.length;
-    const told = best ? `predicted ${best[0]}, ${percent(best[1])}` : count === 1 ? "1 entity" : count + " entities";
+    let told = best ? `predicted ${best[0]}, ${percent(best[1])}` : count === 1 ? "1 entity" : count + " entities";
+    if (!best && !count) told = "read";
     return changed(own) ? `${told}, with ${asks(own)}.` : told + ".";
   }
 
@@ -188,52 +189,16 @@
     const drawing = html("div", { class: "drawing" }, drawn(one.drawing));
     node.append(drawing);
     const table = drawParts(own, i, one, place);
-    const words = [...drawing.querySelectorAll("[data-word]")];
-    function isolate(wanted) {
-      node.classList.toggle("isolating", wanted.length > 0);
-      for (const word of words) word.classList.toggle("of-word", wanted.includes(word.dataset.word));
-      for (const part of drawing.querySelectorAll("[data-words]")) {
-        const own = part.dataset.words.split(" ");
-        part.classList.toggle("of-word", wanted.length > 0 && wanted.every((word) => own.includes(word)));
-      }
-    }
     const picked = () => (own.words.has(place) ? [own.words.get(place)] : []);
     function pick(word) {
       if (word === undefined || word === "" || own.words.get(place) === word) own.words.delete(place);
       else own.words.set(place, word);
-      words.forEach((other) => other.setAttribute("aria-pressed", other.dataset.word === own.words.get(place)));
       table.filter(own.words.get(place));
-      isolate(picked());
+      standing.show();
     }
-    // One stop of the keyboard for all words, and arrows between them.
-    words.forEach((word, k) => {
-      word.setAttribute("tabindex", k === 0 ? "0" : "-1");
-      word.setAttribute("role", "button");
-      word.setAttribute("aria-pressed", word.dataset.word === own.words.get(place));
-      word.setAttribute("aria-label", word.lastChild ? word.lastChild.textContent : word.textContent);
-      word.dataset.focus = `${place} word ${word.dataset.word}`;
-      word.addEventListener("mouseenter", () => isolate([word.dataset.word]));
-      word.addEventListener("mouseleave", () => isolate(picked()));
-      word.addEventListener("focus", () => isolate([word.dataset.word]));
-      word.addEventListener("blur", () => isolate(picked()));
-      word.addEventListener("click", () => pick(word.dataset.word));
-      word.addEventListener("keydown", (event) => {
-        const to = { ArrowRight: k + 1, ArrowLeft: k - 1, ArrowDown: k + 1, ArrowUp: k - 1, Home: 0, End: words.length - 1 }[event.key];
-        if (event.key === "Enter" || event.key === " ") pick(word.dataset.word);
-        else if (event.key === "Escape") pick(undefined);
-        else if (to !== undefined && words[to]) {
-          words.forEach((other) => other.setAttribute("tabindex", "-1"));
-          words[to].setAttribute("tabindex", "0");
-          words[to].focus();
-        } else return;
-        event.preventDefault();
-      });
-    });
-    // In a drawing that scrolls, its own words are what the keyboard goes to.
-    if (words.length) {
-      drawing.querySelectorAll("svg[role=img]").forEach((svg) => svg.setAttribute("role", "group"));
-    }
-    table.onRow((wanted) => isolate(wanted || picked()));
+    const standing = standOut(node, drawing, picked, pick);
+    for (const word of standing.words) word.dataset.focus = `${place} word ${word.dataset.word}`;
+    table.onRow((wanted) => standing.isolate(wanted || picked()));
     table.onPick(pick);
     node.append(table.node);
     if (one.why_not) node.append(html("p", { class: "soft" }, "These structures cannot be edited: " + one.why_not + "."));
@@ -245,7 +210,7 @@
       details.querySelectorAll("[data-word]").forEach((word) => word.removeAttribute("data-word"));
       node.append(details);
     }
-    isolate(picked());
+    standing.show();
     const common = shared(i, one);
     if (common) drawing.append(html("p", { class: "soft" }, common));
     return node;

@@ -12,7 +12,6 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,11 +20,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
-from spacy_latent.layers.edits import NothingLeft
 from spacy_latent.visualize.explorer import Busy, Explorer, TooMuch
-from spacy_latent.visualize.page import rules
+from spacy_latent.visualize.page import packaged, rules
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 # Of a request, in bytes: the longest text in escapes, and edits.
@@ -115,9 +113,10 @@ def make_application(
         return Response(status_code=204)
 
     contents = {
-        "/": (_packaged("serve.html"), "text/html"),
-        "/page.js": (_packaged("serve.js"), "text/javascript"),
-        "/page.css": (rules() + _packaged("serve.css"), "text/css"),
+        "/": (packaged("serve.html"), "text/html"),
+        "/page.js": (packaged("serve.js"), "text/javascript"),
+        "/isolate.js": (packaged("isolate.js"), "text/javascript"),
+        "/page.css": (rules() + packaged("isolate.css") + packaged("serve.css"), "text/css"),
     }
 
     async def content(request: Request) -> Response:
@@ -182,10 +181,6 @@ def _without_port(host: str) -> str:
     if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
         return name
     return host.lower()
-
-
-def _packaged(name: str) -> str:
-    return (files("spacy_latent.visualize") / name).read_text(encoding="utf8")
 
 
 # ---------------------------------------------------------------- what is asked

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.layers.edits import (
     Edits,
-    NothingLeft,
     check_forced,
     edited,
     saying_what_is_left,

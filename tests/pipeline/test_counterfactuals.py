@@ -13,9 +13,8 @@ from spacy.tokens import Doc
 from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention, intervention_on
-from spacy_latent.layers.edits import NothingLeft
 from spacy_latent.models.inspection import latent_models, read_batch
 from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.pipeline.inspection import inspect_docs, inspect_pipe

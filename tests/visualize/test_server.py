@@ -230,7 +230,11 @@ def test_every_answer_has_the_policy(client: TestClient) -> None:
 def test_the_page_asks_for_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/").text
     assert not re.findall(r"https?://|<script>|<style|\son\w+=|style=", page)
-    assert set(re.findall(r'(?:src|href)="([^"]*)"', page)) == {"/page.css", "/page.js"}
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', page)) == {
+        "/page.css",
+        "/page.js",
+        "/isolate.js",
+    }
     assert "url(" not in client.get("/page.css").text
     assert not re.findall(r"https?://|eval\(|Function\(", client.get("/page.js").text)
 
