@@ -89,7 +89,7 @@ def test_labels_are_saved_and_settings_are_not(name: str, tmp_path: Path) -> Non
     nlp.to_disk(tmp_path)
     saved = srsly.read_json(tmp_path / name / "cfg")
     assert saved["labels"] == list(nlp.get_pipe(name).labels)  # type: ignore[union-attr]
-    assert set(saved) <= {"labels", "label_sets", "positive_label"}
+    assert set(saved) <= {"labels", "label_sets", "positive_label", "sha256_of_model"}
 
 
 def test_the_positive_label_comes_back(tmp_path: Path) -> None:
