@@ -201,6 +201,14 @@ class StoredComponent(BatchedComponent):
         labels, changed = saved.get("labels", []), saved.get(CHANGED, {})
         if not isinstance(labels, list) or any(not isinstance(name, str) for name in labels):
             return f"the labels {labels!r}; expected a list of names"
+        sets, positive = saved.get("label_sets", []), saved.get("positive_label")
+        if not isinstance(sets, list) or not all(
+            isinstance(known, list) and known and all(name in labels for name in known)
+            for known in sets
+        ):
+            return f"the label_sets {sets!r}; expected lists of some of the labels {labels!r}"
+        if positive is not None and positive not in labels:
+            return f"the positive_label {positive!r}; expected one of the labels {labels!r}"
         if not isinstance(changed, dict):
             return f"the {CHANGED} {changed!r}; expected settings by name"
         for key, value in changed.items():

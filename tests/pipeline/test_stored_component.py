@@ -147,6 +147,10 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
     [
         ({"labels": 5}, "labels 5"),
         ({"labels": ["A", 5]}, "a list of names"),
+        ({"label_sets": 5}, "label_sets 5"),
+        ({"label_sets": [["GPE"], ["GPF"]]}, "some of the labels"),
+        ({"label_sets": [[]]}, "some of the labels"),
+        ({"positive_label": "GPF"}, "one of the labels"),
         ({"changed": 5}, "settings by name"),
         ({"changed": {"annotate": 5}}, "annotate 5"),
         ({"changed": {"annotate": ["map"]}}, "expected something like"),
