@@ -16,12 +16,13 @@ from thinc.api import fix_random_seed
 from typer.testing import CliRunner
 
 from spacy_latent.distributed.__main__ import app
+from spacy_latent.distributed.all_reduce import AllReduce
 from spacy_latent.distributed.directories import finish_replacing, replace_directory
 from spacy_latent.distributed.random_state import RandomState, left_alone, noise_of
 from spacy_latent.distributed.rank_view import RankView
-from spacy_latent.distributed.ranks import Ranks
+from spacy_latent.distributed.ranks import Ranks, RanksFailed
 from spacy_latent.distributed.train import train
-from spacy_latent.distributed.trained_arrays import models_of, weights_of
+from spacy_latent.distributed.trained_arrays import TorchWeights, models_of, shims_of, weights_of
 from spacy_latent.errors import LatentError
 from spacy_latent.models.batch_share import only_a_share
 from tests.distributed.trainings import (
@@ -108,6 +109,47 @@ def _gradient(nlp: Any, examples: list[Example]) -> np.ndarray:
     return np.concatenate(
         [w.gradient.numpy().ravel() for w in weights if w.gradient is not None]
     ).astype(np.float64)
+
+
+class Paired(Ranks):
+    """One of two ranks, the other of which always tells the same."""
+
+    def __init__(self, tells: list[Any]) -> None:
+        super().__init__(0, 2)
+        self.tells = tells
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(2)
+
+    def most(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self.tells]
+
+
+def test_a_class_that_another_rank_has_seen_is_seen() -> None:
+    nlp, _ = make_pipeline(shared("ner"))
+    attrs = nlp.get_pipe("ner").model.attrs  # type: ignore[attr-defined]
+    attrs["unseen_classes"] = {1, 2}
+    AllReduce(nlp, [], Paired([[{2, 3}]]))._share_unseen_classes()
+    assert attrs["unseen_classes"] == {2}
+
+
+def test_what_overflowed_in_float16_is_left_out_and_no_error() -> None:
+    nlp, examples = make_pipeline(textcat())
+    reduce = AllReduce(nlp, [], Paired([True]))
+    (shim,) = shims_of(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
+    nlp.update(examples, sgd=False)  # type: ignore[arg-type]
+    weights = [w for w in weights_of(models_of(nlp, [])) if isinstance(w, TorchWeights)]
+    assert weights[0].gradient is not None
+    weights[0].gradient.fill_(float("inf"))
+    with pytest.raises(RanksFailed, match=r"latent_textcat .* is not finite"):
+        reduce.add_up(weights)
+    assert reduce._share_overflow([shim]) == set()
+    shim._grad_scaler._enabled = shim._grad_scaler._found_inf = True
+    assert reduce._share_overflow([shim]) == {id(shim)}
+    assert reduce.add_up(weights, {id(shim)})
 
 
 # ---------------------------------------------------------------- random numbers
