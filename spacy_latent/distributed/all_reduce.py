@@ -72,7 +72,6 @@ class AllReduce:
         Raises RanksFailed on every rank where one of them failed, read another batch, has another
         number of weights, or has a gradient that is not finite.
         """
-        started = time.perf_counter()
         weights: list[Weights] = []
         if self.failure is None:
             try:
@@ -82,6 +81,7 @@ class AllReduce:
                 raise
             except Exception as error:
                 self.failure = error
+        started = time.perf_counter()
         self.agree(weights)
         shims = self._shims()
         overflowed = self._share_overflow(shims)
