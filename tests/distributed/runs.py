@@ -74,7 +74,11 @@ class Runs:
             for name, pipeline, training in [
                 ("small", shared("tagger"), {**noise_and_averages, "max_steps": SHORT}),
                 ("additive", shared("tagger", "textcat", "spancat"), slowly),
-                ("divided", textcat(entropy_weight=0.5), {**slowly, "accumulate_gradient": 3}),
+                (
+                    "divided",
+                    {**supervised, **textcat(entropy_weight=0.5)},
+                    {**slowly, "accumulate_gradient": 3},
+                ),
                 ("supervised", supervised, slowly),
                 ("noisy", noisy, {**noise_and_averages, "max_steps": WHOLE}),
                 ("staged", textcat(**STAGED), {"optimizer": AVERAGED, "max_steps": 7}),
