@@ -52,10 +52,12 @@ class Drawing:
         :class:`spacy_latent.visualize.picture.Picture`, and what their caption says of them.
     fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn so where no style
         is asked for.
+    seen: a sentence that tells a newcomer what is seen, which pages begin with.
     """
 
     draw: Callable[[Any], tuple[list[Any], str]]
     fits: Callable[[Any], bool] = _always
+    seen: str = ""
 
 
 @dataclass(frozen=True)
