@@ -11,7 +11,7 @@ from spacy.util import find_available_port, is_in_jupyter
 from spacy_latent.visualize import figure_table, highlights, tag_rows
 from spacy_latent.visualize.elements import Markup
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, text
+from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
 
 NOTHING = Markup("")
@@ -92,7 +92,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
         "class": "sl-scroll",
         "tabindex": 0,
         "role": "region",
-        "aria-label": picture.title,
+        "aria-label": visible(picture.title),
     }
     if drop:
         scroll["style"] = f"padding-top:{drop:.0f}px"
