@@ -116,7 +116,6 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
     """Print the value of one expression and scores on new ones; write a page of these if asked."""
     from spacy_latent.cli.listops import page_of
-    from spacy_latent.cli.listops_tables import make_opening
     from spacy_latent.cli.report import progress
     from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
@@ -140,7 +139,7 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
     if html is not None:
-        page, told = page_of(found, make_opening(found.figures))
+        page, told = page_of(found, nlp, INTRODUCTION)
         write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
 
