@@ -13,6 +13,7 @@ import typer
 from wasabi import Printer, msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -138,9 +139,8 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
         page, told = page_of(found, nlp, INTRODUCTION)
-        html.write_text(page, encoding="utf8")
+        write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
 
 

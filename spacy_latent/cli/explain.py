@@ -10,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 from spacy_latent.cli.show import STDIN, load, use_gpu
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ def explain_cli(
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
-            html.parent.mkdir(parents=True, exist_ok=True)
-            html.write_text(render_explanations(made), encoding="utf8")
+            write_page(html, render_explanations(made))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except (LatentError, OSError) as error:

@@ -14,6 +14,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import finished_first, write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -109,8 +110,9 @@ def generate_cli(
             )
         except LatentError as error:
             fail(str(error))
-    for path, expressions in zip(files, splits):
-        listops.write(path, expressions)
+    with finished_first():
+        for path, expressions in zip(files, splits):
+            listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
     msg.good(f"{output}: {made}")
 
@@ -164,9 +166,8 @@ def report_cli(
         metrics.parent.mkdir(parents=True, exist_ok=True)
         srsly.write_json(metrics, plain(found.figures))
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
         page, told = page_of(found, next(iter(models.values())))
-        html.write_text(page, encoding="utf8")
+        write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
 
 

@@ -13,6 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 from spacy_latent.cli.show import STDIN, annotated, load, use_gpu
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ def render_cli(
         typer.echo(drawn.encode("utf8"), nl=False)
         return
     path = Path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(drawn, encoding="utf8")
+    write_page(path, drawn)
     msg.good(f"Drawings of {len(docs)} texts saved to {path}")
     if more:
         msg.info(f"There are more texts in {data}; to draw them give a higher --limit")

@@ -11,6 +11,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -77,8 +78,7 @@ def show_cli(
 
             options = {"threshold": threshold, "alternatives": alternatives}
             page = render(docs, component=component, page=True, jupyter=False, options=options)
-            html.parent.mkdir(parents=True, exist_ok=True)
-            html.write_text(page, encoding="utf8")
+            write_page(html, page)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:

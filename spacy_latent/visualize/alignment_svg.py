@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import widest
@@ -91,11 +91,17 @@ def draw_alignment(
         tooltip = element("title", {}, text(said(cell, source, target, known)))
         seen = opacity(cell.probability, cell.set_apart, cell.shared)
         group = {"class": "sl-cell", "opacity": seen}
-        content.append(element("g", group, tooltip, element("path", line)))
+        drawn = element("g", group, tooltip, element("path", line))
+        content.append(of_words(look.marked, (cell.source, f"b{cell.target}"), drawn))
     # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
-    for words, place, anchor in ((source, start - 8, "end"), (target, end + 8, "start")):
+    columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
+    for words, place, anchor, text_name in columns:
         for i, word in enumerate(words):
-            where = {"x": look.x(place, across), "y": y(i, words) + WORD / 3}
+            where: dict[str, object] = {
+                "x": look.x(place, across),
+                "y": y(i, words) + WORD / 3,
+                "data-word": f"{text_name}{i}" if look.marked else None,
+            }
             content.append(element("text", {**look.word(anchor), **where}, text(shortened(word))))
     return Picture(
         "".join(content),

@@ -11,7 +11,7 @@ import numpy as np
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
 from spacy_latent.visualize.picture import Picture, folded
@@ -64,18 +64,21 @@ def draw_brackets(
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
         attributes = {**look.word(), "class": TOKEN, "x": look.x(center, across), "y": 12 + WORD}
+        if look.marked:
+            attributes["data-word"] = i
         content.append(element("text", attributes, text(shortened(word))))
     for bracket, level in zip(brackets, depth):
         left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
         if look.rtl:
             left, right = across - right, across - left
         y = 20 + WORD + level * step
-        content.append(_bracket(bracket, left, right, y, min(step - 3, 7), look, words))
+        drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), look, words)]
         if step >= STEP_WITH_LABELS and bracket.label and not bracket.shared:
             where = {"x": (left + right) / 2, "y": y - CLEAR, "font-size": LABEL}
             attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
             attributes["direction"] = "ltr"
-            content.append(element("text", attributes, text(bracket.label)))
+            drawn.append(element("text", attributes, text(bracket.label)))
+        content.append(of_words(look.marked, range(bracket.start, bracket.end), *drawn))
     down = 20 + WORD + max([0, *depth]) * step + 14
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""

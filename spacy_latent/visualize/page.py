@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 
 from spacy import displacy
 from spacy.util import find_available_port, is_in_jupyter
@@ -79,8 +80,17 @@ def heading(title: str, *sentences: str) -> Markup:
 
 
 def _style(more: str = "") -> str:
-    rules = (stylesheet(), RULES, tag_rows.RULES, highlights.RULES, legends.RULES, more)
-    return element("style", {}, *rules)
+    return element("style", {}, rules(), more)
+
+
+def packaged(name: str) -> str:
+    """A file beside this one."""
+    return (files(__package__) / name).read_text(encoding="utf8")
+
+
+def rules() -> str:
+    """The style sheet that figures need."""
+    return "".join((stylesheet(), RULES, tag_rows.RULES, highlights.RULES, legends.RULES))
 
 
 def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str:
@@ -91,11 +101,12 @@ def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str
         "style": f"{overrides(look)}font-family:{look.font}",
     }
     signs = (sign for figure in figures for picture in figure.pictures for sign in picture.signs)
-    drawn = (_figure(figure) for figure in figures)
+    drawn = (figure_markup(figure) for figure in figures)
     return element("div", attributes, before, legend(signs), *drawn, after)
 
 
-def _figure(figure: Figure) -> str:
+def figure_markup(figure: Figure) -> str:
+    """HTML of one figure, for a page that has the style sheet."""
     look = figure.look
     panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
     return element(

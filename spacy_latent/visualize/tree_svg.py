@@ -11,7 +11,7 @@ import numpy as np
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text, visible
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture, folded
@@ -82,6 +82,8 @@ def draw_tree(
     ]
     for i, word in enumerate(words):
         attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
+        if look.marked:
+            attributes["data-word"] = i
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
@@ -157,11 +159,13 @@ class _Side:
             left, right = self._sides(columns, i)
             tip = columns.port(self, arc.modifier, i)
             path = _path(left, right, base, self.turn(i, base, up, look), up)
-            drawn.append(self._arc(arc, path, tip, base, up, look, words, self.crossing[i]))
+            line = self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
+            drawn.append(of_words(look.marked, _words(arc), line))
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
             path = f"M{number(x)},{number(self.turn(i, base, up, look))}V{number(base)}"
-            drawn.append(self._arc(arc, path, x, base, up, look, words, False))
+            line = self._arc(arc, path, x, base, up, look, words, False)
+            drawn.append(of_words(look.marked, _words(arc), line))
         return drawn
 
     def labels(self, columns: _Columns, look: Look, base: float, up: int) -> list[str]:
@@ -179,13 +183,15 @@ class _Side:
             lines.append((x, turn))
             half = text_width(_root_label(arc), LABEL) / 2 + 1
             x = max(half, min(columns.across - half, x))
-            drawn.append(_label(_root_label(arc), x, turn, up, arc.faint or arc.shared))
+            label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
+            drawn.append(of_words(look.marked, _words(arc), label))
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if _shown(arc):
                 turn, (left, right) = self.turn(i, base, up, look), self._sides(columns, i)
                 passing = [x for x, other in lines if up * other > up * turn and left < x < right]
                 x = _clear(left, right, text_width(arc.label, LABEL) / 2, passing)
-                drawn.append(_label(arc.label, x, turn, up, arc.faint))
+                label = _label(arc.label, x, turn, up, arc.faint)
+                drawn.append(of_words(look.marked, _words(arc), label))
         return drawn
 
     def _sides(self, columns: _Columns, arc: int) -> list[float]:
@@ -291,6 +297,11 @@ class _Columns:
 def _ends(arc: DrawnArc) -> tuple[int, int]:
     assert arc.head is not None
     return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
+
+
+def _words(arc: DrawnArc) -> tuple[int, ...]:
+    """Its head, where that is a word, and its modifier."""
+    return (arc.modifier,) if arc.head is None else (arc.head, arc.modifier)
 
 
 def _root_label(arc: DrawnArc) -> str:
