@@ -13,7 +13,6 @@ import pytest
 
 from tests.distributed.runs import PART, Runs, files_under
 
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks of a process")
 
 
