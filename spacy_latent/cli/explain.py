@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -59,7 +58,7 @@ def explain_cli(
     stand beside it. The pipeline stays as it is."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import explain
 
@@ -68,7 +67,7 @@ def explain_cli(
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        for line in sys.stdin if text == STDIN else [text]:
+        for line in lines_of_stdin() if text == STDIN else [text]:
             found = explain(
                 nlp,
                 line.rstrip("\r\n"),

@@ -200,6 +200,7 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
     import srsly
     from spacy.tokens import Doc, DocBin
 
+    from spacy_latent.cli.corpus import lines_of_stdin
     from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 
     path = Path(data)
@@ -226,7 +227,8 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
         for doc in read_docs(nlp, path, *text_key.split(",")):
             yield doc, None
     else:
-        with nullcontext(sys.stdin) if data == STDIN else path.open(encoding="utf8") as lines:
+        given = nullcontext(lines_of_stdin()) if data == STDIN else path.open(encoding="utf8")
+        with given as lines:
             for line in lines:
                 if line.strip():
                     yield line.rstrip("\r\n"), None

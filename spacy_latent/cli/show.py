@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -43,15 +42,13 @@ def show_cli(
     import srsly
 
     from spacy_latent.annotations import to_json
-    from spacy_latent.cli.corpus import import_code, reads_pairs
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
-    lines = sys.stdin if text == STDIN else [text]
-    texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
     if reads_pairs(nlp):
         fail(
@@ -60,6 +57,8 @@ def show_cli(
         )
     try:
         kinds = stored_kinds(nlp)
+        lines = lines_of_stdin() if text == STDIN else [text]
+        texts = (line.rstrip("\n") for line in lines)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:

@@ -14,7 +14,7 @@ from spacy_latent.visualize import legend as legends
 from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.legend import legend
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, text
+from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
 
 NOTHING = Markup("")
@@ -131,7 +131,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
         "class": "sl-scroll",
         "tabindex": 0,
         "role": "region",
-        "aria-label": picture.title,
+        "aria-label": visible(picture.title),
     }
     if drop:
         scroll["style"] = f"padding-top:{drop:.0f}px"

@@ -311,7 +311,7 @@
   }
   const temperature = field("temperature");
   function heat() {
-    // By halves of powers of ten: 0.01 to 100.
+    // From 0.01 to 100, by its logarithm.
     state.temperature = Number((10 ** Number(temperature.value)).toPrecision(2));
     field("temperature-value").textContent = "× " + state.temperature;
     temperature.setAttribute("aria-valuetext", state.temperature + " times that of the model");
