@@ -10,15 +10,15 @@ TORCH := 2.13.0
 TORCH_BUILD := torch$(if $(filter newest,$(TORCH)),,==$(TORCH)+cpu)
 # A file of versions to keep to, as oldest.txt; changing it or TORCH needs make clean before.
 CONSTRAINTS :=
-INSTALL = $(RUN) -m pip install --quiet $(CONSTRAINTS:%=-c %)
+# What is imported is compiled then, once: all of it would take as long as the rest of the installation.
+INSTALL = $(RUN) -m pip install --quiet --no-compile $(CONSTRAINTS:%=-c %)
+unexport PYTHONDONTWRITEBYTECODE
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test test-generic lint types docs spacy-suite bench wheel clean
 
-# A second thread makes its training longer (4:15 in the place of 2:53), and
-# lets it take another course than the runs of docs/listops.md.
 demo: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(RUN) -m spacy project run demo
+	$(RUN) -m spacy project run demo
 
 # One file of tests at a time on each core. The hash seed makes all of them collect the same.
 test: $(DEVELOP)
@@ -63,8 +63,8 @@ $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then \
 		echo "No GPU: installing the CPU build of torch $(TORCH)"; \
-		$(if $(filter newest,$(TORCH)),false,$(RUN) -m pip install --quiet $(TORCH_BUILD) 2>/dev/null) \
-		|| $(RUN) -m pip install --quiet $(TORCH_BUILD) --extra-index-url $(TORCH_CPU_INDEX) \
+		$(if $(filter newest,$(TORCH)),false,$(INSTALL) $(TORCH_BUILD) 2>/dev/null) \
+		|| $(INSTALL) $(TORCH_BUILD) --extra-index-url $(TORCH_CPU_INDEX) \
 		|| echo "There is none for this machine: taking the default torch"; \
 	fi
 	$(INSTALL) --progress-bar on -e .

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, library
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
-from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.pool import ranges, spread
 
 # Pairs worked on together: their hidden layers are a megabyte or two.
 PAIRS = 2048
@@ -292,7 +292,8 @@ def _score(start: int, stop: int, given: Weights, scores: np.ndarray) -> None:
 @dataclass
 class Gradients:
     """Of the fields of :class:`Weights`; those of weights have a row for each range of items, so
-    that threads do not wait for each other, and sums do not depend on which is first."""
+    that threads do not wait for each other, and sums depend neither on which is first nor on how
+    many there are."""
 
     values: np.ndarray
     heads: np.ndarray
@@ -399,7 +400,14 @@ def _counter_pairs_gradient(
     along = change.detach().cpu().contiguous().numpy()
     # Late in training most items are sure of their structure, and their gradients are 0.
     given = replace(given, lengths=np.where(along.any((1, 2)), given.lengths, 0))
-    spread(_add_gradients, 3 * given.costs(), (given, along, result))
+    costs = 3 * given.costs()
+    parts = ranges(costs)
+
+    def add_gradients(first: int, last: int) -> None:
+        for start, stop in parts[first:last]:
+            _add_gradients(start, stop, given, along, result)
+
+    spread(add_gradients, np.array([costs[start:stop].sum() for start, stop in parts]), ())
     to = values.device
     return (
         torch.from_numpy(result.values).to(to),

@@ -18,6 +18,10 @@ import torch
 # Below this many (estimated) nanoseconds of work, waking another thread gains little, and costs
 # over 10 ms where the other cores are busy.
 SERIAL_NANOSECONDS = 400_000
+# Of a range of items whose results are summed. Half of it is no gain: two Python threads that call
+# many small operations of torch wait for each other.
+RANGE_NANOSECONDS = 10_000_000
+MOST_RANGES = 16
 
 Task = tuple[Callable[..., Any], int, int, tuple[Any, ...], "SimpleQueue[BaseException | None]"]
 
@@ -38,9 +42,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _work(tasks: SimpleQueue[Task]) -> None:
+def _work(tasks: SimpleQueue[Task], ready: threading.Barrier) -> None:
     # Work inside work would wait for threads that wait for it.
     _calm.threads = 1
+    # As in one_torch_thread; also, sums of torch's threads round otherwise than those of one.
+    torch.set_num_threads(1)
+    # Else the thread's first operation would set what is common to all of them by then.
+    torch.get_num_threads()
+    ready.wait()
     while True:
         kernel, start, stop, arguments, done = tasks.get()
         try:
@@ -57,10 +66,15 @@ def _get_tasks() -> SimpleQueue[Task]:
     with _lock:
         if _tasks is None:
             _tasks = SimpleQueue()
-            for _ in range(max(1, (os.cpu_count() or 1) - 1)):
+            count, own = max(1, (os.cpu_count() or 1) - 1), torch.get_num_threads()
+            ready = threading.Barrier(count + 1)
+            for _ in range(count):
                 threading.Thread(
-                    target=_work, args=(_tasks,), name="spacy-latent", daemon=True
+                    target=_work, args=(_tasks, ready), name="spacy-latent", daemon=True
                 ).start()
+            ready.wait()
+            # What the threads have set for themselves is for those to come as well.
+            torch.set_num_threads(own)
         return _tasks
 
 
@@ -86,12 +100,6 @@ def one_torch_thread() -> Iterator[None]:
         _calm.threads = None
 
 
-def threads_for(nanoseconds: float) -> int:
-    """How many threads work of so many (estimated) nanoseconds is worth, of those there are."""
-    threads = getattr(_calm, "threads", None) or torch.get_num_threads()
-    return max(1, min(threads, int(nanoseconds / SERIAL_NANOSECONDS)))
-
-
 def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:
     """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
     equal cost, one of them on the calling thread.
@@ -104,8 +112,7 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     if threads <= 1 or total < SERIAL_NANOSECONDS:
         kernel(0, count, *arguments)
         return
-    goals = total / threads * np.arange(1, threads)
-    bounds = [0, *(np.searchsorted(np.cumsum(costs), goals) + 1).tolist(), count]
+    bounds = _bounds(costs, threads)
     tasks, done = _get_tasks(), SimpleQueue[BaseException | None]()
     for start, stop in zip(bounds[1:], bounds[2:]):
         tasks.put((kernel, start, stop, arguments, done))
@@ -117,3 +124,23 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     for error in errors:
         if error is not None:
             raise error
+
+
+def ranges(costs: np.ndarray) -> list[tuple[int, int]]:
+    """The items 0 .. len(costs)−1 in ranges of about equal cost, for results that are summed. They
+    hang on ``costs`` alone: sums over ranges are the same whatever the number of threads. None is
+    empty, but the only one of no items.
+
+    costs: estimated nanoseconds of each item.
+    """
+    count = max(1, min(len(costs), MOST_RANGES, int(float(costs.sum()) / RANGE_NANOSECONDS)))
+    bounds = _bounds(costs, count)
+    found = [(start, stop) for start, stop in zip(bounds, bounds[1:]) if start < stop]
+    return found or [(0, 0)]
+
+
+def _bounds(costs: np.ndarray, parts: int) -> list[int]:
+    """Where so many ranges of about equal cost begin, and where the last ends."""
+    sums = np.cumsum(costs)
+    goals = sums[-1] / parts * np.arange(1, parts) if parts > 1 else np.empty(0)
+    return [0, *(np.searchsorted(sums, goals) + 1).tolist(), len(costs)]

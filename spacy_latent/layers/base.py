@@ -11,12 +11,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.pool import threads_for
+from spacy_latent.kernels.pool import ranges
 from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.shared_structures import share_equals
 from spacy_latent.structures.base import Structure
@@ -84,29 +85,31 @@ class Composer(nn.Module):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
         """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``. On a
-        CPU a range of the items on each thread, where that is worth it and there is neither dropout
-        nor autocast, which other threads would not have.
+        CPU in ranges of the items, each on a thread that is free, where that is worth it and there
+        is neither dropout nor autocast, which other threads would not have. What the ranges are
+        does not depend on how many threads there are, so gradients do not, either.
 
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
-        ranges = [(0, len(vectors))]
+        parts = [(0, len(vectors))]
         if not _drops(self) and not torch.is_autocast_enabled("cpu"):
-            ranges = _ranges(len(vectors), self._cost(vectors, z))
-        if len(ranges) == 1:
+            each = self._cost(vectors, z) / max(1, len(vectors))
+            parts = ranges(np.full(len(vectors), each))
+        if len(parts) == 1:
             return self.compose_range(vectors, z, lengths, item)
         if item is None:
-            inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in ranges]
+            inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in parts]
             return torch.cat(concurrently(self.__call__, inputs, list(self.parameters())))
-        members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in ranges]
+        members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in parts]
         shared = [
             (vectors[a:b], z[which], lengths[a:b], item[which] - a)
-            for (a, b), which in zip(ranges, members)
+            for (a, b), which in zip(parts, members)
         ]
-        parts = concurrently(self.compose_range, shared, list(self.parameters()))
+        made = concurrently(self.compose_range, shared, list(self.parameters()))
         # Back in the order of the structures.
         order = torch.empty_like(item)
         order[torch.cat(members)] = torch.arange(len(item))
-        return torch.cat(parts).index_select(0, order)
+        return torch.cat(made).index_select(0, order)
 
     def compose_range(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
@@ -137,13 +140,6 @@ def _drops(module: nn.Module) -> bool:
     return module.training and any(
         isinstance(child, _DropoutNd) and child.p > 0 for child in module.modules()
     )
-
-
-def _ranges(items: int, cost: float) -> list[tuple[int, int]]:
-    """Of the items 0 .. items−1, one for each thread that so many nanoseconds are worth."""
-    count = max(1, min(items, threads_for(cost)))
-    bounds = [items * part // count for part in range(count + 1)]
-    return list(zip(bounds, bounds[1:]))
 
 
 def check_output_width(name: str, output_width: int | None) -> None:

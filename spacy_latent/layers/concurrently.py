@@ -65,9 +65,8 @@ class _Work:
         """In the order of the inputs of all parts and the parameters."""
         if not self.made:
             raise LatentError(
-                "The gradient of what was composed on several threads is there once, whatever "
-                "retain_graph says. Compose again, ask for all gradients in one call, or call "
-                "torch.set_num_threads(1) before."
+                "The gradient of what was composed in several ranges of items is there once, "
+                "whatever retain_graph says. Compose again, or ask for all gradients in one call."
             )
         # What they keep alive is not read again.
         results, self.made = self.made, []

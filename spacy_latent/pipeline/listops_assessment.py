@@ -127,18 +127,19 @@ def assess_listops(
     first: ListOpsAssessment | None = None
     for corpus, expressions in read.items():
         words = [tokens for _, tokens in expressions]
+        gold = _Gold.of(words)
         readings: dict[str, _Reading] = {}
         for name, nlp in models.items():
             # The other pipelines may call theirs otherwise.
             named = component if not readings or component in nlp.pipe_names else None
-            run = _Run(nlp, expressions, named, seed, progress, f"{name} on {corpus}")
+            run = _Run(nlp, expressions, gold, named, seed, progress, f"{name} on {corpus}")
             readings[name] = run.reading()
             figures["models"][name] = {
                 "component": readings[name].component,
                 "kind": readings[name].kind,
             }
         kinds = {reading.kind for reading in readings.values()}
-        controls = _controls(next(iter(models.values())), expressions, kinds, seed)
+        controls = _controls(next(iter(models.values())), expressions, gold, kinds, seed)
         depths = groups_by_depth(words)
         everything = {ALL: np.ones(len(words), bool)}
         sizes = [len(tokens) for tokens in words]
@@ -192,6 +193,7 @@ class _Run:
         self,
         nlp: Language,
         expressions: list[tuple[str, list[str]]],
+        gold: _Gold,
         component: str | None,
         seed: int,
         progress: Progress,
@@ -200,6 +202,7 @@ class _Run:
         self.nlp = nlp
         self.expressions = expressions
         self.words = [tokens for _, tokens in expressions]
+        self.gold = gold
         self.component = component
         self.seed = seed
         self.progress = progress
@@ -220,10 +223,10 @@ class _Run:
         annotations = [doc._.latent[component] for doc in best]
         if kind == "heads":
             found.trees = [annotation.heads for annotation in annotations]
-            found.counts = _count_heads(found.trees, found.references, self.words)
+            found.counts = _count_heads(found.trees, found.references, self.gold)
         else:
             found.trees = [[(b.start, b.end) for b in one.brackets()] for one in annotations]
-            found.counts = _count_brackets(found.trees, self.words)
+            found.counts = _count_brackets(found.trees, self.gold)
         found.counts |= self._values(best)
         if not all(_same(ours.cats, theirs.cats) for ours, theirs in zip(some, best)):
             found.as_predicted = self._values(self._predict("mixtures")).get("accuracy")
@@ -248,7 +251,7 @@ class _Run:
             chosen = {name: CONTROLS[name] for name in PUT_UNDER[kind]}
             made |= control_trees(self.words, chosen, self.seed)
         else:
-            made = {GOLD: [listops.gold_brackets(tokens) for tokens in self.words]}
+            made = {GOLD: self.gold.brackets}
             made |= _binary_controls(self.words, PUT_UNDER[kind], self.seed)
         found = {}
         for name, trees in made.items():
@@ -352,26 +355,38 @@ def _form(kind: str) -> str:
 # ---------------------------------------------------------------- trees
 
 
-def _count_heads(
-    trees: Sequence[Any], references: Sequence[ReferenceTree], words: Sequence[list[str]]
-) -> Counts:
+@dataclass(frozen=True)
+class _Gold:
+    """Of each expression: the brackets of its binary tree, the lists but the outermost, which every
+    tree has, and which tokens count. Six sets of trees are judged by them."""
+
+    brackets: list[list[tuple[int, int]]]
+    lists: list[list[tuple[int, int]]]
+    counted: list[list[bool]]
+
+    @classmethod
+    def of(cls, words: Sequence[list[str]]) -> _Gold:
+        return cls(
+            [listops.gold_brackets(tokens) for tokens in words],
+            [_inner_lists(tokens) for tokens in words],
+            [[token != listops.CLOSE for token in tokens] for tokens in words],
+        )
+
+
+def _count_heads(trees: Sequence[Any], references: Sequence[ReferenceTree], gold: _Gold) -> Counts:
     moved = [tree.moved(heads) for tree, heads in zip(references, trees, strict=True)]
-    gold = [tree.heads for tree in references]
-    counts = tree_counts(moved, gold, without_words(references, [listops.CLOSE]))
+    heads = [tree.heads for tree in references]
+    counts = tree_counts(moved, heads, without_words(references, [listops.CLOSE]))
     binary = [brackets_of_heads(heads) for heads in moved]
-    return {**counts, "spans": _count_brackets(binary, words)["spans"]}
+    return {**counts, "spans": _count_brackets(binary, gold)["spans"]}
 
 
-def _count_brackets(
-    trees: Sequence[Sequence[tuple[int, int]]], words: Sequence[list[str]]
-) -> Counts:
-    gold = [listops.gold_brackets(tokens) for tokens in words]
-    counted = [[token != listops.CLOSE for token in tokens] for tokens in words]
-    return bracket_counts(trees, gold, map(_inner_lists, words), counted)
+def _count_brackets(trees: Sequence[Sequence[tuple[int, int]]], gold: _Gold) -> Counts:
+    return bracket_counts(trees, gold.brackets, gold.lists, gold.counted)
 
 
 def _inner_lists(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Spans (start, end) of the lists but the outermost, which every tree has."""
+    """Spans (start, end) of the lists but the outermost."""
     heads = listops.gold_heads(tokens)
     ends = [i for i, token in enumerate(tokens) if token == listops.CLOSE and heads[i]]
     return [(heads[end], end + 1) for end in ends]
@@ -398,22 +413,26 @@ class _Control:
 
 
 def _controls(
-    nlp: Language, expressions: list[tuple[str, list[str]]], kinds: set[str], seed: int
+    nlp: Language,
+    expressions: list[tuple[str, list[str]]],
+    gold: _Gold,
+    kinds: set[str],
+    seed: int,
 ) -> dict[str, _Control]:
     """Trees that look at no model, for each kind of tree that there is."""
     words = [tokens for _, tokens in expressions]
     found = {}
     made: dict[str, list[Any]]
     if "heads" in kinds:
-        gold = [gold_doc(nlp, label, tokens) for label, tokens in expressions]
-        references = [tree for doc in gold if (tree := reference_tree(Example(doc, doc)))]
+        docs = [gold_doc(nlp, label, tokens) for label, tokens in expressions]
+        references = [tree for doc in docs if (tree := reference_tree(Example(doc, doc)))]
         made = dict(control_trees(words, CONTROLS, seed))
         for name, trees in made.items():
-            found[name] = _Control(trees, _count_heads(trees, references, words))
+            found[name] = _Control(trees, _count_heads(trees, references, gold))
     if "spans" in kinds:
         made = _binary_controls(words, BINARY_CONTROLS, seed)
         for name, trees in made.items():
-            found[name] = _Control(trees, _count_brackets(trees, words))
+            found[name] = _Control(trees, _count_brackets(trees, gold))
     return found
 
 

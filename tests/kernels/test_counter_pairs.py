@@ -116,17 +116,22 @@ def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranges give what one does, and on one thread the same as on three to the last digit."""
     given = make([30, 3, 17, 25], 4, 2, torch.nan)
     alone = scores_and_gradients(counter_pairs, given)
     monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
+    monkeypatch.setattr("spacy_latent.kernels.pool.RANGE_NANOSECONDS", 1)
+    monkeypatch.setattr("spacy_latent.kernels.pool.MOST_RANGES", 3)
+    threads, spread = torch.get_num_threads(), []
     try:
-        spread = scores_and_gradients(counter_pairs, given)
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            spread.append(scores_and_gradients(counter_pairs, given))
     finally:
         torch.set_num_threads(threads)
-    for one, other in zip(alone, spread, strict=True):
+    for one, other, again in zip(alone, *spread, strict=True):
         torch.testing.assert_close(one, other)
+        assert torch.equal(other, again)
 
 
 @pytest.mark.parametrize("orders", [1, 2])

@@ -227,7 +227,8 @@ def test_dropout_is_drawn_for_each_structure() -> None:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, soft: bool) -> None:
-    """Three ranges of items on three threads: what one gives, twice the same to the last digit."""
+    """Three ranges of items on three threads: what one range gives; and the same to the last digit
+    again, and on one thread."""
     torch.manual_seed(0)
     composer = RecursiveMessagePassing(WIDTH, None, 3).double()
     vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -238,7 +239,8 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
         z, item = z[:ITEMS], item[:ITEMS]
     arguments = (vectors, z, LENGTHS, item if several else None)
     alone = composer.compose_range(*arguments)
-    monkeypatch.setattr("spacy_latent.layers.base.threads_for", lambda nanoseconds: 3)
+    monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
+    monkeypatch.setattr(pool, "MOST_RANGES", 3)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -247,10 +249,14 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
         assert "_Concurrently" in str(_history(together))
         compare(composer, alone, together, vectors, item)
         slopes = []
-        for _ in range(2):
-            made = composer.compose_several(*arguments)
-            slopes.append(torch.autograd.grad(made.square().sum(), [*composer.parameters()]))
-        assert all(torch.equal(one, other) for one, other in zip(*slopes))
+        for threads in (3, 3, 1):
+            torch.set_num_threads(threads)
+            with pool.one_torch_thread():
+                made = composer.compose_several(*arguments)
+                slopes.append(torch.autograd.grad(made.square().sum(), [*composer.parameters()]))
+        # The ranges are the same on one thread, and so is the order in which they are summed.
+        assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[1]))
+        assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[2]))
         inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
         with torch.no_grad():
             predicted = composer.compose_several(*arguments)
@@ -262,7 +268,8 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three of them for any work, however small."""
-    monkeypatch.setattr("spacy_latent.layers.base.threads_for", lambda nanoseconds: 3)
+    monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
+    monkeypatch.setattr(pool, "MOST_RANGES", 3)
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(3)

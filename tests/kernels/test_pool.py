@@ -1,0 +1,40 @@
+"""Ranges of items for threads, and for sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spacy_latent.kernels import pool
+
+COSTS = st.lists(st.floats(0.0, 1e9), max_size=30).map(np.array)
+
+
+@given(COSTS)
+def test_ranges_are_all_items_in_order(costs: np.ndarray) -> None:
+    ranges = pool.ranges(costs)
+    assert len(ranges) <= pool.MOST_RANGES
+    assert [i for start, stop in ranges for i in range(start, stop)] == list(range(len(costs)))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_ranges_do_not_depend_on_threads(threads: int) -> None:
+    """Sums over ranges would round otherwise, and a training would take another course."""
+    costs = np.full(40, pool.RANGE_NANOSECONDS / 10.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert pool.ranges(costs) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_small_work_is_one_range() -> None:
+    assert pool.ranges(np.full(40, 1.0)) == [(0, 40)]
+
+
+def test_nothing_is_no_work() -> None:
+    assert [stop - start for start, stop in pool.ranges(np.empty(0))] == [0]
