@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typer
 
+from spacy_latent.cli.annotate import EXAMPLES as ANNOTATE_EXAMPLES
+from spacy_latent.cli.annotate import annotate_cli
 from spacy_latent.cli.attachment import main as attachment
 from spacy_latent.cli.calibrate import EXAMPLES as CALIBRATE_EXAMPLES
 from spacy_latent.cli.calibrate import calibrate_cli
@@ -42,6 +44,7 @@ latent_cli.command("render")(render_cli)
 latent_cli.command("rationale")(rationale)
 latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)
 latent_cli.command("attachment")(attachment)
+latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
