@@ -242,7 +242,8 @@ def _write_docs(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
             doc = row.doc
             if doc is None:
                 # One token, so that any text can be kept, and read where nothing is tokenised.
-                doc = Doc(pipeline.nlp.vocab, words=[row.text] if row.text else [], spaces=None)
+                words = [row.text] if row.text else []
+                doc = Doc(pipeline.nlp.vocab, words=words, spaces=[False] * len(words))
                 doc.user_data["error"] = row.error
             doc.user_data.update(id=row.id, model_hash=pipeline.hash)
             docs.add(doc)
@@ -514,7 +515,7 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["spacy", "torch", __name__])
+    context.set_forkserver_preload(["spacy_latent.distributed.preloaded"])
     return context
 
 

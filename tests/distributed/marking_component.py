@@ -1,5 +1,5 @@
-"""A component for tests of annotation, as ``--code``: it writes a structure, and fails or dies where
-the text says so."""
+"""A component for tests of annotation: it writes a structure, and fails or dies where the text says
+so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 
-# A directory in which each death is noted, so that it happens but once or as often as is wanted.
+# A directory in which each death is noted, so that it happens once.
 DEATHS = "DEATHS_OF_TESTS"
 
 
@@ -30,11 +30,11 @@ def marking(doc: Doc) -> Doc:
     return doc
 
 
-def die(when: str, often: int = 1) -> None:
-    """End this process as the system ends one that takes too much memory."""
-    before = len(list(Path(os.environ[DEATHS]).glob(f"{when}*")))
-    if before < often:
-        Path(os.environ[DEATHS], f"{when} {before}").touch()
+def die(when: str) -> None:
+    """End this process as the system ends one that takes too much memory, but only once."""
+    note = Path(os.environ[DEATHS], when)
+    if not note.exists():
+        note.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -58,7 +58,3 @@ def die_while_writing(half: bool) -> None:
         replace(source, target)
 
     os.replace = dying_late  # type: ignore[assignment]
-
-
-def always_die() -> None:
-    die("always", often=100)

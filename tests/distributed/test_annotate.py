@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from spacy_latent.distributed.parquet import Row, read_rows
 from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
 from spacy_latent.errors import LatentError
 from tests.distributed import marking_component
-from tests.distributed.marking_component import DEATHS, always_die, die_while_writing
+from tests.distributed.marking_component import DEATHS, die_while_writing
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -112,10 +114,9 @@ def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -
 
 
 def test_another_pipeline_has_another_hash(model: Path, tmp_path: Path) -> None:
-    nlp = spacy.load(model)
-    nlp.to_disk(tmp_path / "same")
-    nlp.vocab.strings.add("another")
-    nlp.to_disk(tmp_path / "other")
+    for name in ("same", "other"):
+        shutil.copytree(model, tmp_path / name)
+    (tmp_path / "other" / "meta.json").write_text("{}")
     assert model_hash(tmp_path / "same") == model_hash(model) != model_hash(tmp_path / "other")
     with pytest.raises(LatentError, match="does not exist"):
         model_hash(tmp_path / "none")
@@ -177,8 +178,7 @@ def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -
 def test_several_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
     given = [*texts(30), "bad", ""]
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    how: dict[str, Any] = {"prepare": _import_marking}
-    done = annotate(model, corpus, tmp_path / "several", rows=8, workers=2, **how)
+    done = annotate(model, corpus, tmp_path / "several", rows=8, workers=2, prepare=_prepare)
     alone = annotate(model, corpus, tmp_path / "alone", rows=8)
     assert done == alone
     check_whole(tmp_path / "several", given)
@@ -192,22 +192,12 @@ def test_a_process_that_is_killed_loses_nothing_and_doubles_nothing(
     model: Path, tmp_path: Path, deaths: Path, when: str
 ) -> None:
     given = texts(30)
-    prepare, arguments = _import_marking, tuple[Any, ...]()
     if when == "while it predicts":
         given[13] = "This is where to kill."
-    else:
-        prepare, arguments = die_while_writing, (when == "while it writes",)
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    done = annotate(
-        model,
-        corpus,
-        tmp_path / "out",
-        rows=10,
-        workers=2,
-        prepare=prepare,
-        prepare_with=arguments,
-    )
-    assert [path.name for path in deaths.iterdir()] == [f"{when} 0"]
+    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (deaths, when)}
+    done = annotate(model, corpus, tmp_path / "out", rows=10, workers=2, **how)
+    assert [path.name for path in deaths.iterdir()] == [when]
     assert (done.rows, done.shards) == (30, 3)
     check_whole(tmp_path / "out", given)
 
@@ -227,7 +217,7 @@ def test_a_command_that_is_killed_is_taken_up_by_starting_it_again(
         annotate(model, corpus, tmp_path / "out", rows=10)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
-    (deaths / "while it predicts 0").touch()
+    (deaths / "while it predicts").touch()
     left = list((tmp_path / "out").glob(".*.tmp"))
     assert len(left) == 1, "nothing was being written"
     assert all(row.text in given for row in _rows_if_any(tmp_path / "out"))
@@ -238,21 +228,13 @@ def test_a_command_that_is_killed_is_taken_up_by_starting_it_again(
 
 @can_be_killed
 def test_a_shard_of_which_processes_die_is_given_up_and_the_others_are_done(
-    model: Path, tmp_path: Path, deaths: Path
+    model: Path, tmp_path: Path
 ) -> None:
     given = [*texts(4), "kill", *texts(3)]
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    for number in range(100):
-        (deaths / f"while it predicts {number}").unlink(missing_ok=True)
-    with pytest.raises(LatentError, match="corpus.jsonl-00001"):
-        annotate(
-            model,
-            corpus,
-            tmp_path / "out",
-            rows=4,
-            workers=2,
-            prepare=_forget_deaths,
-        )
+    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (None, "")}
+    with pytest.raises(LatentError, match=r"corpus\.jsonl-00001"):
+        annotate(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
     assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
 
 
@@ -260,17 +242,17 @@ def test_an_error_of_a_process_is_told(model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"body": texts(4)}), corpus)
     with pytest.raises(LatentError, match="no column 'text'; it has body"):
-        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=_import_marking)
+        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=_prepare)
 
 
-def _import_marking() -> None:
-    """What ``--code`` does."""
-    assert "marking" in spacy.registry.factories
-
-
-def _forget_deaths() -> None:
-    os.environ[DEATHS] = os.path.join(os.environ[DEATHS], str(os.getpid()))
-    Path(os.environ[DEATHS]).mkdir()
+def _prepare(deaths: Path | None = None, when: str = "") -> None:
+    """In each process. deaths: where they are noted; None for somewhere else in each process, so
+    that all of them die."""
+    if deaths is None:
+        deaths = Path(tempfile.mkdtemp())
+    os.environ[DEATHS] = str(deaths)
+    if when not in ("", "while it predicts"):
+        die_while_writing(when == "while it writes")
 
 
 def _rows_if_any(output: Path) -> list[Row]:

@@ -80,7 +80,10 @@ WINDOWS = SpanStructure(3, 4, "Windows", "windows", np.zeros((1, 2, 3), dtype="i
 def docs() -> list[Doc]:
     words = ["Mary", "sees", "John", "."]
     annotated = Doc(
-        VOCAB, words=words, spaces=[True, True, False, False], sent_starts=[True, False, True, False]
+        VOCAB,
+        words=words,
+        spaces=[True, True, False, False],
+        sent_starts=[True, False, True, False],
     )
     annotated.cats = {"good": 0.25, "bad": 1 / 3}
     annotated.ents = [Span(annotated, 0, 1, "PER"), Span(annotated, 2, 3, "PER")]
@@ -128,7 +131,9 @@ def test_the_examples_have_every_field() -> None:
     spans = [TREE, TAGS, CELLS]
     for field in fields(SpanStructure):
         values = [getattr(span, field.name) for span in spans]
-        assert any(not (value is None or (isinstance(value, list) and not value)) for value in values), field.name
+        assert any(
+            not (value is None or (isinstance(value, list) and not value)) for value in values
+        ), field.name
 
 
 def test_docs_come_back_as_they_were(tmp_path: Path) -> None:
@@ -195,7 +200,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     import pyarrow as pa
 
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "other.parquet")
-    with pytest.raises(LatentError, match="has no column .*latent"):
+    with pytest.raises(LatentError, match=r"has no column .*latent"):
         list(read_rows(tmp_path, VOCAB))
     for path in (tmp_path / "none", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
