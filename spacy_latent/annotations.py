@@ -733,7 +733,7 @@ def _places(idx: np.ndarray, length: np.ndarray) -> int:
     places = np.empty((2, len(idx)), dtype="<i4")
     np.subtract(idx, idx[:1], out=places[0], casting="unsafe")
     places[1] = length
-    return zlib.crc32(places)
+    return zlib.crc32(places.tobytes())
 
 
 def _read(doc: Doc) -> dict[str, list[SpanStructure]]:

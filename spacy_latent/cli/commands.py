@@ -33,6 +33,8 @@ from spacy_latent.cli.report import report_cli
 from spacy_latent.cli.show import show_cli
 from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
+from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
+from spacy_latent.cli.sweep import sweep_cli
 
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
@@ -53,6 +55,7 @@ latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
 latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)
+latent_cli.command("sweep", epilog=SWEEP_EXAMPLES, context_settings=settings)(sweep_cli)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.
 generate_cli.callback()(lambda: None)
