@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,23 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "notebooks/quickstart.ipynb": "notebook_listops.md",
+    "notebooks/structured_attention.ipynb": "notebook_tensors.md",
 }
+PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
+TABLE = re.compile(r"<table>.*?</table>", re.S)
+CELL = re.compile(r"<th[^>]*>(.*?)</th>", re.S)
+TAG = re.compile(r"<[^>]+>")
 
 
 def on_files(files: Files, config: Any) -> Files:
     for place, name in ELSEWHERE.items():
         text = (ROOT / place).read_text(encoding="utf8")
-        text = text.replace("../docs/images/", "images/").replace("](docs/", "](")
+        text = as_markdown(json.loads(text)) if place.endswith(".ipynb") else text
+        text = text.replace("../docs/", "").replace("](docs/", "](")
         for other, page in ELSEWHERE.items():
             text = text.replace(f"]({other}", f"]({page}")
+            text = text.replace(f"]({Path(other).name})", f"]({page})")
         files.append(File.generated(config, name, content=text))
     return files
 
@@ -30,4 +41,46 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     for place, name in ELSEWHERE.items():
         markdown = markdown.replace(f"(../{place}", f"({name}")
-    return markdown
+    return PICTURE.sub(for_both_schemes, markdown)
+
+
+def for_both_schemes(picture: re.Match[str]) -> str:
+    """A picture of pixels has no colours of its own for a dark page: there may be another one."""
+    alternative, name = picture.groups()
+    if not (ROOT / "docs" / f"{name}_dark.png").exists():
+        return picture[0]
+    return f"![{alternative}]({name}.png#only-light)![{alternative}]({name}_dark.png#only-dark)"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Every cell of a table knows its column, which narrow screens show beside it."""
+    return TABLE.sub(with_columns, html)
+
+
+def with_columns(table: re.Match[str]) -> str:
+    head, body = table[0].split("</thead>", 1)
+    names = [unescape(TAG.sub("", name)).strip() for name in CELL.findall(head)]
+    rows = []
+    for row in body.split("</tr>"):
+        first, *cells = re.split(r"<td(?=[ >])", row)
+        given = zip(cells, [*names, *[""] * len(cells)])
+        named = (f'<td data-column="{escape(name)}"{cell}' for cell, name in given)
+        rows.append("".join([first, *named]))
+    return f"{head}</thead>{'</tr>'.join(rows)}"
+
+
+def as_markdown(notebook: dict[str, Any]) -> str:
+    """The cells of a notebook with the outputs that are kept with it."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            for html in ["".join(output.get("data", {}).get("text/html", ""))]:
+                # A blank line would end it.
+                lines = [line for line in html.splitlines() if line.strip()]
+                if lines:
+                    parts.append("\n".join(["<div>", *lines, "</div>"]))
+    return "\n\n".join(parts) + "\n"

@@ -48,6 +48,16 @@ class InfeasibleError(LatentError):
         super().__init__(f"{message} {advice}".strip())
 
 
+class NothingLeft(LatentError):
+    """Of all structures that an intervention asks for there is none."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"No {name} has all that is forced and nothing that is forbidden: two parts that are "
+            "forced exclude each other, or what is forbidden leaves none. Take back one of these."
+        )
+
+
 class NotTractable(LatentError, NotImplementedError):
     """The operation has no tractable exact algorithm on this structure."""
 

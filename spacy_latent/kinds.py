@@ -52,10 +52,12 @@ class Drawing:
         :class:`spacy_latent.visualize.picture.Picture`, and what their caption says of them.
     fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn so where no style
         is asked for.
+    seen: a sentence that tells a newcomer what is seen, which pages begin with.
     """
 
     draw: Callable[[Any], tuple[list[Any], str]]
     fits: Callable[[Any], bool] = _always
+    seen: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class Kind:
         Arcs, items, tags and brackets are also what displaCy draws.
     parts: a decoded structure to its parts, as ``SpanStructure.parts`` has them.
     stored: places in the structure's array, ``(P, axes)``, to rows of ``SpanStructure.parts``.
+    place: a part as ``SpanStructure.parts`` has it, and the number of axes of the structure's
+        array, to where it stands there: an index with a number for each axis, or a slice where the
+        part is any of several. It turns back ``stored`` and ``soft``.
+    axes: what the numbers of a part are, each by a name to show and one of "nodes", the root and
+        then the tokens, "words", tokens from 0, "from one", tokens from 1, "ends", the token after,
+        "others", tokens of the other text, and "labels", tags or labels; empty where that is not
+        known.
     soft: probabilities ``(B, *parts)`` of the structure's array to those of annotations, which may
         have fewer axes.
     moved: a decoded structure and an order of its tokens, ``(n,)``, to the same number of parts at
@@ -122,6 +131,8 @@ class Kind:
     accessors: tuple[str, ...] = INHERITED
     parts: Callable[[np.ndarray], list[Part]] = INHERITED
     stored: Callable[[np.ndarray], np.ndarray] = INHERITED
+    place: Callable[[Part, int], tuple[int | slice, ...]] = INHERITED
+    axes: tuple[tuple[str, str], ...] = INHERITED
     soft: Callable[[np.ndarray], np.ndarray] = INHERITED
     moved: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = INHERITED
     gold: Callable[[Any, Sequence[Part]], list[np.ndarray | None]] = INHERITED
@@ -259,6 +270,21 @@ def _ends_of_segments(places: np.ndarray) -> np.ndarray:
     return stored
 
 
+def _index(part: Part, axes: int) -> tuple[int | slice, ...]:
+    return part
+
+
+def _after_any(part: Part, axes: int) -> tuple[int | slice, ...]:
+    """Of transitions all to the tag."""
+    token, tag = part
+    return (token, slice(None), tag) if axes == 3 else part
+
+
+def _length_of_segment(part: Part, axes: int) -> tuple[int | slice, ...]:
+    start, end, label = part
+    return start, end - start - 1, label
+
+
 def _nothing_known(example: Any, spans: Sequence[Part]) -> list[np.ndarray | None]:
     return [None for _ in spans]
 
@@ -283,6 +309,8 @@ def _register_own() -> None:
             accessors=(),
             parts=rows_of,
             stored=_as_it_is,
+            place=_index,
+            axes=(),
             soft=_as_it_is,
             moved=None,
             agreement=None,
@@ -299,6 +327,7 @@ def _register_own() -> None:
             "heads",
             plural="trees",
             accessors=("heads", "arcs"),
+            axes=(("head", "nodes"), ("word", "from one")),
             parts=_arcs_of_heads,
             trees=("random", "left", "right", "flat", "balanced", "nearest", "heads"),
             columns=("depth", "left-branching"),
@@ -308,6 +337,7 @@ def _register_own() -> None:
             "arcs",
             plural="graphs",
             accessors=("arcs",),
+            axes=(("head", "nodes"), ("word", "from one")),
             columns=("arcs per token", "left-branching"),
             gallery="arcs",
         ),
@@ -315,6 +345,7 @@ def _register_own() -> None:
             "items",
             plural="selections",
             accessors=("items",),
+            axes=(("word", "words"),),
             parts=_items,
             moved=_items_in_order,
             columns=("rate", "runs"),
@@ -325,6 +356,8 @@ def _register_own() -> None:
             plural="tag sequences",
             accessors=("tags", "entities"),
             parts=_places_of_tags,
+            place=_after_any,
+            axes=(("word", "words"), ("tag", "labels")),
             soft=_of_tags,
             moved=_tags_in_order,
             columns=("switches", "commonest tag"),
@@ -334,6 +367,7 @@ def _register_own() -> None:
             "spans",
             plural="trees",
             accessors=("brackets",),
+            axes=(("first word", "words"), ("last word", "words")),
             trees=("random", "left", "right", "balanced"),
             columns=("depth", "left splits"),
             gallery="spans",
@@ -343,6 +377,8 @@ def _register_own() -> None:
             plural="segmentations",
             accessors=("brackets",),
             stored=_ends_of_segments,
+            place=_length_of_segment,
+            axes=(("first word", "words"), ("last word", "ends"), ("label", "labels")),
             columns=("segment length",),
             gallery="segments",
         ),
@@ -351,12 +387,14 @@ def _register_own() -> None:
             like="segments",
             plural="sets of phrases",
             stored=_as_it_is,
+            place=_index,
             columns=("phrases", "depth"),
         ),
         Kind(
             "cells",
             plural="alignments",
             accessors=("cells",),
+            axes=(("word of the first text", "words"), ("word of the second", "others")),
             columns=("coverage", "monotonicity"),
             gallery="cells",
         ),

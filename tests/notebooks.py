@@ -1,10 +1,18 @@
-"""The code of a notebook, cell after cell."""
+"""The notebooks: their code, cell after cell, and what they show, which is kept with them.
+
+python -m tests.notebooks
+
+runs them in a kernel of Jupyter and writes them with their outputs.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -19,3 +27,63 @@ def run_cells(path: Path) -> dict[str, Any]:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), scope)
     return scope
+
+
+def run_in_kernel(path: Path) -> Any | None:
+    """The notebook with its outputs, or None where no kernel is installed."""
+    try:
+        import nbformat
+        from jupyter_client.kernelspec import NoSuchKernel
+        from nbclient import NotebookClient
+    except ImportError:
+        return None
+    notebook: Any = nbformat.read(path, as_version=4)
+    try:
+        NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    except NoSuchKernel:
+        return None
+    return notebook
+
+
+def printed(notebook: Any) -> str:
+    """All that the cells print."""
+    return "".join(
+        "".join(output["text"])
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+        if output["output_type"] == "stream"
+    )
+
+
+def shown(notebook: Any) -> str:
+    """All HTML that the cells show."""
+    return "".join(
+        "".join(output.get("data", {}).get("text/html", ""))
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+    )
+
+
+def keep(notebook: Any) -> dict[str, Any]:
+    """What is written of a notebook: its cells and outputs, without times, versions, warnings."""
+    cells = []
+    for number, cell in enumerate(notebook["cells"]):
+        kept = {key: cell[key] for key in ("cell_type", "source")}
+        kept |= {"id": f"cell-{number}", "metadata": {}}
+        if cell["cell_type"] == "code":
+            # Warnings are of the machine that it ran on.
+            outputs = [one for one in cell["outputs"] if one.get("name") != "stderr"]
+            kept |= {"execution_count": cell["execution_count"], "outputs": outputs}
+        cells.append(kept)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+if __name__ == "__main__":
+    for path in NOTEBOOKS:
+        found = run_in_kernel(path)
+        if found is None:
+            raise SystemExit("There is no kernel; pip install ipykernel nbclient.")
+        text = json.dumps(keep(found), indent=1, ensure_ascii=False, sort_keys=True)
+        path.write_text(f"{text}\n", encoding="utf8")

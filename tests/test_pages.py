@@ -57,6 +57,22 @@ def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
     assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
 
 
+def check_python_api(scope: dict[str, Any], printed: list[str]) -> None:
+    assert printed[0] == "4" and "[MIN <- [MAX" in printed
+    assert scope["best"] != scope["second"] and "displacy" in scope["markup"]
+    assert "<svg" in scope["svg"] and scope["page"].startswith("<!DOCTYPE")
+
+
+def check_structured_attention(scope: dict[str, Any], printed: list[str]) -> None:
+    shares = [float(line.split(": ")[1].split("%")[0]) for line in printed]
+    cold, warm = shares[::2], shares[1::2]
+    assert cold == sorted(cold) and cold[-1] > 50 and all(w <= c for w, c in zip(warm, cold))
+
+
+def check_from_ner(scope: dict[str, Any], printed: list[str]) -> None:
+    assert printed[0].startswith("London GPE ")
+
+
 def check_crf_ner(scope: dict[str, Any], printed: list[str]) -> None:
     assert printed[0] == "[('London', 'GPE')]"
 
@@ -97,6 +113,9 @@ def check_parsers(scope: dict[str, Any], printed: list[str]) -> None:
 
 # What has to be true after the Python of a page, beyond what the page itself asserts.
 AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
+    "python_api.md": check_python_api,
+    "structured_attention.md": check_structured_attention,
+    "from_ner.md": check_from_ner,
     "crf_ner.md": check_crf_ner,
     "drawing.md": check_drawing,
     "factor_graphs.md": check_factor_graphs,

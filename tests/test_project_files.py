@@ -89,7 +89,7 @@ def test_the_oldest_versions_are_those_of_the_setup() -> None:
     required = re.findall(r"^(\w+)>=([\d.]+)", setup()["options"]["install_requires"], re.M)
     pinned = dict(re.findall(r"^(\w+)==([\d.]+)$", text("oldest.txt"), re.M))
     assert pinned == {name: version for name, version in required if name in pinned}
-    assert {"spacy", "thinc", "torch", "numba", "numpy"} == set(pinned)
+    assert {"spacy", "thinc", "torch", "numba", "numpy", "typer"} == set(pinned)
     wanted = f"make test CONSTRAINTS=oldest.txt TORCH={pinned['torch']}"
     for name in ("CONTRIBUTING.md", "oldest.txt", ".github/workflows/tests.yml"):
         assert wanted in text(name), name

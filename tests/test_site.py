@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.visualize.browser import chromium
 
 ROOT = Path(__file__).parents[1]
 # What a browser loads by itself, as opposed to links that a reader may follow.
@@ -15,6 +20,17 @@ LOADED = re.compile(
     r"<(?:script|img|iframe|source|link(?![^>]*rel=\"?(?:canonical|next|prev)))[^>]*"
     r"(?:src|href)=\"?(?:https?:)?//[^\">\s]+"
 )
+# Those with the widest tables and pictures.
+NARROW = ("index.html", "choosing.html", "crf_ner.html", "results.html", "notebook_listops.html")
+BEYOND = """
+return [...document.querySelectorAll('.md-content :is(td, img, h1, h2, p)')]
+  .filter(node => node.getBoundingClientRect().right > 401).map(node => node.textContent);
+"""
+BROKEN = """
+return [...document.querySelectorAll('.md-content td code')]
+  .filter(node => !/[\\s.,=:()-]/.test(node.textContent) && node.getClientRects().length > 1)
+  .map(node => node.textContent);
+"""
 
 
 @pytest.mark.slow
@@ -37,3 +53,38 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
         found = re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^\"')]+", sheet.read_text())
         assert not found, sheet.name
     assert not list(tmp_path.rglob("*.py"))
+    # Rows of tables are cards on a narrow screen: every cell says its column.
+    for page in pages:
+        cells = re.findall(r"<td[^>]*>", page.read_text(encoding="utf8").split("<article", 1)[-1])
+        assert all("data-column=" in cell for cell in cells), page.name
+    assert "<svg" in (tmp_path / "notebook_listops.html").read_text(encoding="utf8")
+    check_narrow(tmp_path)
+
+
+def check_narrow(site: Path) -> None:
+    """At 400 pixels nothing but code is out of sight, and no name in a table is broken; where there
+    is a browser."""
+    binary = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in binary or importlib.util.find_spec("selenium") is None:
+        return
+    with chromium(site / "profile") as driver:
+        size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for page in NARROW:
+            driver.get((site / page).as_uri())
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= 400
+            assert driver.execute_script(BEYOND) == [], page
+            assert driver.execute_script(BROKEN) == [], page
+
+
+def test_names_of_columns_are_those_of_the_head() -> None:
+    site = runpy.run_path(str(ROOT / "docs" / "site.py"))
+    table = (
+        '<table><thead><tr><th>a <code>b</code></th><th>"c" &lt; d</th></tr></thead>'
+        "<tbody><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr></tbody></table>"
+    )
+    named = site["on_page_content"](f"<p>1</p>{table}")
+    columns = re.findall(r'<td data-column="([^"]*)">(\d)</td>', named)
+    second = "&quot;c&quot; &lt; d"
+    assert columns == [("a b", "1"), (second, "2"), ("a b", "3"), (second, "4")]
+    assert re.sub(r' data-column="[^"]*"', "", named) == f"<p>1</p>{table}"

@@ -10,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def calibrate_cli(
             least = calibration.set_precision(nlp, found, precision, component)
         held_out = calibration.measure(nlp, further, component) if further else None
         output.mkdir(parents=True, exist_ok=True)
-        nlp.to_disk(output)
+        with finished_first():
+            nlp.to_disk(output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
     if as_json:

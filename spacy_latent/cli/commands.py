@@ -26,10 +26,13 @@ from spacy_latent.cli.explain import explain_cli
 from spacy_latent.cli.init_config import EXAMPLES as INIT_EXAMPLES
 from spacy_latent.cli.init_config import init_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
+from spacy_latent.cli.output import end_quickly
 from spacy_latent.cli.rationale import main as rationale
 from spacy_latent.cli.render import render_cli
 from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
 from spacy_latent.cli.report import report_cli
+from spacy_latent.cli.serve import EXAMPLES as SERVE_EXAMPLES
+from spacy_latent.cli.serve import serve_cli
 from spacy_latent.cli.show import show_cli
 from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
@@ -39,9 +42,11 @@ from spacy_latent.cli.sweep import sweep_cli
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
 )
+latent_cli.callback()(end_quickly)
 latent_cli.command("demo", epilog=DEMO_EXAMPLES)(demo_cli)
 latent_cli.command("init", epilog=INIT_EXAMPLES)(init_cli)
 latent_cli.command("show")(show_cli)
+latent_cli.command("serve", epilog=SERVE_EXAMPLES)(serve_cli)
 latent_cli.command("render")(render_cli)
 latent_cli.command("rationale")(rationale)
 latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)

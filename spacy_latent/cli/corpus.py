@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from wasabi import msg
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.errors import LatentError
@@ -22,6 +25,14 @@ ACCEPTED = (
     "what the reader of the config's [corpora.dev] takes; for a pipeline of pairs of texts what "
     "spacy-latent.TextPairs.v1 takes"
 )
+
+
+def lines_of_stdin() -> TextIO:
+    """Standard input; who sits at a terminal is told that it is waited for."""
+    if sys.stdin.isatty():
+        with redirect_stdout(sys.stderr):
+            msg.info("Texts are read from here, one a line. End with Ctrl+D (Windows: Ctrl+Z).")
+    return sys.stdin
 
 
 def import_code(path: Path | None) -> None:
@@ -67,8 +78,10 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     if reads_pairs(nlp):
         yield from _of_pairs(nlp, corpus, path)
     elif corpus == STDIN or path.suffix == ".txt":
-        lines = sys.stdin if corpus == STDIN else path.read_text(encoding="utf8").splitlines()
-        yield from _of_texts(nlp, lines)
+        if corpus == STDIN:
+            yield from _of_texts(nlp, lines_of_stdin())
+        else:
+            yield from _of_texts(nlp, path.read_text(encoding="utf8").splitlines())
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
         yield from Corpus(path)(nlp)
     elif path.suffix == ".jsonl":

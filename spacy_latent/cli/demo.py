@@ -13,6 +13,7 @@ import typer
 from wasabi import Printer, msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -115,7 +116,6 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
     """Print the value of one expression and scores on new ones; write a page of these if asked."""
     from spacy_latent.cli.listops import page_of
-    from spacy_latent.cli.listops_tables import make_opening
     from spacy_latent.cli.report import progress
     from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
@@ -139,9 +139,8 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        page, told = page_of(found, make_opening(found.figures))
-        html.write_text(page, encoding="utf8")
+        page, told = page_of(found, nlp, INTRODUCTION)
+        write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -10,6 +9,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 from spacy_latent.cli.show import STDIN, load, use_gpu
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def explain_cli(
     stand beside it. The pipeline stays as it is."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import explain
 
@@ -67,7 +67,7 @@ def explain_cli(
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        for line in sys.stdin if text == STDIN else [text]:
+        for line in lines_of_stdin() if text == STDIN else [text]:
             found = explain(
                 nlp,
                 line.rstrip("\r\n"),
@@ -87,8 +87,7 @@ def explain_cli(
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
-            html.parent.mkdir(parents=True, exist_ok=True)
-            html.write_text(render_explanations(made), encoding="utf8")
+            write_page(html, render_explanations(made))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except (LatentError, OSError) as error:

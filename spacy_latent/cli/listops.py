@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import finished_first, write_page
 
 if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
     from spacy_latent.pipeline.listops_assessment import ListOpsAssessment
 
 SPLITS = ("train", "dev", "test")
@@ -106,8 +110,9 @@ def generate_cli(
             )
         except LatentError as error:
             fail(str(error))
-    for path, expressions in zip(files, splits):
-        listops.write(path, expressions)
+    with finished_first():
+        for path, expressions in zip(files, splits):
+            listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
     msg.good(f"{output}: {made}")
 
@@ -141,7 +146,7 @@ def report_cli(
     import srsly
     from spacy.cli._util import setup_gpu
 
-    from spacy_latent.cli.listops_tables import make_opening, print_tables
+    from spacy_latent.cli.listops_tables import print_tables
     from spacy_latent.cli.report import progress
     from spacy_latent.cli.show import load
     from spacy_latent.errors import LatentError
@@ -161,14 +166,15 @@ def report_cli(
         metrics.parent.mkdir(parents=True, exist_ok=True)
         srsly.write_json(metrics, plain(found.figures))
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        page, told = page_of(found, make_opening(found.figures))
-        html.write_text(page, encoding="utf8")
+        page, told = page_of(found, next(iter(models.values())))
+        write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
 
 
-def page_of(found: ListOpsAssessment, opening: Any) -> tuple[str, str]:
-    """The page, and what is on it, in words."""
+def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[str, str]:
+    """The page, and what is on it, in words. nlp: the pipeline that drew the trees. about: a
+    sentence on it that the page begins with."""
+    from spacy_latent.cli.listops_tables import make_closing, make_opening
     from spacy_latent.visualize import render
 
     drawn = found.examples[:DRAWN] if found.component else []
@@ -176,19 +182,41 @@ def page_of(found: ListOpsAssessment, opening: Any) -> tuple[str, str]:
     gold = None
     if found.kind == "heads":
         gold = [example.reference for example in drawn]
-    options = {"distance": 120}
+    if found.component:
+        add_probabilities(nlp, docs, found.component)
     page = render(
         docs,
         found.component,
         page=True,
         jupyter=False,
-        options=options,
         gold=gold,
-        opening=opening,
+        opening=make_opening(found.figures, about),
+        title=f"ListOps: {', '.join(found.figures['models'])}",
+        closing=make_closing(found.figures),
     )
     beside = "" if gold is None else ", each above its gold tree"
     told = f", and trees of {len(docs)} expressions{beside}" if docs else ""
     return page, f"Tables{told}"
+
+
+def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> None:
+    """Write the probabilities of all parts beside the structures that the docs have, where the
+    component has a latent layer to ask."""
+    from dataclasses import replace
+
+    from spacy.tokens import Doc
+
+    from spacy_latent.annotations import write
+    from spacy_latent.cli.show import annotated
+    from spacy_latent.pipeline.inspection import latent_components
+
+    if component not in latent_components(nlp):
+        return
+    plain = [Doc(nlp.vocab, words=[token.text for token in doc]) for doc in docs]
+    for doc, known in zip(docs, annotated(nlp, plain, component, None, 0)):
+        spans = zip(doc._.latent[component].spans, known._.latent[component].spans)
+        found = [replace(o, parts=k.parts, probabilities=k.probabilities) for o, k in spans]
+        write(doc, component, found)
 
 
 def named_files(given: Sequence[Path]) -> dict[str, Path]:

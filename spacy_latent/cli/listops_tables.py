@@ -217,13 +217,49 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
 
 
-def make_opening(figures: dict[str, Any]) -> Markup:
-    """The tables as what a page opens with, with all intervals."""
+def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
+    """What a page opens with: its title, what is seen, and the overview. about: a sentence on the
+    pipeline."""
     from spacy_latent.visualize.elements import join, tag
+    from spacy_latent.visualize.page import heading
+
+    table = overview(figures, next(iter(figures["corpora"])))
+    seen = (
+        "The table says, in percent, how often values and trees are right, beside trees that look "
+        "at no model. Below it are the trees of the first expressions."
+    )
+    meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in table.columns]
+    notes = (
+        "All is of the single best tree of each expression, with 95 % intervals of 1,000 resamples "
+        f"of the expressions. {'; '.join(meanings)}."
+    )
+    return join(
+        heading(f"ListOps: {', '.join(figures['models'])}", about, seen),
+        _side_by_side([table]),
+        tag("p", notes, class_="sl-note"),
+    )
+
+
+def make_closing(figures: dict[str, Any]) -> Markup:
+    """What a page ends with: each measure by depth, and accuracy by operator."""
+    from spacy_latent.visualize.elements import Markup, join, tag
+
+    tables = [*by_depth(figures), *by_operator(figures, next(iter(figures["corpora"])))]
+    if not tables:
+        return Markup("")
+    note = f"Depth: levels of lists within each other, where {ENOUGH} expressions have as many."
+    return join(
+        tag("h2", "By depth and by operator"),
+        tag("p", note, class_="sl-note"),
+        _side_by_side(tables),
+    )
+
+
+def _side_by_side(tables: Sequence[Table]) -> Markup:
+    """With all intervals."""
+    from spacy_latent.visualize.elements import tag
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
 
-    first = next(iter(figures["corpora"]))
-    tables = [overview(figures, first), *by_depth(figures), *by_operator(figures, first)]
     made = []
     for table in tables:
         rows = [FigureRow(name, [(cell, "") for cell in cells]) for name, cells in table.above]
@@ -237,17 +273,16 @@ def make_opening(figures: dict[str, Any]) -> Markup:
             for row in table.rows
         ]
         made.append(figure_table(table.caption, table.columns, rows))
-    meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in tables[0].columns]
-    about = (
-        "In percent, of the single best tree of each expression, with 95 % intervals of 1,000 "
-        "resamples of the expressions. Depth: levels of lists within each other; depths of fewer "
-        f"than {ENOUGH} expressions have no column. {'; '.join(meanings)}."
-    )
-    return join(
-        tag("h1", f"ListOps: {', '.join(figures['models'])}"),
-        tag("p", about, class_="sl-note"),
-        tag("div", made, class_="sl-side"),
-    )
+    return tag("div", made, class_="sl-side")
 
 
-__all__ = ["Row", "Table", "by_depth", "by_operator", "make_opening", "overview", "print_tables"]
+__all__ = [
+    "Row",
+    "Table",
+    "by_depth",
+    "by_operator",
+    "make_closing",
+    "make_opening",
+    "overview",
+    "print_tables",
+]

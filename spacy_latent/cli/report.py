@@ -10,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 from spacy_latent.cli.show import load, use_gpu
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ def report_cli(
         page = render_report(
             assessment, model=short_name(model), corpus=short_name(corpus), training=rows
         )
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(page, encoding="utf8")
+        write_page(output, page)
     except (LatentError, OSError) as error:
         fail("The report could not be made", str(error))
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -11,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -42,15 +42,13 @@ def show_cli(
     import srsly
 
     from spacy_latent.annotations import to_json
-    from spacy_latent.cli.corpus import import_code, reads_pairs
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
-    lines = sys.stdin if text == STDIN else [text]
-    texts = (line.rstrip("\n") for line in lines)
     docs: list[Doc] = []
     if reads_pairs(nlp):
         fail(
@@ -59,6 +57,8 @@ def show_cli(
         )
     try:
         kinds = stored_kinds(nlp)
+        lines = lines_of_stdin() if text == STDIN else [text]
+        texts = (line.rstrip("\n") for line in lines)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
@@ -77,8 +77,7 @@ def show_cli(
 
             options = {"threshold": threshold, "alternatives": alternatives}
             page = render(docs, component=component, page=True, jupyter=False, options=options)
-            html.parent.mkdir(parents=True, exist_ok=True)
-            html.write_text(page, encoding="utf8")
+            write_page(html, page)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch.distributed as dist
@@ -56,30 +58,83 @@ def train_cli(
     gradients are added up. Under torchrun: torchrun --nproc-per-node 8 -m spacy_latent.distributed
     train config.cfg --output training
     """
-    from spacy.cli._util import import_code, parse_config_overrides, show_validation_error
+    from spacy.cli._util import import_code, parse_config_overrides
 
     from spacy_latent.distributed.train import train
 
-    overrides = parse_config_overrides(context.args)
     import_code(code)
+    with _telling(config_path):
+        train(
+            config_path,
+            output,
+            overrides=parse_config_overrides(context.args),
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            timeout=timeout,
+            use_gpu=use_gpu,
+        )
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@app.command(
+    "ray-train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def ray_train_cli(
+    context: typer.Context,
+    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Directory for models and checkpoints, which all machines see."
+    ),
+    workers: int = typer.Option(..., "--workers", help="How many processes.", min=1),
+    address: str | None = typer.Option(
+        None, "--address", help="Of a running cluster. This machine alone, if not given."
+    ),
+    resume: bool = typer.Option(False, "--resume", help="As of train."),
+    checkpoint_every: int | None = typer.Option(
+        None, "--checkpoint-every", help="As of train.", min=0
+    ),
+    timeout: float = typer.Option(TIMEOUT, "--timeout", help="As of train."),
+    max_failures: int = typer.Option(
+        0, "--max-failures", help="How often to resume when a worker was lost.", min=0
+    ),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Each worker has a GPU."),
+) -> None:
+    """The same training on workers of a Ray cluster, which this command starts. Needs the extra
+    ray."""
+    from spacy.cli._util import parse_config_overrides
+
+    from spacy_latent.distributed.ray_train import ray_train
+
+    with _telling(config_path):
+        saved = ray_train(
+            config_path,
+            output,
+            workers=workers,
+            address=address,
+            use_gpu=use_gpu,
+            overrides=parse_config_overrides(context.args),
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            timeout=timeout,
+            max_failures=max_failures,
+        )
+    msg.good("Saved pipeline to output directory", saved)
+
+
+@contextlib.contextmanager
+def _telling(config_path: Path) -> Iterator[None]:
+    """Errors that users meet, as messages."""
+    from spacy.cli._util import show_validation_error
+
     try:
         with show_validation_error(config_path, hint_fill=False):
-            train(
-                config_path,
-                output,
-                overrides=overrides,
-                resume=resume,
-                checkpoint_every=checkpoint_every,
-                timeout=timeout,
-                use_gpu=use_gpu,
-            )
+            yield
     except LatentError as error:
         # The cause is on the rank where it came up.
         if error.__cause__ is not None:
             sys.excepthook(type(error), error, error.__traceback__)
         msg.fail(str(error), exits=1)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

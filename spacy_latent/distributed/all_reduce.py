@@ -94,7 +94,7 @@ class AllReduce:
         """Compare failures, batches and layouts, in one small message."""
         layout = _checksum((w.component, tuple(w.values.shape)) for w in weights)
         numbers = [int(self.failure is not None), self.batch, -self.batch, layout, -layout]
-        most = self.ranks.most(torch.tensor(numbers, dtype=torch.int64)).tolist()
+        most = self.ranks.most(_flags(numbers)).tolist()
         what = f"Step {self.step}"
         if most[0]:
             own = self.failure
@@ -116,7 +116,7 @@ class AllReduce:
         unchecked: ids of shims in which a gradient of mixed precision overflowed.
         RETURNS: whether there was any gradient.
         """
-        has = torch.tensor([int(w.gradient is not None) for w in weights], dtype=torch.int32)
+        has = _flags(w.gradient is not None for w in weights)
         if len(has):
             self.ranks.most(has)
         moved = [w for w, there in zip(weights, has.tolist()) if there]
@@ -184,7 +184,7 @@ class AllReduce:
         scaled = [(s, scaler) for s, scaler in scalers if getattr(scaler, "_enabled", False)]
         if not scaled:
             return set()
-        found = torch.tensor([int(scaler.found_inf) for _, scaler in scaled], dtype=torch.int32)
+        found = _flags(scaler.found_inf for _, scaler in scaled)
         overflowed = self.ranks.most(found).tolist()
         for (_, scaler), over in zip(scaled, overflowed):
             scaler._found_inf = bool(over)
@@ -198,9 +198,7 @@ class AllReduce:
         if [b.shape for b in buffers] != [b.shape for b in self._before]:
             # The modules are new ones.
             self._before = [torch.full_like(buffer, 0) for buffer in buffers]
-        changed = torch.tensor(
-            [not _equal(b, old) for b, old in zip(buffers, self._before)], dtype=torch.int32
-        )
+        changed = _flags(not _equal(b, old) for b, old in zip(buffers, self._before))
         self.ranks.most(changed)
         for buffer, old, there in zip(buffers, self._before, changed.tolist()):
             if there:
@@ -220,7 +218,7 @@ class AllReduce:
             for node in model.walk()
             if "unseen_classes" in node.attrs
         ]
-        count = torch.tensor([len(node.attrs["unseen_classes"]) for node in nodes])
+        count = _flags(len(node.attrs["unseen_classes"]) for node in nodes)
         if nodes and bool((self.ranks.most(count) > 0).any()):
             found = self.ranks.gather([set(node.attrs["unseen_classes"]) for node in nodes])
             for node, *sets in zip(nodes, *found):
@@ -259,7 +257,7 @@ class InnerSteps:
         while True:
             own = self.pipe.backprop_further()
             weights = weights_of([(self.name, self.pipe.further_model)])
-            if not self.reduce.ranks.most(torch.tensor([int(own)])).item():
+            if not self.reduce.ranks.most(_flags([own])).item():
                 return
             self.reduce.add_up(weights)
             self.pipe.finish_further(sgd)
@@ -277,6 +275,11 @@ def _buckets(weights: Iterable[Weights]) -> Iterable[list[Weights]]:
         size += one.values.numel()
     if bucket:
         yield bucket
+
+
+def _flags(numbers: Iterable[int]) -> Tensor:
+    """On the CPU, where ranks tell each other what is not a gradient."""
+    return torch.tensor([int(n) for n in numbers], dtype=torch.int64, device="cpu")
 
 
 def _alike(tensor: Tensor) -> tuple[torch.dtype, torch.device]:

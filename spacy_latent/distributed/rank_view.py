@@ -104,7 +104,11 @@ class RankView:
     def _shared_components_wait(self) -> Iterator[None]:
         """Shared components backpropagate when all that listen to them have run, not when the last
         one has something to send: a rank's share of a batch may have no gold for that one."""
-        held = [pipe for _, pipe in trained_components(self.nlp, self.frozen) if self._waits(pipe)]
+        held = [
+            pipe
+            for _, pipe in trained_components(self.nlp, self.frozen)
+            if self._waits(pipe) and "update" not in vars(pipe)
+        ]
         for pipe in held:
             pipe.update = _HeldUpdate(pipe)
         try:

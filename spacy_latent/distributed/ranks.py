@@ -59,7 +59,17 @@ class Ranks:
             if int(os.environ["WORLD_SIZE"]) == 1:
                 return cls(timeout=timeout)
             backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
-            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+            waiting = timedelta(seconds=timeout)
+            store, rank, world = next(dist.rendezvous("env://", timeout=waiting))
+            # What starts the ranks again may still have the addresses of those that are gone.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore(f"attempt {attempt}", store),
+                rank=rank,
+                world_size=world,
+                timeout=waiting,
+            )
         return cls(dist.get_rank(), dist.get_world_size(), timeout)
 
     @property

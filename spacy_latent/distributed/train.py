@@ -291,11 +291,8 @@ class RankTraining:
             if step in replayed:
                 replayed[step].set()
             if self._saved is not None and step == self.resumed_at:
-                if data != expected:
-                    raise LatentError(
-                        f"The first {step} batches are not those that the checkpoint was trained "
-                        "with. Resume with the same data, readers and batchers, on as many GPUs."
-                    )
+                with self._failing_with_all():
+                    self._refuse_other_data(data, expected)
                 self._saved.set()
                 self._saved = None
             before = RandomState.now()
@@ -316,6 +313,13 @@ class RankTraining:
                 self.view.begin(step, examples)
             yield epoch, examples
             step += 1
+
+    def _refuse_other_data(self, data: int, expected: int) -> None:
+        if data != expected:
+            raise LatentError(
+                f"The first {self.resumed_at} batches are not those that the checkpoint was "
+                "trained with. Resume with the same data, readers and batchers."
+            )
 
     def _before_update(self, _: Any, info: dict[str, Any]) -> None:
         if not self.view.idle:

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import Composer, PartScorer
+from spacy_latent.layers.edits import Edits, check_forced, edited, saying_what_is_left
 from spacy_latent.layers.fitting import check_kind, check_parts
 from spacy_latent.structures.base import Structure
 
@@ -117,9 +119,14 @@ class LatentLayer(nn.Module):
         return self.estimator.at(self.update)
 
     def forward(
-        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+        self,
+        vectors: Tensor,
+        lengths: Tensor,
+        given: Sequence[np.ndarray | None] | None = None,
+        edits: Edits | None = None,
     ) -> LatentOutput:
-        draw, scores = self.read(vectors, lengths, given)
+        asked = () if edits is None else (edits,)
+        draw, scores = self.read(vectors, lengths, given, *asked)
         composed = self.compose(vectors, draw, lengths)
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
@@ -128,22 +135,50 @@ class LatentLayer(nn.Module):
         return self.present_estimator.given(self.present_structure, docs, spans)
 
     def read(
-        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+        self,
+        vectors: Tensor,
+        lengths: Tensor,
+        given: Sequence[np.ndarray | None] | None = None,
+        edits: Edits | None = None,
     ) -> tuple[Draw, Tensor]:
         """The structures, and the scores after division by temperature.
 
         given: structures that stand for those of some items, as :meth:`given` has them. Their
             scores are 1 for their parts and −1 for others.
+        edits: what is asked of the structures beside the scores, at prediction and not together
+            with ``given``; the scores are then those by which they are so, and in float64 where
+            parts are forbidden or forced. Raises NothingLeft where there is no such structure.
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        structure, scores = self.score(vectors, lengths)
+        asked = () if edits is None else (self.temperature * edits.temperature,)
+        structure, scores = self.score(vectors, lengths, *asked)
         with torch.autocast(device_type=scores.device.type, enabled=False):
+            if edits is not None and edits.of_parts:
+                return self._read_edited(structure, scores, lengths, edits)
             draw = self.draw(structure, scores, lengths)
         cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
         if cost is not None:
             draw.cost = cost.to(draw.weights)
         return draw, scores
+
+    def _read_edited(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits
+    ) -> tuple[Draw, Tensor]:
+        exact = edited(structure, scores, lengths, edits)
+        with saying_what_is_left(structure.name, edits):
+            draw = self.draw(structure, exact, lengths)
+            best = draw.mean()
+            if structure.has_map:
+                best = structure.map(exact, lengths)
+        check_forced(best, edits, structure.name)
+        if not (torch.isfinite(draw.z).all() and torch.isfinite(draw.weights).all()):
+            raise LatentError(
+                f"{self.present_estimator.name} gives no numbers where parts of {structure.name} "
+                "are forbidden or forced. Take these back."
+            )
+        draw = replace(draw, z=draw.z.to(scores.dtype), weights=draw.weights.to(scores.dtype))
+        return draw, exact
 
     def _read_given(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None]
@@ -161,23 +196,29 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         return self.present_estimator(structure, scores, lengths, self.training)
 
-    def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
+    def score(
+        self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
+    ) -> tuple[Structure, Tensor]:
         """The structure, with what the scorer binds to it, and the scores after division by
-        temperature."""
+        temperature, the layer's own if None."""
+        temperature = self.temperature if temperature is None else temperature
         # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(self._scored(vectors), lengths)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
-            scores = scores / self.temperature
+            scores = scores / temperature
             if scores.requires_grad:
                 scores.register_hook(without_traces)
-            return self.bound(vectors, lengths), scores
+            return self.bound(vectors, lengths, temperature), scores
 
-    def bound(self, vectors: Tensor, lengths: Tensor) -> Structure:
+    def bound(
+        self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
+    ) -> Structure:
         """The structure, with what the scorer binds to it."""
         structure = self.present_structure
-        return self.scorer.bind(structure, self._scored(vectors), lengths, self.temperature)
+        temperature = self.temperature if temperature is None else temperature
+        return self.scorer.bind(structure, self._scored(vectors), lengths, temperature)
 
     def kept(self, vectors: Tensor) -> Tensor | None:
         """What :class:`LatentOutput` has of these vectors as ``scored``."""

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.stochastic_mask import hold, share_changed, share_chosen
 from spacy_latent.layers.base import PartScorer
+from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
@@ -66,9 +68,15 @@ class RationaleLayer(LatentLayer):
         self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
     def read(
-        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+        self,
+        vectors: Tensor,
+        lengths: Tensor,
+        given: Sequence[np.ndarray | None] | None = None,
+        edits: Edits | None = None,
     ) -> tuple[Draw, Tensor]:
-        draw, scores = super().read(vectors, lengths, given)
+        if edits is not None:
+            self._refuse_forced(vectors, edits)
+        draw, scores = super().read(vectors, lengths, given, edits)
         return (draw if self.training else self._seen(vectors, draw)), scores
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
@@ -82,8 +90,11 @@ class RationaleLayer(LatentLayer):
         draw.penalty = torch.stack([*given, *self._penalties(mean, lengths)]).sum(0)
         return draw
 
-    def score(self, vectors: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
-        structure, scores = super().score(vectors[..., : -self.reader_width - 1], lengths)
+    def score(
+        self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
+    ) -> tuple[Structure, Tensor]:
+        selecting = vectors[..., : -self.reader_width - 1]
+        structure, scores = super().score(selecting, lengths, temperature)
         if structure.parts != "items":
             check_two_tags(scores)
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, scores)
@@ -111,6 +122,17 @@ class RationaleLayer(LatentLayer):
         """Without the words that had to be chosen to make up the number k."""
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, draw.z)
         return replace(draw, z=draw.z.masked_fill(forbidden, 0.0))
+
+    def _refuse_forced(self, vectors: Tensor, edits: Edits) -> None:
+        """Words that are no candidates are not read, whatever is asked for."""
+        for allowed, forced in zip(vectors[..., -1] != 0, edits.forced):
+            for word, *tag in forced:
+                chooses = not tag or tag[-1] == 1
+                if chooses and isinstance(word, int) and word < len(allowed) and not allowed[word]:
+                    raise LatentError(
+                        f"Word {word + 1} of the text cannot be chosen: the model's candidates are "
+                        "others. Force one of these."
+                    )
 
     def _forbidden_parts(self, words: Tensor, like: Tensor) -> Tensor:
         """Which parts of ``(..., B, *parts)`` choose these words ``(B, n)``."""

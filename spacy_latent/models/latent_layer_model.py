@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.fitting import check_parts
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.batch_share import share_of_batch
+from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, shim_model
@@ -171,15 +173,22 @@ class SpanModule(nn.Module):
         groups: list[Group],
         given: Given | None = None,
         supervision: Supervision | None = None,
+        edits: list[Edits] | None = None,
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+        """edits: of each group what is asked of its structures, for prediction; None for
+        nothing."""
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         loss, tokens = rows.new_zeros(()), 0
-        for group in groups:
+        for number, group in enumerate(groups):
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
             known_here = of_group(given, group)
-            if supervision is None:
+            if edits is not None:
+                # Others cannot be edited, and models refuse it.
+                assert isinstance(self.latent, LatentLayer)
+                output = self.latent(vectors, lengths, known_here, edits[number])
+            elif supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
                 # Components refuse supervision of what decides while it composes.
@@ -426,6 +435,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if is_train:
         (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
+        edits = edits_of_layer(model, groups, spans)
+        if edits is not None:
+            known = [known[0] if known else None, None, edits]
         result, _, outputs = shim.predict((rows, groups, *known))
         # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():

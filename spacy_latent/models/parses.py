@@ -12,7 +12,10 @@ from spacy.tokens import Doc
 from torch import Tensor
 
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.interventions import Intervention
+from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
 from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.models.interventions import edits_of
 from spacy_latent.models.latent_layer_model import Group, group_spans
 from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
 from spacy_latent.structures.dependency import DependencyTree
@@ -27,6 +30,7 @@ class Request:
     """What is wanted of docs: see the component ``latent_parser``.
 
     names: of roots, of the labels that the module scores, and of white space.
+    asked: what is asked of the trees beside the scores, or None.
     """
 
     names: tuple[str, ...]
@@ -34,6 +38,7 @@ class Request:
     threshold: float = 0.01
     alternatives: int = 0
     max_length: int = 512
+    asked: Intervention | None = None
 
 
 @dataclass
@@ -64,8 +69,14 @@ def parse(
     found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    for group in group_spans(sizes, sentences):
-        read = _GroupParse(module, padded, group, spaces_of(group, sentences, spaces), request)
+    groups = group_spans(sizes, sentences)
+    edits: Sequence[Edits | None] = [None] * len(groups)
+    if request.asked is not None:
+        members = [group.members for group in groups]
+        edits = edits_of(request.asked, members, sentences, module.structure, "heads")
+    for group, own in zip(groups, edits):
+        hosts = spaces_of(group, sentences, spaces)
+        read = _GroupParse(module, padded, group, hosts, request, own)
         read.write(found, made, sentences)
     for one, spans in zip(found, made):
         one.spans = [span for span in spans if span is not None]
@@ -123,12 +134,19 @@ class _GroupParse:
         group: Group,
         hosts: dict[int, np.ndarray],
         request: Request,
+        edits: Edits | None = None,
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
+        self.temperature = 1.0 if edits is None else edits.temperature
         self.lengths = group.lengths.to(padded.device)
         scores, self.words = module.read(padded[group.rows.to(padded.device)], self.lengths)
         self.scores = without_spaces(module.structure, scores, hosts)
-        self.heads = _numpy(module.structure.best_heads(self.scores, self.lengths))[:, 1:]
+        if edits is not None:
+            scores = self.scores / self.temperature
+            self.scores = edited(module.structure, scores, self.lengths, edits)
+        with saying_what_is_left(module.structure.name, edits):
+            best = module.structure.best_heads(self.scores, self.lengths)
+        self.heads = _numpy(best)[:, 1:]
         self.inside = np.arange(self.heads.shape[1]) < group.lengths.numpy()[:, None]
 
     def write(
@@ -187,7 +205,7 @@ class _GroupParse:
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
         device = self.words.device
         arcs = [torch.from_numpy(part).long().to(device) for part in (items, heads, modifiers)]
-        return self.module.label_scores(self.words, *arcs)
+        return self.module.label_scores(self.words, *arcs) / self.temperature
 
     def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Arcs (item, head, modifier) with their probabilities, and labelled arcs (item, head,

@@ -154,9 +154,12 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
     read, structure = layer.read, layer.structure
 
     def read_other(
-        vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
+        vectors: Tensor,
+        lengths: Tensor,
+        given: Sequence[np.ndarray | None] | None = None,
+        *edits: Any,
     ) -> tuple[Draw, Tensor]:
-        draw, scores = read(vectors, lengths, given)
+        draw, scores = read(vectors, lengths, given, *edits)
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
             # Scores whose best structure it is, for whoever asks for that.

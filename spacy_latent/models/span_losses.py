@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
+from spacy_latent.errors import LatentError, NothingLeft
+from spacy_latent.interventions import Intervention
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -229,6 +232,62 @@ class FoundSpans:
     end: int
     chosen: list[LabelledSpan]
     likely: list[LabelledSpan]
+
+
+# Added to the scores of what is forbidden. Not infinite: a span then has some class all the same,
+# and trees that cross what is forced one probability or another.
+FORBIDDEN = -1e4
+
+
+def edit_spans(
+    found: SpanScores, label_sets: Sequence[Sequence[int]], asked: Intervention
+) -> SpanScores:
+    """The scores of one doc by which its labelled spans are as an intervention asks.
+
+    label_sets: as of :func:`find_spans`. Raises LatentError for a part that no tree has, and
+    NothingLeft where one that is forced is forbidden as well, or crossed by another.
+    """
+    made: list[Tensor] = [xp2torch(array).clone() / asked.temperature for array in found.scores]
+    has = [
+        [label in known for known in label_sets]
+        for label in range(1 + max((label for known in label_sets for label in known), default=-1))
+    ]
+    for forced, places in ((False, asked.forbidden), (True, asked.forced)):
+        for start, part in places:
+            scores, cells, b, cell = _cell_of(found, made, start, part, len(has))
+            labelled = torch.tensor([False, *has[part[2]]])
+            if forced:
+                first, last = part[0], part[1] - 1
+                crossing = (cells.first < first) & (cells.last >= first) & (cells.last < last)
+                crossing |= (cells.first > first) & (cells.first <= last) & (cells.last > last)
+                scores[:, crossing.to(scores.device), b] += FORBIDDEN
+                scores[~labelled, cell, b] += FORBIDDEN
+            else:
+                scores[labelled, cell, b] += FORBIDDEN
+    for start, part in asked.forced:
+        scores, _, b, cell = _cell_of(found, made, start, part, len(has))
+        if float(scores[:, cell, b].max()) < FORBIDDEN / 2:
+            raise NothingLeft("tree of labelled spans")
+    edited: list[Any] = [torch2xp(part) for part in made]
+    return replace(found, scores=edited)
+
+
+def _cell_of(
+    found: SpanScores, made: Sequence[Tensor], start: int, part: Sequence[int], labels: int
+) -> tuple[Tensor, SpanCells, int, int]:
+    """Scores, cells, piece and cell of a labelled span of the piece that begins at ``start``."""
+    for group, cells, scores in zip(found.groups, found.cells, made):
+        for b, (d, s) in enumerate(group.members):
+            if found.spans[d][s][0] != start or len(part) != 3:
+                continue
+            first, end, label = part
+            there = (cells.first == first) & (cells.last == end - 1)
+            if end <= int(group.lengths[b]) and there.any() and 0 <= label < labels:
+                return scores, cells, b, int(there.nonzero()[0])
+    raise LatentError(
+        f"{list(part)} of the piece that begins at token {start} is no span with a label of this "
+        "text. Give the first token, the token after the last, and the number of the label."
+    )
 
 
 def find_spans(

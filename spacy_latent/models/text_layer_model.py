@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
+from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import (
     Group,
     LatentBatch,
@@ -106,9 +108,10 @@ class TextModule(nn.Module):
         docs: list[Range],
         texts: list[Range],
         given: Given | None = None,
+        edits: list[Edits] | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], tuple[int, int], Tensor]]:
         """docs: the rows of each doc. texts: those of each text, a doc's together. given:
-        structures that stand for those of spans.
+        structures that stand for those of spans. edits: as of SpanModule.
 
         RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` and extras
         ``(E·D)`` in one row, so that there is one gradient; a penalty or None; structures, K and E,
@@ -116,10 +119,11 @@ class TextModule(nn.Module):
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
-        for group in groups:
+        for number, group in enumerate(groups):
             lengths = group.lengths.to(rows.device)
             vectors = padded[group.rows.to(rows.device)]
-            draw, scores = self.latent.read(vectors, lengths, of_group(given, group))
+            asked = () if edits is None else (edits[number],)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             composed.append(self.latent.compose_each(vectors, draw, lengths))
             outputs.append(
                 LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
@@ -365,6 +369,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if is_train:
         (result, _, (outputs, (count, extra), features)), backprop_rows = shim.begin_update(read)
     else:
+        edits = edits_of_layer(model, groups, spans)
+        if edits is not None:
+            read = (rows, groups, docs, texts, known[0] if known else None, edits)
         result, _, (outputs, (count, extra), features) = shim.predict(read)
         if not torch.isfinite(result).all():
             refuse_not_finite()

@@ -19,6 +19,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.stored_component import StoredComponent
 
@@ -226,6 +227,7 @@ class CrfEntityRecognizer(StoredComponent):
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
         """RETURNS: for each doc the best sequence of tags, None for an empty doc."""
+        from spacy_latent.layers.edits import saying_what_is_left
         from spacy_latent.models import tag_losses
 
         docs = list(docs)
@@ -238,7 +240,8 @@ class CrfEntityRecognizer(StoredComponent):
         kind, level = self.cfg["loss"], self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
         for group in self.scored(docs, calibration):
-            best = group.chain.best_tags(group.scores, group.lengths)
+            with saying_what_is_left(group.chain.name, group.edits):
+                best = group.chain.best_tags(group.scores, group.lengths)
             path = best.cpu().numpy()
             structures = []
             for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
@@ -262,18 +265,23 @@ class CrfEntityRecognizer(StoredComponent):
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
         """Docs of similar length with the scores of their tags, which are −inf where what is on a
-        doc closes a tag."""
+        doc closes a tag, and as an intervention asks for."""
         import torch
         from thinc.api import xp2torch
 
+        from spacy_latent.layers.edits import edited
         from spacy_latent.models import tag_losses
+        from spacy_latent.models.interventions import edits_of
 
-        made, tags = self.model.predict(docs), self.tags
+        made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
         masks = [self._open_tags(doc) for doc in docs]
         with torch.no_grad():
             emissions, transitions = calibration.of_scores(
                 xp2torch(made.emissions), xp2torch(made.transitions), self.labels
             )
+            if asked is not None:
+                emissions = emissions / asked.temperature
+                transitions = transitions / asked.temperature
             chain = tag_losses.bound_chain(transitions, tags)
             if any(mask is not None for mask in masks):
                 whole = [
@@ -283,7 +291,7 @@ class CrfEntityRecognizer(StoredComponent):
                 closed = torch.from_numpy(~np.concatenate(whole)).to(emissions.device)
                 emissions = emissions.masked_fill(closed, -torch.inf)
             padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-            return [
+            groups = [
                 ScoredGroup(
                     group.docs,
                     chain,
@@ -293,6 +301,14 @@ class CrfEntityRecognizer(StoredComponent):
                 )
                 for group in tag_losses.group_docs([len(doc) for doc in docs])
             ]
+            if asked is not None:
+                # Each doc is one span.
+                spans: list[list[tuple[int, ...]]] = [[(0, len(doc))] for doc in docs]
+                members = [[(d, 0) for d in group.docs] for group in groups]
+                for group, edits in zip(groups, edits_of(asked, members, spans, chain, "tags")):
+                    group.scores = edited(chain, group.scores, group.lengths, edits)
+                    group.edits = edits
+            return groups
 
     def _add_probabilities(
         self,

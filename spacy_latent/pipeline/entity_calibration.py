@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
     from spacy_latent.annotations import SpanStructure
+    from spacy_latent.layers.edits import Edits
     from spacy_latent.structures.tag_sequence import TagSequence
 
 FOLDS = 5
@@ -141,13 +142,14 @@ def _begins(count: int) -> Tensor:
 @dataclass
 class ScoredGroup:
     """Docs of similar length. docs: their places. transitions: learned, ``(K + 2, K)``. scores:
-    ``(B, N, K)``. lengths: ``(B,)``."""
+    ``(B, N, K)``. lengths: ``(B,)``. edits: what the scores were changed by, or None."""
 
     docs: list[int]
     chain: TagSequence
     transitions: Tensor
     scores: Tensor
     lengths: Tensor
+    edits: Edits | None = None
 
 
 def add_spans(

@@ -21,6 +21,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 DEFAULT_CONFIG = """
@@ -187,6 +188,7 @@ class LatentParser(StoredComponent):
             self.cfg["threshold"],
             self.cfg["alternatives"],
             self.model.attrs["max_length"],
+            intervention_on(self.model),
         )
         own = [docs[i] for i in filled]
         parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -20,6 +21,12 @@ CALIBRATION = "calibration"
 LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
 # Where the saved cfg has settings that were changed in Python.
 CHANGED = "changed"
+# Where it has the digest of the file beside it. One bit of a float can be wrong and nothing tell.
+DIGEST = "sha256_of_model"
+
+
+class DamagedFile(LatentError):
+    """A file of a saved component that is not as it was written."""
 
 
 class StoredComponent(BatchedComponent):
@@ -33,30 +40,43 @@ class StoredComponent(BatchedComponent):
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         self._validate_serialization_attrs()
+        exclude = list(exclude)
+        model = None if "model" in exclude else self.model.to_bytes()
         serialize = {
-            "cfg": lambda: srsly.json_dumps(self._saved()),
+            "cfg": lambda: srsly.json_dumps(self._saved(model)),
             "vocab": lambda: self.vocab.to_bytes(exclude=exclude),
-            "model": self.model.to_bytes,
+            "model": lambda: model,
         }
         return util.to_bytes(serialize, exclude)
 
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
         self._validate_serialization_attrs()
-        serialize = {
-            "cfg": lambda p: srsly.write_json(p, self._saved()),
+        exclude = list(exclude)
+        model = None if "model" in exclude else self.model.to_bytes()
+        serialize: dict[str, Callable] = {
+            "cfg": lambda p: srsly.write_json(p, self._saved(model)),
             "vocab": lambda p: self.vocab.to_disk(p, exclude=exclude),
-            "model": self.model.to_disk,
+            "model": lambda p: p.write_bytes(model),
         }
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Raises LatentError where the weights are not those of such a component."""
-        with self._loading("these bytes"):
-            return super().from_bytes(bytes_data, exclude=exclude)
+        """Raises LatentError where the weights are not those of such a component, or not as they
+        were written."""
+        exclude = list(exclude)
+        with self._loading("these bytes") as (read_cfg, read_model):
+            deserialize: dict[str, Callable] = {
+                "cfg": read_cfg,
+                "vocab": lambda b: self.vocab.from_bytes(b, exclude=exclude),
+                "model": read_model,
+            }
+            util.from_bytes(bytes_data, deserialize, exclude)
+        return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
         """Raises LatentError where the directory is not complete, or the weights are not those of
-        such a component."""
+        such a component, or not as they were written."""
+        exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
             if not (Path(path) / file).exists() and file not in exclude:
@@ -64,8 +84,14 @@ class StoredComponent(BatchedComponent):
                     f"{self.name}: {path} has no file {file!r}, so the pipeline on disk is "
                     "incomplete. Copy or save the whole directory again."
                 )
-        with self._loading(str(path)):
-            return super().from_disk(path, exclude=exclude)
+        with self._loading(str(path)) as (read_cfg, read_model):
+            deserialize: dict[str, Callable] = {
+                "cfg": lambda p: read_cfg(p.read_bytes()),
+                "vocab": lambda p: self.vocab.from_disk(p, exclude=exclude),
+                "model": lambda p: read_model(p.read_bytes()),
+            }
+            util.from_disk(path, deserialize, exclude)
+        return self
 
     def keep_settings(self) -> None:
         """Remember what the config says; called at the end of a constructor."""
@@ -91,63 +117,105 @@ class StoredComponent(BatchedComponent):
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}
 
-    def _saved(self) -> dict[str, Any]:
+    def _saved(self, model: bytes | None) -> dict[str, Any]:
         given = self._configured
         changed = {key: self.cfg[key] for key in given if self.cfg[key] != given[key]}
-        learnt = self._learnt()
-        if learnt.get(CALIBRATION, "") is None:
-            del learnt[CALIBRATION]
-        return {**learnt, **({CHANGED: changed} if changed else {})}
+        saved = self._learnt()
+        if saved.get(CALIBRATION, "") is None:
+            del saved[CALIBRATION]
+        if changed:
+            saved[CHANGED] = changed
+        if model is not None:
+            saved[DIGEST] = hashlib.sha256(model).hexdigest()
+        return saved
 
     @contextmanager
-    def _loading(self, source: str) -> Iterator[None]:
+    def _loading(self, source: str) -> Iterator[tuple[Callable, Callable]]:
+        """GIVES: what reads the bytes of the cfg, and then what reads those of the weights. Where
+        one fails, the component keeps the settings that it had."""
         before = dict(self.cfg)
+        saved: dict[str, Any] = {}
         if CALIBRATION in self.cfg:
             # It is of the weights that were here.
             self.cfg[CALIBRATION] = None
+
+        def read_cfg(data: bytes | str) -> None:
+            saved.update(self._read_saved(data, source))
+            self.cfg.update(saved)
+
+        def read_model(data: bytes) -> None:
+            digest = saved.get(DIGEST)
+            if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+                raise DamagedFile(
+                    f"{self.name}: the weights in {source}, file 'model', are not those that were "
+                    "saved with its file 'cfg'. One of the two was cut short, damaged or replaced. "
+                    f"Copy or save the whole directory again, or, if it was replaced on purpose, "
+                    f"take {DIGEST} out of 'cfg'."
+                )
+            self.model.from_bytes(data)
+
         try:
-            yield
-        except (ValueError, KeyError, TypeError) as error:
-            own, saved = before.get("labels", []), self.cfg.get("labels", [])
+            yield read_cfg, read_model
+            changed = {k: v for k, v in saved.get(CHANGED, {}).items() if k in self._configured}
+            learnt = self._learnt()
+            self.cfg = {**before, **changed, **learnt}
+            try:
+                self.check_learnt()
+            except LatentError as error:
+                raise DamagedFile(f"{error} That stands in {source}, file 'cfg'.") from error
+        except DamagedFile:
             self.cfg = before
-            if own and len(own) != len(saved):
+            raise
+        except Exception as error:
+            self.cfg = before
+            own, given = before.get("labels", []), saved.get("labels", [])
+            if own and len(own) != len(given):
                 raise LatentError(
                     f"{self.name}: what {source} holds was learnt for the labels "
-                    f"{', '.join(saved)}, and this component has {', '.join(own)}. Load it into "
+                    f"{', '.join(given)}, and this component has {', '.join(own)}. Load it into "
                     "one that was made from the config and not initialized yet."
                 ) from error
             raise LatentError(
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
-        try:
-            self._check_saved(source)
-            changed = {k: v for k, v in self.cfg.get(CHANGED, {}).items() if k in self._configured}
-            learnt = self._learnt()
-            self.cfg = {**before, **changed, **learnt}
-            self.check_learnt()
-        except LatentError:
-            self.cfg = before
-            raise
 
-    def _check_saved(self, source: str) -> None:
-        """Refuse a cfg that is JSON, and not what :meth:`_saved` writes."""
-        wrong = ""
-        labels, changed = self.cfg.get("labels", []), self.cfg.get(CHANGED, {})
-        if not isinstance(labels, list) or any(not isinstance(name, str) for name in labels):
-            wrong = f"labels {labels!r}; expected a list of names"
-        elif not isinstance(changed, dict):
-            wrong = f"{CHANGED} {changed!r}; expected settings by name"
-        else:
-            for key, value in changed.items():
-                given = self._configured.get(key)
-                if given is not None and value is not None and not _alike(given, value):
-                    wrong = f"{key} {value!r}; expected something like {given!r}"
+    def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
+        """What :meth:`_saved` wrote. Raises DamagedFile for anything else."""
+        try:
+            saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
+            wrong = self._wrong_in(saved)
+        except ValueError as error:
+            saved, wrong = {}, f"no JSON ({error})"
         if wrong:
-            raise LatentError(
-                f"{self.name}: cfg in {source} has the {wrong}. It was changed by hand or damaged. "
-                "Copy or save the whole directory again."
+            raise DamagedFile(
+                f"{self.name}: file 'cfg' in {source} has {wrong}. It was changed by hand or "
+                "damaged. Copy or save the whole directory again."
             )
+        return saved
+
+    def _wrong_in(self, saved: Any) -> str:
+        """What is JSON, and not what :meth:`_saved` writes."""
+        if not isinstance(saved, dict):
+            return f"{type(saved).__name__!r}; expected values by name"
+        labels, changed = saved.get("labels", []), saved.get(CHANGED, {})
+        if not isinstance(labels, list) or any(not isinstance(name, str) for name in labels):
+            return f"the labels {labels!r}; expected a list of names"
+        sets, positive = saved.get("label_sets", []), saved.get("positive_label")
+        if not isinstance(sets, list) or not all(
+            isinstance(known, list) and known and all(name in labels for name in known)
+            for known in sets
+        ):
+            return f"the label_sets {sets!r}; expected lists of some of the labels {labels!r}"
+        if positive is not None and positive not in labels:
+            return f"the positive_label {positive!r}; expected one of the labels {labels!r}"
+        if not isinstance(changed, dict):
+            return f"the {CHANGED} {changed!r}; expected settings by name"
+        for key, value in changed.items():
+            given = self._configured.get(key)
+            if given is not None and value is not None and not _alike(given, value):
+                return f"the {key} {value!r}; expected something like {given!r}"
+        return ""
 
     def check_learnt(self) -> None:
         """Called when something was loaded. Raises LatentError for what training cannot have found

@@ -19,6 +19,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class TreeSpanCategorizer(StoredComponent):
 
     def predict(self, docs: Iterable[Doc]) -> list[list["FoundSpans"]]:
         """RETURNS: for each doc the spans of each of its sentences."""
-        from spacy_latent.models.span_losses import find_spans
+        from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
         if not self.labels or not any(len(doc) for doc in docs):
@@ -207,8 +208,11 @@ class TreeSpanCategorizer(StoredComponent):
         number = {label: i for i, label in enumerate(self.labels)}
         sets = [[number[label] for label in known] for known in self.label_sets]
         stored = self.cfg["annotate"] == "probabilities"
+        scored, asked = self.model.predict(docs), intervention_on(self.model)
+        if asked is not None:
+            scored = edit_spans(scored, sets, asked)
         return find_spans(
-            self.model.predict(docs),
+            scored,
             sets,
             self.cfg["threshold"],
             self.cfg["probability_threshold"] if stored else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import widest
@@ -21,12 +22,27 @@ DESCRIBED = 40
 
 @dataclass(frozen=True)
 class DrawnCell:
-    """A pair of positions in the two texts. chosen: it is part of the best structure."""
+    """A pair of positions in the two texts. chosen: it is part of the best structure. set_apart,
+    shared: as of :class:`spacy_latent.visualize.tree_svg.DrawnArc`."""
 
     source: int
     target: int
     probability: float = 1.0
     chosen: bool = True
+    set_apart: bool = False
+    shared: bool = False
+
+    # What a legend asks of every part that is drawn.
+    label = ""
+
+    @property
+    def faint(self) -> bool:
+        return not self.chosen
+
+    @property
+    def color(self) -> str:
+        """Its name in the palette."""
+        return "contrast" if self.set_apart else "muted" if self.shared else "accent"
 
 
 def draw_alignment(
@@ -61,22 +77,31 @@ def draw_alignment(
         ends = [left, y(cell.source, source), right, y(cell.target, target)]
         a, b, c, d = map(number, ends)
         middle = number((ends[0] + ends[2]) / 2)
+        own = cell.color == "accent" and look.color is not None
+        wide = width(cell.probability, 2 * look.arrow_stroke)
         line = {
-            "class": "sl-accent-stroke",
+            "class": f"sl-{cell.color}-stroke",
             "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
             "fill": "none",
-            "stroke": look.color or light("accent"),
-            "stroke-width": width(cell.probability, 2 * look.arrow_stroke),
-            "stroke-dasharray": None if cell.chosen else "5 3",
-            "stroke-linecap": "round" if cell.chosen else None,
+            "stroke": look.color if own else light(cell.color),
+            "stroke-width": 1.0 if cell.shared else wide,
+            "stroke-dasharray": "5 3" if cell.faint or cell.set_apart else None,
+            "stroke-linecap": None if cell.faint or cell.set_apart else "round",
         }
         tooltip = element("title", {}, text(said(cell, source, target, known)))
-        group = {"class": "sl-cell", "opacity": opacity(cell.probability)}
-        content.append(element("g", group, tooltip, element("path", line)))
+        seen = opacity(cell.probability, cell.set_apart, cell.shared)
+        group = {"class": "sl-cell", "opacity": seen}
+        drawn = element("g", group, tooltip, element("path", line))
+        content.append(of_words(look.marked, (cell.source, f"b{cell.target}"), drawn))
     # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
-    for words, place, anchor in ((source, start - 8, "end"), (target, end + 8, "start")):
+    columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
+    for words, place, anchor, text_name in columns:
         for i, word in enumerate(words):
-            where = {"x": look.x(place, across), "y": y(i, words) + WORD / 3}
+            where: dict[str, object] = {
+                "x": look.x(place, across),
+                "y": y(i, words) + WORD / 3,
+                "data-word": f"{text_name}{i}" if look.marked else None,
+            }
             content.append(element("text", {**look.word(anchor), **where}, text(shortened(word))))
     return Picture(
         "".join(content),
@@ -85,6 +110,7 @@ def draw_alignment(
         (across, down),
         caption,
         weight,
+        signs=signs_of("pair", cells),
     )
 
 

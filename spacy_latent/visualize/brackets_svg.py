@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
+from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
 from spacy_latent.visualize.picture import Picture, folded
 from spacy_latent.visualize.text_size import text_width
-from spacy_latent.visualize.tree_svg import TOKEN
+from spacy_latent.visualize.tree_svg import CLEAR, TOKEN
 
 WORD = 15
 LABEL = 10
@@ -28,7 +29,8 @@ DESCRIBED = 40
 
 @dataclass(frozen=True)
 class DrawnBracket:
-    """Words ``start`` to ``end``, without that. category: number of its colour. label: text."""
+    """Words ``start`` to ``end``, without that. category: number of its colour. label: text.
+    set_apart, faint, shared: as of :class:`spacy_latent.visualize.tree_svg.DrawnArc`."""
 
     start: int
     end: int
@@ -36,6 +38,8 @@ class DrawnBracket:
     label: str = ""
     category: int | None = None
     faint: bool = False
+    set_apart: bool = False
+    shared: bool = False
 
 
 def draw_brackets(
@@ -53,25 +57,28 @@ def draw_brackets(
     """
     depth = levels([(b.start, b.end) for b in brackets])
     step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
-    labelled = [b for b in brackets if b.label and step >= STEP_WITH_LABELS]
+    labelled = [b for b in brackets if b.label and not b.shared and step >= STEP_WITH_LABELS]
     edges = _edges(words, labelled, look)
     across = edges[-1] + look.offset_x
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
         attributes = {**look.word(), "class": TOKEN, "x": look.x(center, across), "y": 12 + WORD}
+        if look.marked:
+            attributes["data-word"] = i
         content.append(element("text", attributes, text(shortened(word))))
     for bracket, level in zip(brackets, depth):
         left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
         if look.rtl:
             left, right = across - right, across - left
         y = 20 + WORD + level * step
-        content.append(_bracket(bracket, left, right, y, min(step - 3, 7), look, words))
-        if step >= STEP_WITH_LABELS and bracket.label:
-            where = {"x": (left + right) / 2, "y": y + LABEL / 3, "font-size": LABEL}
+        drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), look, words)]
+        if step >= STEP_WITH_LABELS and bracket.label and not bracket.shared:
+            where = {"x": (left + right) / 2, "y": y - CLEAR, "font-size": LABEL}
             attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
             attributes["direction"] = "ltr"
-            content.append(element("text", attributes, text(bracket.label)))
+            drawn.append(element("text", attributes, text(bracket.label)))
+        content.append(of_words(look.marked, range(bracket.start, bracket.end), *drawn))
     down = 20 + WORD + max([0, *depth]) * step + 14
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
@@ -80,7 +87,10 @@ def draw_brackets(
     down += further
     description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
     description += said_of_curves(counters)
-    picture = Picture("".join(content), title, description, (across, down), caption, weight)
+    signs = signs_of("bracket", brackets) | ({"counters"} if further else set())
+    picture = Picture(
+        "".join(content), title, description, (across, down), caption, weight, signs=signs
+    )
     return folded(picture, edges[1:], look)
 
 
@@ -109,18 +119,21 @@ def _bracket(
     words: Sequence[str],
 ) -> str:
     path = f"M{number(left)},{number(y - rise)}V{number(y)}H{number(right)}V{number(y - rise)}"
+    color = "contrast" if bracket.set_apart else "muted" if bracket.shared else "accent"
+    own = color == "accent" and look.color is not None
     line: dict[str, object] = {
-        "class": "sl-accent-stroke",
+        "class": f"sl-{color}-stroke",
         "d": path,
         "fill": "none",
-        "stroke": look.color or light("accent"),
-        "stroke-width": width(bracket.probability, look.arrow_stroke),
-        "stroke-dasharray": "5 3" if bracket.faint else None,
+        "stroke": look.color if own else light(color),
+        "stroke-width": 1.0 if bracket.shared else width(bracket.probability, look.arrow_stroke),
+        "stroke-dasharray": "5 3" if bracket.faint or bracket.set_apart else None,
     }
-    if bracket.category is not None:
+    if bracket.category is not None and not bracket.shared:
         color = look.colors.get(bracket.label) or category_color(bracket.category)
         line.update({"class": None, "stroke": color, "fill": tinted(color, 0.25)})
-    group = {"class": "sl-bracket", "opacity": opacity(bracket.probability)}
+    seen = opacity(bracket.probability, bracket.set_apart, bracket.shared)
+    group = {"class": "sl-bracket", "opacity": seen}
     tooltip = element("title", {}, text(_said(bracket, words)))
     return element("g", group, tooltip, element("path", line))
 

@@ -13,10 +13,12 @@ from spacy_latent.errors import LatentError
 from spacy_latent.visualize.displacy_drawing import render_with_displacy
 from spacy_latent.visualize.elements import Markup
 from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import shortened
 from spacy_latent.visualize.page import (
     NOTHING,
     deliver,
     fragment,
+    heading,
     html_page,
     in_notebook,
     minified,
@@ -24,7 +26,7 @@ from spacy_latent.visualize.page import (
 )
 from spacy_latent.visualize.picture import Figure, beside, svg
 from spacy_latent.visualize.styles import draw_figure, known_styles
-from spacy_latent.visualize.subject import Subject
+from spacy_latent.visualize.subject import TITLE_WORDS, Subject
 
 DISPLACY_STYLES = ("dep", "ent", "span")
 
@@ -39,6 +41,8 @@ def render(
     options: dict[str, Any] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
     opening: Markup = NOTHING,
+    title: str | None = None,
+    closing: Markup = NOTHING,
 ) -> str:
     """Draw the latent structures of docs, as ``displacy.render`` does parses and entities.
 
@@ -56,8 +60,10 @@ def render(
         probabilities; and displaCy's compact, distance, color, bg, font and so on.
     gold: docs of the same tokens with dependency heads, drawn below the words of latent trees;
         arcs that only one of the two has are set apart.
-    opening: what a whole page has above the drawings, such as a
-        :func:`spacy_latent.visualize.figure_table.figure_table`.
+    opening, closing: what a whole page has above and below the drawings, such as a
+        :func:`spacy_latent.visualize.figure_table.figure_table`; by default it opens with the
+        title and with what is seen.
+    title: of a whole page; by default it names the components, and the text where there is but one.
     RETURNS: a single drawing of arcs, pairs or brackets is an SVG that can be a file of its own;
         everything else is HTML with its own style. Nothing in a notebook, which shows it.
 
@@ -74,7 +80,12 @@ def render(
     figures = make_figures(made, component, style, look, golds)
     if made:
         look = look.of(displacy.get_doc_settings(made[0]))
-    markup = _markup(figures, look, page, in_notebook(jupyter), opening)
+    if page:
+        title = title or page_title(made, component)
+        opening = opening or heading(title, *seen(figures))
+        markup = html_page(figures, look, opening, title, closing)
+    else:
+        markup = _markup(figures, look, in_notebook(jupyter))
     return deliver(minified(markup) if minify else markup, jupyter)
 
 
@@ -174,12 +185,23 @@ def _as_gold(docs: Sequence[Doc], gold: Doc | Sequence[Doc] | None) -> list[Doc]
     return golds
 
 
-def _markup(
-    figures: Sequence[Figure], look: Look, page: bool, notebook: bool, opening: Markup
-) -> str:
+def page_title(docs: Sequence[Doc], component: str | None) -> str:
+    """Whose structures are on a page, and of what."""
+    there = [component] if component else dict.fromkeys(name for d in docs for name in d._.latent)
+    names = ", ".join(there) or "the pipeline"
+    words = [shortened(token.text) for token in docs[0]] if len(docs) == 1 else []
+    more = " …" if len(words) > TITLE_WORDS else ""
+    of = f"“{' '.join(words[:TITLE_WORDS])}{more}”" if words else f"{len(docs)} texts"
+    return f"What {names} found in {of}"
+
+
+def seen(figures: Sequence[Figure]) -> list[str]:
+    """Sentences that say what is seen on a page of figures."""
+    return list(dict.fromkeys(figure.seen for figure in figures if figure.seen))
+
+
+def _markup(figures: Sequence[Figure], look: Look, notebook: bool) -> str:
     pictures = [picture for figure in figures for picture in figure.pictures]
-    if page:
-        return html_page(figures, look, opening)
     if not pictures:
         return ""
     if len(pictures) == 1 and pictures[0].size is not None and not notebook:

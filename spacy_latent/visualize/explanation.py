@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from spacy import displacy
 
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.page import html_page
+from spacy_latent.visualize.page import heading, html_page
 from spacy_latent.visualize.picture import Figure, Picture
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Words that change less are not marked.
 SHOWN = 0.05
+TITLE = "Words that the predictions rest on"
 
 
 def render_explanations(explanations: Sequence[Explanation]) -> str:
@@ -27,7 +29,12 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     figures = [_figure(explanation, look) for explanation in explanations]
     if explanations:
         look = look.of(displacy.get_doc_settings(explanations[0].doc))
-    return html_page(figures, look)
+    seen = (
+        "Each text stands here twice. On the left are marked the few words that do for the "
+        "prediction: hide all others, and it stays. On the right, words that matter alone: hide "
+        "one, and the probability of the prediction falls by the number beside it."
+    )
+    return html_page(figures, look, heading(TITLE, seen), TITLE)
 
 
 def _figure(found: Explanation, look: Look) -> Figure:
@@ -36,7 +43,7 @@ def _figure(found: Explanation, look: Look) -> Figure:
         _picture(found, found.weights, found.chosen, own, "learned mask"),
         _picture(found, found.falls, found.falls >= SHOWN, own, "leave-one-out"),
     )
-    return Figure(pictures, f"{found.component} · {found.what} · {found.probability:.2f}", own)
+    return Figure(pictures, f"{found.component} · {found.what} ({found.probability:.0%})", own)
 
 
 def _picture(
@@ -50,4 +57,4 @@ def _picture(
     words = [(token.text, token.whitespace_) for token in found.doc]
     title = f"{caption} of {found.component}: {found.what}"
     drawn = draw_highlights(words, marks, look, title)
-    return Picture(drawn.content, title, drawn.description, drawn.size, caption)
+    return replace(drawn, title=title, caption=caption)

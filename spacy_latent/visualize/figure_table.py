@@ -9,6 +9,7 @@ from spacy_latent.visualize.elements import Markup, tag
 
 RULES = """
 .spacy-latent h1{font-size:1.3rem;margin:.3rem 0}
+.spacy-latent h2{font-size:1.1rem;margin:1rem 0 .3rem}
 .sl-side{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 .sl-figures{margin:0 0 1.2rem;max-width:100%;overflow-x:auto}
 .sl-figures table{border-collapse:collapse;font-variant-numeric:tabular-nums}

@@ -69,8 +69,12 @@ def draw_heat_map(
             inside.append(_number(cell, corner + side / 2, top + (cell.source + 0.5) * side))
         if cell.chosen:
             inner = {key: value + (1 if key in "xy" else -2) for key, value in square.items()}
-            frame = {"class": "sl-ink-stroke", "fill": "none", "stroke": light("ink")}
-            inside.append(element("rect", {**inner, **frame, "stroke-width": 1.5}))
+            color = "contrast" if cell.set_apart else "ink"
+            frame = {"class": f"sl-{color}-stroke", "fill": "none", "stroke": light(color)}
+            dashes = "4 2" if cell.set_apart else None
+            inside.append(
+                element("rect", {**inner, **frame, "stroke-width": 1.5, "stroke-dasharray": dashes})
+            )
         content.append(element("g", {"class": "sl-cell"}, *inside))
     return Picture(
         "".join(content),
@@ -79,6 +83,7 @@ def draw_heat_map(
         (across, down),
         caption,
         weight,
+        signs=frozenset({"cell"} | ({"differs"} if any(c.set_apart for c in cells) else set())),
     )
 
 

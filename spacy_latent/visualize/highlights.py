@@ -51,9 +51,15 @@ def draw_highlights(
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
     count = sum(not mark.faint for mark in highlights)
     description = f"{count} marked in {len(words)} words: {listed}."
+    # Those with a label say themselves what they are.
+    plain = [mark for mark in highlights if not mark.label]
+    signs = frozenset(
+        (["mark"] if not all(mark.faint for mark in plain) else [])
+        + (["other mark"] if any(mark.faint for mark in plain) else [])
+    )
     if look.as_svg:
         content, size = _svg(words, highlights, look)
-        return Picture(content, title, description, size, "", weight)
+        return Picture(content, title, description, size, "", weight, signs=signs)
     pieces, done = [], 0
     for mark in highlights:
         pieces += [_plain(*word) for word in words[done : mark.start]]
@@ -71,7 +77,7 @@ def draw_highlights(
         done = mark.end
     pieces += [_plain(*word) for word in words[done:]]
     markup = element("p", {"class": "sl-text", "dir": look.direction}, *pieces)
-    return Picture(markup, title, description, None, "", weight)
+    return Picture(markup, title, description, None, "", weight, signs=signs)
 
 
 def _plain(word: str, space: str) -> str:

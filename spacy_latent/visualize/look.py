@@ -49,6 +49,8 @@ class Look:
     offset_x: margin at the sides.
     colors: of tags and labels, by name.
     direction, lang: of the doc. as_svg: draw as SVG what would otherwise flow as HTML.
+    marked: say of words and parts in the markup which they are, for scripts that pick them out; see
+        :func:`spacy_latent.visualize.markup.of_words`.
     """
 
     threshold: float | None = None
@@ -70,11 +72,12 @@ class Look:
     direction: str = "ltr"
     lang: str = "en"
     as_svg: bool = False
+    marked: bool = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None) -> Look:
         """Raises LatentError for an option that nothing knows, or a value it cannot have."""
-        known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg"}
+        known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg", "marked"}
         given = {name: value for name, value in (options or {}).items() if value is not None}
         unknown = sorted(given.keys() - known - set(DISPLACY_OPTIONS))
         if unknown:

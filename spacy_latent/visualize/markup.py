@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 
 LONGEST_WORD = 40
@@ -65,6 +65,14 @@ def element(name: str, attributes: Mapping[str, object] | None = None, *content:
         if value is not None
     )
     return f"<{name}{given}>{''.join(content)}</{name}>"
+
+
+def of_words(marked: bool, words: Iterable[int | str], *content: str) -> str:
+    """Markup of a part of a structure, which says of which words it is: their places in the span,
+    those of a second text after a "b". As it is where drawings are not marked."""
+    if not marked:
+        return "".join(content)
+    return element("g", {"data-words": " ".join(map(str, words))}, *content)
 
 
 def number(value: object) -> str:

@@ -4,70 +4,109 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 
 from spacy import displacy
 from spacy.util import find_available_port, is_in_jupyter
 
 from spacy_latent.visualize import figure_table, highlights, tag_rows
-from spacy_latent.visualize.elements import Markup
+from spacy_latent.visualize import legend as legends
+from spacy_latent.visualize.elements import Markup, join, tag
+from spacy_latent.visualize.legend import legend
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, text
+from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
 
 NOTHING = Markup("")
 RULES = """
 .spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
+.sl-seen{max-width:60rem;line-height:1.5}
 .sl-figure{margin:0 0 1.5rem}
 .sl-figure>figcaption{color:var(--sl-muted);font-size:.85rem;margin-bottom:.3rem}
 .sl-panels{display:flex;flex-wrap:wrap;gap:1rem 1.5rem;align-items:flex-start}
 .sl-panel{max-width:100%;min-width:0}
-.sl-panel>header{font-size:.85rem;font-weight:600;display:flex;gap:.6em;align-items:center}
+.sl-panel>header{font-size:.85rem;font-weight:600;display:flex;flex-wrap:wrap;gap:.6em;align-items:center}
 .sl-weight{display:inline-block;width:5rem;height:.5rem;background:var(--sl-line);border-radius:.25rem;overflow:hidden}
 .sl-weight>span{display:block;height:100%;background:var(--sl-accent)}
 .sl-scroll{overflow-x:auto;max-width:100%}
 .sl-scroll:focus-visible{outline:2px solid var(--sl-accent)}
-@media print{.sl-scroll{overflow:visible}}
+@media print{
+.spacy-latent{padding:0;min-height:0!important}
+.sl-scroll,.sl-figures{overflow:visible}
+.sl-scroll svg{min-width:0!important}
+.sl-figure,.sl-figures{break-inside:avoid}
+.spacy-latent h1,.spacy-latent p{break-after:avoid}
+}
 """
 
 
 def fragment(figures: Sequence[Figure], look: Look) -> str:
-    """HTML of the figures, with the style sheet that they need."""
-    return _body(figures, look, _style())
+    """HTML of the figures, with the style sheet and the legend that they need."""
+    return _body(figures, look, _style(), NOTHING)
 
 
-def html_page(figures: Sequence[Figure], look: Look, opening: Markup = NOTHING) -> str:
-    """A whole HTML page of the figures; it needs nothing from anywhere else. opening: what stands
-    above them, such as a :func:`spacy_latent.visualize.figure_table.figure_table`."""
+def html_page(
+    figures: Sequence[Figure],
+    look: Look,
+    opening: Markup = NOTHING,
+    title: str = "Latent structures",
+    closing: Markup = NOTHING,
+) -> str:
+    """A whole HTML page of the figures; it needs nothing from anywhere else.
+
+    opening, closing: what stands above and below them, such as a
+        :func:`spacy_latent.visualize.figure_table.figure_table`.
+    title: of the page.
+    """
     style = f"{overrides(look)}margin:0;min-height:100vh"
     lang, direction = escape(look.lang), escape(look.direction)
     head = (
         '<meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>Latent structures</title>{_style(figure_table.RULES if opening else '')}"
+        f"<title>{text(title)}</title>{_style(figure_table.RULES)}"
     )
     return (
         f'<!DOCTYPE html>\n<html lang="{lang}" dir="{direction}">\n<head>{head}</head>\n'
-        f'<body class="spacy-latent" style="{style}">\n{_body(figures, look, opening)}\n'
+        f'<body class="spacy-latent" style="{style}">\n'
+        f"{_body(figures, look, opening, closing)}\n"
         "</body>\n</html>\n"
     )
 
 
+def heading(title: str, *sentences: str) -> Markup:
+    """What a page begins with: its title, and what is seen on it."""
+    return join(tag("h1", title), tag("p", " ".join(sentences), class_="sl-seen"))
+
+
 def _style(more: str = "") -> str:
-    return element("style", {}, stylesheet(), RULES, tag_rows.RULES, highlights.RULES, more)
+    return element("style", {}, rules(), more)
 
 
-def _body(figures: Sequence[Figure], look: Look, before: str) -> str:
+def packaged(name: str) -> str:
+    """A file beside this one."""
+    return (files(__package__) / name).read_text(encoding="utf8")
+
+
+def rules() -> str:
+    """The style sheet that figures need."""
+    return "".join((stylesheet(), RULES, tag_rows.RULES, highlights.RULES, legends.RULES))
+
+
+def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str:
     attributes = {
         "class": "spacy-latent",
         "lang": look.lang,
         "dir": look.direction,
         "style": f"{overrides(look)}font-family:{look.font}",
     }
-    return element("div", attributes, before, *(_figure(figure) for figure in figures))
+    signs = (sign for figure in figures for picture in figure.pictures for sign in picture.signs)
+    drawn = (figure_markup(figure) for figure in figures)
+    return element("div", attributes, before, legend(signs), *drawn, after)
 
 
-def _figure(figure: Figure) -> str:
+def figure_markup(figure: Figure) -> str:
+    """HTML of one figure, for a page that has the style sheet."""
     look = figure.look
     panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
     return element(
@@ -83,7 +122,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
     if picture.weight is not None:
         bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
         meter = element("span", {"class": "sl-weight", "aria-hidden": "true"}, bar)
-        header += f"{picture.weight:.2f}{meter}"
+        header += f"weight {picture.weight:.2f}{meter}"
     if picture.caption:
         header += element("span", {}, text(picture.caption))
     drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)
@@ -92,7 +131,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
         "class": "sl-scroll",
         "tabindex": 0,
         "role": "region",
-        "aria-label": picture.title,
+        "aria-label": visible(picture.title),
     }
     if drop:
         scroll["style"] = f"padding-top:{drop:.0f}px"

@@ -27,6 +27,7 @@ COLORS = {
 }
 
 FAINTEST = 0.3
+STANDS_OUT = 0.8
 THINNEST = 0.6
 
 
@@ -39,9 +40,11 @@ def variables(dark: bool) -> str:
     return ";".join(f"--sl-{name}:{pair[dark]}" for name, pair in COLORS.items())
 
 
-def opacity(probability: float) -> float:
-    """Opacity of a part, rising with its probability; never invisible."""
-    return FAINTEST + (1 - FAINTEST) * _clipped(probability)
+def opacity(probability: float, set_apart: bool = False, shared: bool = False) -> float:
+    """Opacity of a part, rising with its probability; never invisible. set_apart: it is to be found
+    at once, however improbable. shared: all such are alike."""
+    least = STANDS_OUT if set_apart or shared else 0.0
+    return FAINTEST + (1 - FAINTEST) * (least if shared else max(least, _clipped(probability)))
 
 
 def shade(probability: float) -> float:

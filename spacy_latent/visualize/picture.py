@@ -20,6 +20,8 @@ GAP = 24
 ROW_WIDTH = 1400
 # Words of a text that one would lose the way in, if it were all in one row.
 LONG = 60
+# Words of 15 pixels are as high as 10 then.
+LEAST_SCALE = 0.67
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Picture:
     title, description: for those who do not see it; plain text.
     caption: short plain text above it. weight: of the structure among its alternatives.
     baseline: height at which the words stand, if those of pictures side by side are to be level.
+    signs: names in :data:`spacy_latent.visualize.legend.SIGNS` of what needs to be explained.
     """
 
     content: str
@@ -40,15 +43,18 @@ class Picture:
     caption: str = ""
     weight: float | None = None
     baseline: float = 0.0
+    signs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The pictures of one structure, to be seen side by side. look: of the doc that it is of."""
+    """The pictures of one structure, to be seen side by side. look: of the doc that it is of.
+    seen: a sentence for those who see such a drawing for the first time."""
 
     pictures: tuple[Picture, ...]
     caption: str
     look: Look
+    seen: str = ""
 
     def drop(self, picture: Picture) -> float:
         """How far down to move a picture, for its words to be level with those of the others."""
@@ -91,20 +97,36 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
 
 
 def stylesheet() -> str:
-    """Rules for all drawings: colours by the reader's scheme, and how HTML ones are laid out."""
+    """Rules for all drawings: colours by the reader's scheme, or by that of the notebook or site
+    that they are shown in, and how HTML ones are laid out."""
+    light_there, dark_there = (
+        ",".join(f"{host} .spacy-latent" for host in hosts) for hosts in zip(*HOSTS)
+    )
     return f"""
 .spacy-latent{{{variables(False)}}}
 @media (prefers-color-scheme:dark){{.spacy-latent{{{variables(True)}}}}}
+{light_there}{{{variables(False)}}}
+{dark_there}{{{variables(True)}}}
+@media print{{.spacy-latent.spacy-latent{{{variables(False)};print-color-adjust:exact}}}}
 {RULES}
 """
 
 
+# How pages around a drawing say that they are light or dark, whatever the browser prefers:
+# JupyterLab and Jupyter Notebook 7, Visual Studio Code, Colab, sites of Material for MkDocs.
+HOSTS = (
+    ("[data-jp-theme-light=true]", "[data-jp-theme-light=false]"),
+    (".vscode-light", ".vscode-dark"),
+    ("html[theme=light]", "html[theme=dark]"),
+    ("[data-md-color-scheme=default]", "[data-md-color-scheme=slate]"),
+)
 _FILLS = "\n".join(
     f".sl-{name}{{fill:var(--sl-{name})}}.sl-{name}-stroke{{stroke:var(--sl-{name})}}"
     for name in COLORS
 )
 RULES = f"""{_FILLS}
-.sl-number{{fill:var(--sl-ink);stroke:var(--sl-ground);stroke-width:4px;paint-order:stroke;stroke-linejoin:round}}
+.sl-number{{fill:var(--sl-ink);stroke:var(--sl-ground);stroke-width:3px;paint-order:stroke;stroke-linejoin:round}}
+.sl-soft{{fill:var(--sl-muted)}}
 svg.displacy text{{unicode-bidi:isolate}}"""
 
 
@@ -132,7 +154,7 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
         "direction": look.direction,
         "font-family": look.font,
         "font-size": TEXT,
-        "style": f"max-width:none;height:{down:.0f}px;{overrides(look) if standalone else ''}",
+        "style": _size(across, down, standalone) + (overrides(look) if standalone else ""),
     }
     return element(
         "svg",
@@ -143,6 +165,14 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
         ground,
         picture.content,
     )
+
+
+def _size(across: float, down: float, standalone: bool) -> str:
+    """A drawing on a page becomes as narrow as the page, as far as it can still be read; then it
+    scrolls. An image keeps its size, whatever the page around it says of images."""
+    if standalone:
+        return f"max-width:none;height:{down:.0f}px;"
+    return f"max-width:100%;min-width:{LEAST_SCALE * across:.0f}px;height:auto;"
 
 
 def overrides(look: Look) -> str:

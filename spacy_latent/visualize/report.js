@@ -145,7 +145,7 @@
     }
     const up = levels(arcs), down = levels(below);
     const step = (count) => (count > 12 ? 12 * 15 / count : 15);
-    const room = 34 + step(up) * up;
+    const room = 38 + step(up) * up;
     const base = room + 6, bottom = base + 24;
     const height = bottom + (below.length ? 34 + step(down) * down : 2);
     const told = arcs.map((arc) => own[arc.modifier] + " ← " + (arc.head < 0 ? "root" : own[arc.head])).join(", ");
@@ -156,6 +156,10 @@
       root.append(svg("text", { x: middles[i], y: base + 14, "text-anchor": "middle" }, word));
     });
     for (const arc of arcs) root.append(drawArc(arc, middles, base, -1, step(up), room, own));
+    // Over all lines, and only where levels leave room for them.
+    if (step(up) >= 12) {
+      for (const arc of arcs) root.append(...percentAbove(arc, middles, base, step(up)));
+    }
     for (const arc of below) {
       root.append(drawArc({ ...arc, gold: true }, middles, bottom, 1, step(down), height - bottom - 4, own));
     }
@@ -188,7 +192,8 @@
     if (arc.head < 0) {
       const top = base + sign * (room - 6);
       group.append(svg("path", { class: "arc", d: `M${to},${top}V${base + sign * 5}` }));
-      group.append(svg("text", { class: "small", x: to + 4, y: top + (sign < 0 ? 6 : 4) }, "root"));
+      const shown = percent && !arc.gold ? "root " + arc.percent + " %" : "root";
+      group.append(svg("text", { class: "small", x: to + 4, y: top + (sign < 0 ? 6 : 4) }, shown));
     } else {
       const away = arc.modifier > arc.head ? 1 : -1;
       const from = middles[arc.head] + 5 * away, at = to - 3 * away;
@@ -201,6 +206,14 @@
     const tip = arc.head < 0 ? to : to - 3 * (arc.modifier > arc.head ? 1 : -1);
     group.append(svg("path", { class: "head", d: `M${tip},${base}l-4,${sign * 8}h8z` }));
     return group;
+  }
+
+  // The probability of an arc, above its line.
+  function percentAbove(arc, middles, base, step) {
+    if (arc.head < 0 || arc.percent === null) return [];
+    const middle = (middles[arc.head] + middles[arc.modifier]) / 2 + (arc.modifier > arc.head ? 1 : -1);
+    const at = { class: "percent", x: middle, y: base - 8 - step * arc.level - 2.5, "text-anchor": "middle" };
+    return [svg("text", at, arc.percent + " %")];
   }
 
   // Rows of a long text: what crosses the end of one runs on in the next. As visualize/picture.py.
@@ -246,7 +259,7 @@
       tops.fill(bracket.level, bracket.first, bracket.last + 1);
       most = Math.max(most, bracket.level);
     }
-    const base = 14 * most + 12, width = edges[own.length];
+    const base = 14 * most + 18, width = edges[own.length];
     const told = brackets.map((b) => own.slice(b.first, b.last + 1).join(" ")).join("; ");
     const root = svg("svg", { role: "img", "aria-label": told, viewBox: `0 0 ${width} ${base + 24}` });
     root.dataset.width = width;
@@ -260,6 +273,10 @@
       const group = svg("g", {}, svg("title", {}, own.slice(bracket.first, bracket.last + 1).join(" ") +
         (bracket.percent === null ? "" : ", " + bracket.percent + " %")));
       group.append(svg("path", { class: "arc", d: `M${left},${y + 7}V${y}H${right}V${y + 7}` }));
+      if (bracket.percent !== null) {
+        const at = { class: "percent", x: (left + right) / 2, y: y - 2, "text-anchor": "middle" };
+        group.append(svg("text", at, bracket.percent + " %"));
+      }
       root.append(group);
     }
     return folded(root, edges.slice(1), base + 24);

@@ -106,6 +106,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     return tag(
         "header",
         tag("h1", f"{_subject(figures)} of ", tag("code", model)),
+        tag("p", _seen(figures)),
         tag(
             "p",
             f"{figures.docs:,} docs, {figures.tokens:,} tokens of ",
@@ -125,6 +126,17 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
 
 def _subject(figures: Figures) -> str:
     return "Latent structures" if figures.components else "Entities"
+
+
+def _seen(figures: Figures) -> str:
+    """What is seen on the page, for those who see one for the first time."""
+    if not figures.components:
+        return "How far the confidence of each entity that the pipeline finds can be trusted."
+    plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
+    return (
+        f"The pipeline puts {plurals} over its texts. This page says whether they help it, what "
+        "they look like beside patterns that need no learning, and shows them text by text."
+    )
 
 
 def _places(figures: Figures) -> list[tuple[str, str]]:
@@ -686,10 +698,16 @@ def _gallery_controls(
 
 
 def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
-    if not has_gold or not any(_has_heads(layer["kind"]) for layer in layers):
+    if not any(_has_heads(layer["kind"]) for layer in layers):
         return None
+    leads = (
+        "Arrows lead from a head to a word that depends on it; above them, how probable they are."
+    )
+    if not has_gold:
+        return tag("p", leads, class_="legend")
     return tag(
         "p",
+        leads,
         tag("span", class_="key"),
         "head as in the reference",
         tag("span", class_="key differs"),

@@ -3,14 +3,14 @@ drawings with it, see :mod:`spacy_latent.kinds`, or takes them from here by bein
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Entity, SpanStructure, names_entities
 from spacy_latent.errors import LatentError
-from spacy_latent.kinds import PARTS, Drawing, complete_kind, find_kind, known_kinds
+from spacy_latent.kinds import PARTS, Drawing, Part, complete_kind, find_kind, known_kinds
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
@@ -28,6 +28,7 @@ STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brac
 
 # Pictures side by side, and what the caption says of them.
 Drawn = tuple[list[Picture], str]
+_Marked = DrawnArc | DrawnBracket | DrawnCell
 
 
 def _tree(subject: Subject) -> Drawn:
@@ -36,17 +37,21 @@ def _tree(subject: Subject) -> Drawn:
     pictures = []
     for alternative, weight in subject.choices:
         parts = subject.parts(alternative, PARTS_PER_WORD * len(subject.words))
+        # Beside a gold tree each is compared with that, otherwise with the first.
+        first = None if gold else subject.first(alternative)
         arcs = []
         for (h, m), p, chosen in parts:
             head = None if h == 0 else h - 1
             apart = bool(gold) and (head, m - 1) not in in_gold
-            arcs.append(DrawnArc(head, m - 1, p, subject.label(p), apart, not chosen))
+            apart, shared = (apart, False) if first is None else _compared((h, m), first)
+            arcs.append(DrawnArc(head, m - 1, p, subject.label(p), apart, not chosen, shared))
         here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in subject.structure(alternative)}
         below = [
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
         ]
         same = f"{len(here & in_gold)} of {len(gold)} arcs as in gold" if gold else ""
+        same = same or _count(arcs, first, "arc")
         drawn = draw_tree(
             subject.words, arcs, subject.look, subject.title, below, same, weight, subject.counters
         )
@@ -62,7 +67,10 @@ def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
         if head is None or 0 <= head < len(span):
             label = "" if head is None else token.dep_
             arcs.append(DrawnArc(head, token.i - span.start, 1.0, label))
-    return arcs
+    labels = [arc.label for arc in arcs if arc.head is not None]
+    # A label that all have says nothing of any.
+    alike = len(labels) > 1 and len(set(labels)) == 1
+    return [replace(arc, label="") for arc in arcs] if alike else arcs
 
 
 def _brackets(subject: Subject) -> Drawn:
@@ -70,20 +78,34 @@ def _brackets(subject: Subject) -> Drawn:
     most = PARTS_PER_WORD * len(subject.words)
     for alternative, weight in subject.choices:
         brackets = []
+        before = subject.first(alternative)
         for (first, last, *label), p, chosen in subject.parts(alternative, most):
+            how = (not chosen, *_compared((first, last, *label), before))
             if label:
                 name = f"{subject.tag_name(label[0])} {subject.label(p)}".strip()
-                brackets.append(DrawnBracket(first, last, p, name, label[0], not chosen))
+                brackets.append(DrawnBracket(first, last, p, name, label[0], *how))
             elif last > first:
                 # Trees have a span over every word: these would say nothing.
-                brackets.append(
-                    DrawnBracket(first, last + 1, p, subject.label(p), faint=not chosen)
-                )
+                brackets.append(DrawnBracket(first, last + 1, p, subject.label(p), None, *how))
+        told = _count(brackets, before, "span")
         drawn = draw_brackets(
-            subject.words, brackets, subject.look, subject.title, "", weight, subject.counters
+            subject.words, brackets, subject.look, subject.title, told, weight, subject.counters
         )
         pictures.append(drawn)
     return pictures, ""
+
+
+def _compared(part: Part, first: set[Part] | None) -> tuple[bool, bool]:
+    """Whether to set a part of an alternative apart, and whether the first one has it, too."""
+    return (False, False) if first is None else (part not in first, part in first)
+
+
+def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
+    """How much an alternative differs from the first, in words."""
+    if first is None:
+        return ""
+    count = sum(part.set_apart for part in parts)
+    return f"{count} {name}{'' if count == 1 else 's'} not in the first"
 
 
 def _alignment(subject: Subject) -> Drawn:
@@ -102,14 +124,22 @@ def _pairs(subject: Subject, draw: Callable[..., Picture], per_word: int | None)
     most = None if per_word is None else per_word * (len(subject.words) + len(columns))
 
     def cells(alternative: int | None) -> list[DrawnCell]:
-        return [DrawnCell(i, j, p, on) for (i, j), p, on in subject.parts(alternative, most)]
+        first = subject.first(alternative)
+        return [
+            DrawnCell(i, j, p, on, *_compared((i, j), first))
+            for (i, j), p, on in subject.parts(alternative, most)
+        ]
 
     return _tables(subject, draw, subject.words, columns, cells), ""
 
 
 def _map_of_arcs(subject: Subject) -> Drawn:
     def cells(alternative: int | None) -> list[DrawnCell]:
-        return [DrawnCell(h, m - 1, p, on) for (h, m), p, on in subject.parts(alternative)]
+        first = subject.first(alternative)
+        return [
+            DrawnCell(h, m - 1, p, on, *_compared((h, m), first))
+            for (h, m), p, on in subject.parts(alternative)
+        ]
 
     rows = ["(root)", *subject.words]
     drawn = _tables(subject, draw_heat_map, rows, subject.words, cells)
@@ -118,7 +148,11 @@ def _map_of_arcs(subject: Subject) -> Drawn:
 
 def _map_of_tags(subject: Subject) -> Drawn:
     def cells(alternative: int | None) -> list[DrawnCell]:
-        return [DrawnCell(tag, i, p, on) for (i, tag), p, on in subject.parts(alternative)]
+        first = subject.first(alternative)
+        return [
+            DrawnCell(tag, i, p, on, *_compared((i, tag), first))
+            for (i, tag), p, on in subject.parts(alternative)
+        ]
 
     numbers = [cell.source for cell in cells(None)]
     numbers += [int(tag) for decoded, _ in subject.span.alternatives for tag in decoded]
@@ -134,10 +168,12 @@ def _tables(
     cells: Callable[[int | None], list[DrawnCell]],
 ) -> list[Picture]:
     look, title, known = subject.look, subject.title, subject.known
-    return [
-        draw(rows, columns, cells(alternative), look, title, known, weight=weight)
-        for alternative, weight in subject.choices
-    ]
+    pictures = []
+    for alternative, weight in subject.choices:
+        drawn = cells(alternative)
+        told = _count(drawn, subject.first(alternative), "part")
+        pictures.append(draw(rows, columns, drawn, look, title, known, told, weight))
+    return pictures
 
 
 def _tags(subject: Subject) -> Drawn:
@@ -237,13 +273,17 @@ def _marks(
 def _rationale(subject: Subject) -> Drawn:
     pictures = []
     for alternative, weight in subject.choices:
+        first = subject.first(alternative)
         marks = [
-            Highlight(i, i + 1, p, "", subject.label(p), not chosen)
+            # Of further alternatives only what the first has not stands out.
+            Highlight(i, i + 1, p, "", subject.label(p), not chosen or (i,) in (first or ()))
             for (i,), p, chosen in sorted(subject.parts(alternative))
         ]
         drawn = draw_highlights(
             subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
+        if first is not None:
+            drawn = replace(drawn, signs=frozenset({"mark", "shared mark"}))
         pictures.append(drawn)
     return pictures, ""
 
@@ -258,23 +298,60 @@ def _is_of_tokens(span: SpanStructure) -> bool:
     return all(len(part) == 1 and part[0] < len(span) for part in parts)
 
 
-_OF_ARCS = {"tree": Drawing(_tree), "heatmap": Drawing(_map_of_arcs)}
-_OF_BRACKETS = {"brackets": Drawing(_brackets)}
-complete_kind(PARTS, drawings={"rationale": Drawing(_rationale, _is_of_tokens)})
+_OF_ARCS = {
+    "tree": Drawing(
+        _tree,
+        seen="Over the words stands the tree that the pipeline found: arrows lead from a word, the "
+        "head, to those that depend on it.",
+    ),
+    "heatmap": Drawing(
+        _map_of_arcs,
+        seen="Each column is a word, each row a head that it may have: the stronger the colour, "
+        "the more probable.",
+    ),
+}
+_OF_BRACKETS = {
+    "brackets": Drawing(
+        _brackets,
+        seen="Below the words, a bracket joins those that the pipeline takes together.",
+    )
+}
+_RATIONALE_SEEN = "Marked are the words that the pipeline chose to decide by."
+complete_kind(
+    PARTS, drawings={"rationale": Drawing(_rationale, _is_of_tokens, "Marked are chosen words.")}
+)
 complete_kind("heads", drawings=_OF_ARCS)
 complete_kind("arcs", drawings=_OF_ARCS)
 complete_kind(
-    "cells", drawings={"alignment": Drawing(_alignment), "heatmap": Drawing(_map_of_cells)}
+    "cells",
+    drawings={
+        "alignment": Drawing(
+            _alignment, seen="Lines join the words of two texts that the pipeline found to match."
+        ),
+        "heatmap": Drawing(
+            _map_of_cells,
+            seen="Rows are the words of one text and columns those of another: the stronger "
+            "the colour, the more probable it is that two match.",
+        ),
+    },
 )
 complete_kind(
     "tags",
     drawings={
-        "entities": Drawing(_entities, _makes_entities),
-        "tags": Drawing(_tags),
-        "heatmap": Drawing(_map_of_tags),
+        "entities": Drawing(
+            _entities,
+            _makes_entities,
+            "Marked are the entities that the pipeline found, with their labels.",
+        ),
+        "tags": Drawing(_tags, seen="Below each word stands its tag in the best sequence of tags."),
+        "heatmap": Drawing(
+            _map_of_tags,
+            seen="Each column is a word, each row a tag: the stronger the colour, the more "
+            "probable.",
+        ),
     },
 )
-complete_kind("items", drawings={"rationale": Drawing(_rationale)})
+complete_kind("items", drawings={"rationale": Drawing(_rationale, seen=_RATIONALE_SEEN)})
 complete_kind("spans", drawings=_OF_BRACKETS)
 complete_kind("segments", drawings=_OF_BRACKETS)
 
@@ -308,4 +385,5 @@ def draw_figure(subject: Subject, style: str | None) -> Figure:
         )
     pictures, note = kind.drawings[style].draw(subject)
     parts = [subject.component, subject.span.structure, subject.category, note]
-    return Figure(tuple(pictures), " · ".join(filter(None, parts)), subject.look)
+    caption, seen = " · ".join(filter(None, parts)), kind.drawings[style].seen
+    return Figure(tuple(pictures), caption, subject.look, seen)

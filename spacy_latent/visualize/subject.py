@@ -33,7 +33,7 @@ class Subject:
         if not self.doc.cats:
             return ""
         best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
-        return f"{best} {self.doc.cats[best]:.2f}"
+        return f"predicted {best} ({self.doc.cats[best]:.0%})".replace("%", "\u202f%")
 
     @property
     def annotation(self) -> LatentAnnotation:
@@ -96,6 +96,12 @@ class Subject:
     def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
         """The parts of the structure, whatever the threshold."""
         return self.annotation._chosen(self.span, None, alternative)
+
+    def first(self, alternative: int | None) -> set[tuple[int, ...]] | None:
+        """Parts of the first alternative, where another one is drawn beside it."""
+        if not alternative:
+            return None
+        return {part for part, _ in self.structure(0)}
 
     def label(self, probability: float) -> str:
         return f"{probability:.2f}" if self.known and self.look.probabilities else ""

@@ -59,11 +59,13 @@ def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: s
         for word, tags in zip(words[:60], rows[0].tags)
     )
     description = f"{len(words)} words with tags: {pairs}."
+    other = any(tag.other for row in rows for tags in row.tags for tag in tags)
+    signs = frozenset(["other tag"] if other else [])
     if look.as_svg:
         content, size = _svg(words, rows, folds, look)
-        return Picture(content, title, description, size)
+        return Picture(content, title, description, size, signs=signs)
     tables = "".join(_table(words, rows, start, end, look) for start, end in folds)
-    return Picture(tables, title, description)
+    return Picture(tables, title, description, signs=signs)
 
 
 def _folds(words: Sequence[str], rows: Sequence[TagRow], look: Look) -> Iterator[tuple[int, int]]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
+from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
-from spacy_latent.visualize.markup import element, number, shortened, text, visible
+from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture, folded
@@ -27,6 +28,11 @@ STEP = (4.0, 22.0)
 # Below this there is no room for labels between the levels.
 STEP_WITH_LABELS = 13
 CORNER = 8
+# Between the ends of words, and between the ends of arcs at a word that has many.
+GAP = {False: 10.0, True: 6.0}
+LEAST_SPACING = (6.0, 4.0)
+# From a label to the line below it, and to lines at its sides.
+CLEAR = 3.0
 DESCRIBED = 40
 # As displaCy's words over which arcs are.
 TOKEN = "displacy-token displacy-word sl-ink"
@@ -34,8 +40,9 @@ TOKEN = "displacy-token displacy-word sl-ink"
 
 @dataclass(frozen=True)
 class DrawnArc:
-    """head, modifier: positions of words; the head of a root is None. label: written on the arc.
-    set_apart: drawn dashed and in the colour of contrast. faint: drawn dashed."""
+    """head, modifier: positions of words; the head of a root is None. label: written above the arc.
+    set_apart: drawn dashed and in the colour of contrast. faint: drawn dashed. shared: drawn thin
+    and grey, without its label, since another drawing beside this one has it, too."""
 
     head: int | None
     modifier: int
@@ -43,6 +50,7 @@ class DrawnArc:
     label: str = ""
     set_apart: bool = False
     faint: bool = False
+    shared: bool = False
 
 
 def draw_tree(
@@ -68,9 +76,14 @@ def draw_tree(
     content = [
         *above_words.draw(columns, look, top - 3, -1, words),
         *below_words.draw(columns, look, top + LINE, 1, words),
+        # Over all lines.
+        *above_words.labels(columns, look, top - 3, -1),
+        *below_words.labels(columns, look, top + LINE, 1),
     ]
     for i, word in enumerate(words):
         attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
+        if look.marked:
+            attributes["data-word"] = i
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
@@ -85,6 +98,7 @@ def draw_tree(
         caption,
         weight,
         top,
+        signs_of("arc", arcs, below) | ({"counters"} if further else set()),
     )
     return folded(picture, columns.ends, look)
 
@@ -116,7 +130,7 @@ class _Side:
         # By the word at which they end, later than they begin: arcs that need room for a label.
         self.ending: dict[int, list[int]] = defaultdict(list)
         for i, arc in enumerate(self.arcs if self.labelled else ()):
-            if arc.label:
+            if _shown(arc):
                 self.ending[_ends(arc)[1]].append(i)
         # Labels of several roots stand at one height.
         beside = self.roots if len(self.roots) > 1 else ()
@@ -124,7 +138,12 @@ class _Side:
 
     @property
     def height(self) -> float:
-        return self.highest * self.step + (LABEL if self.roots else 0)
+        return self.highest * self.step + (LABEL if self.roots or self.labelled else 0)
+
+    def turn(self, arc: int, base: float, up: int, look: Look) -> float:
+        """Height at which an arc runs level, or at which the line to a root begins."""
+        level = self.levels[arc] if arc < len(self.arcs) else self.highest
+        return base + up * (level * self.step + look.word_spacing - 14)
 
     def draw(
         self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
@@ -137,25 +156,47 @@ class _Side:
         )
         for i in order:
             arc = self.arcs[i]
-            assert arc.head is not None
-            turn = base + up * (self.levels[i] * self.step + look.word_spacing - 14)
-            ends = sorted((columns.port(self, w, i), w == arc.modifier) for w in _ends(arc))
-            (left, _), (right, _) = ends
-            tip = next(x for x, at_modifier in ends if at_modifier)
-            path = _path(left, right, base, turn, up)
-            drawn.append(
-                self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
-                + (_label(arc.label, (left + right) / 2, turn) if self.labelled else "")
-            )
+            left, right = self._sides(columns, i)
+            tip = columns.port(self, arc.modifier, i)
+            path = _path(left, right, base, self.turn(i, base, up, look), up)
+            line = self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
+            drawn.append(of_words(look.marked, _words(arc), line))
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
-            turn = base + up * (self.highest * self.step + look.word_spacing - 14)
-            path = f"M{number(x)},{number(turn)}V{number(base)}"
-            drawn.append(
-                self._arc(arc, path, x, base, up, look, words, False)
-                + _label(_root_label(arc), x, turn + up * 4)
-            )
+            path = f"M{number(x)},{number(self.turn(i, base, up, look))}V{number(base)}"
+            line = self._arc(arc, path, x, base, up, look, words, False)
+            drawn.append(of_words(look.marked, _words(arc), line))
         return drawn
+
+    def labels(self, columns: _Columns, look: Look, base: float, up: int) -> list[str]:
+        """Each on the far side of its line, where no other line runs through it, if there is such
+        a place."""
+        # Lines up and down, with the height at which they turn.
+        lines = [
+            (x, self.turn(i, base, up, look))
+            for i in range(len(self.arcs))
+            for x in self._sides(columns, i)
+        ]
+        drawn = []
+        for i, arc in enumerate(self.roots, len(self.arcs)):
+            x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, look)
+            lines.append((x, turn))
+            half = text_width(_root_label(arc), LABEL) / 2 + 1
+            x = max(half, min(columns.across - half, x))
+            label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
+            drawn.append(of_words(look.marked, _words(arc), label))
+        for i, arc in enumerate(self.arcs if self.labelled else ()):
+            if _shown(arc):
+                turn, (left, right) = self.turn(i, base, up, look), self._sides(columns, i)
+                passing = [x for x, other in lines if up * other > up * turn and left < x < right]
+                x = _clear(left, right, text_width(arc.label, LABEL) / 2, passing)
+                label = _label(arc.label, x, turn, up, arc.faint)
+                drawn.append(of_words(look.marked, _words(arc), label))
+        return drawn
+
+    def _sides(self, columns: _Columns, arc: int) -> list[float]:
+        """Where an arc comes down, from left to right."""
+        return sorted(columns.port(self, word, arc) for word in _ends(self.arcs[arc]))
 
     def _arc(
         self,
@@ -168,14 +209,15 @@ class _Side:
         words: Sequence[str],
         crosses: bool,
     ) -> str:
-        color = "contrast" if arc.set_apart else "accent"
-        thick = width(arc.probability, look.arrow_stroke)
+        color = "contrast" if arc.set_apart else "muted" if arc.shared else "accent"
+        thick = 1.0 if arc.shared else width(arc.probability, look.arrow_stroke)
         half = look.arrow_width / 2
         head = (
             f"M{number(tip)},{number(base)}l{number(-half)},{number(up * 1.6 * half)}"
             f"h{number(2 * half)}z"
         )
-        plain = light(color) if arc.set_apart or not look.color else look.color
+        own = color == "accent" and look.color is not None
+        plain = look.color if own else light(color)
         line = {
             "class": f"displacy-arc sl-{color}-stroke",
             "d": path,
@@ -196,7 +238,10 @@ class _Side:
         # The halo lets the eye follow each of two arcs where they cross.
         return element("path", halo) + element(
             "g",
-            {"class": name, "opacity": opacity(arc.probability)},
+            {
+                "class": name,
+                "opacity": opacity(arc.probability, arc.set_apart, arc.shared),
+            },
             element("title", {}, text(_said(arc, words))),
             element("path", line),
             element("path", point),
@@ -207,7 +252,7 @@ class _Columns:
     """Where words stand, and where arcs meet them."""
 
     def __init__(self, words: Sequence[str], sides: Sequence[_Side], look: Look) -> None:
-        gap = 8.0 if look.compact else 18.0
+        gap = GAP[look.compact]
         self.look = look
         self.spacing: list[float] = []
         self.centers: list[float] = []
@@ -215,8 +260,9 @@ class _Columns:
         x = look.offset_x
         for i, word in enumerate(words):
             most = max(len(side.ports.get(i, ())) for side in sides)
-            spacing = look.arrow_spacing if most < 8 else max(4.0, look.arrow_spacing * 8 / most)
             shown = text_width(shortened(word), WORD)
+            fitting = max(LEAST_SPACING[most > 10], shown / max(most, 1))
+            spacing = min(look.arrow_spacing, fitting)
             roots = (text_width(side.root_labels.get(i, ""), LABEL) for side in sides)
             across = max(max(shown, most * spacing, 14) + gap, *roots)
             if look.distance is not None:
@@ -244,7 +290,7 @@ class _Columns:
                 arc = side.arcs[i]
                 other = _ends(arc)[0]
                 begin = self.centers[other] + self._shift(side, other, i)
-                room = text_width(arc.label, LABEL) + 2
+                room = text_width(arc.label, LABEL) + 2 * CLEAR
                 yield begin + room - self._shift(side, word, i)
 
 
@@ -253,8 +299,13 @@ def _ends(arc: DrawnArc) -> tuple[int, int]:
     return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
 
 
+def _words(arc: DrawnArc) -> tuple[int, ...]:
+    """Its head, where that is a word, and its modifier."""
+    return (arc.modifier,) if arc.head is None else (arc.head, arc.modifier)
+
+
 def _root_label(arc: DrawnArc) -> str:
-    return f"root {arc.label}".strip()
+    return "root" if arc.shared else f"root {arc.label}".strip()
 
 
 def _path(left: float, right: float, base: float, turn: float, up: int) -> str:
@@ -264,13 +315,32 @@ def _path(left: float, right: float, base: float, turn: float, up: int) -> str:
     return f"M{a},{y}V{c}Q{a},{t} {inner},{t}H{outer}Q{b},{t} {b},{c}V{y}"
 
 
-def _label(label: str, x: float, y: float) -> str:
+def _shown(arc: DrawnArc) -> bool:
+    return bool(arc.label) and not arc.shared
+
+
+def _clear(left: float, right: float, half: float, lines: Sequence[float]) -> float:
+    """The middle of a label that is twice ``half`` wide: the place nearest to the middle of its
+    line at which none of these lines runs through it, or the middle where there is none."""
+    middle, room = (left + right) / 2, half + CLEAR
+    places = [middle, *(x + side * room for x in lines for side in (-1, 1))]
+    fits = [
+        place
+        for place in places
+        if left + half <= place <= right - half
+        and all(abs(place - x) >= room - 1e-6 for x in lines)
+    ]
+    return min(fits, key=lambda place: abs(place - middle), default=middle)
+
+
+def _label(label: str, x: float, turn: float, up: int, soft: bool) -> str:
+    """turn: height of its line, which it stands on, or hangs from where ``up`` is 1."""
     if not label:
         return ""
     attributes = {
-        "class": "displacy-label sl-number",
+        "class": "displacy-label sl-number sl-soft" if soft else "displacy-label sl-number",
         "x": x,
-        "y": y + LABEL / 3,
+        "y": turn - CLEAR if up < 0 else turn + LABEL + 1,
         "font-size": LABEL,
         "text-anchor": "middle",
         "direction": "ltr",

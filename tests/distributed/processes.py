@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,11 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from spacy.language import Language
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train as spacy_train
 from spacy.util import load_config
 
-from spacy_latent.distributed import checkpoint, train
+from spacy_latent.distributed import checkpoint, directories, train
 from spacy_latent.distributed.rank_view import RankView
 from spacy_latent.distributed.trained_arrays import checksum, models_of, shims_of, weights_of
 
@@ -140,6 +142,18 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
         return _replaced(checkpoint.np, "savez", _at_second_call(checkpoint.np.savez, _kill))
     if kind == "full disk":
         return _replaced(checkpoint.np, "savez", _no_space)
+    if kind == "full disk of the model":
+        return _replaced(Language, "to_disk", _at_call(3, Language.to_disk, _no_space))
+    if kind == "file too large":
+        return _small_files()
+    if kind == "saving model":
+        # Before it come that of step 0 and a checkpoint.
+        return _replaced(Language, "to_disk", _at_call(3, Language.to_disk, _kill))
+    if kind == "between renames":
+        # Of model-last at step 3, when the model of step 0 is out of the way.
+        return _replaced(directories.os, "replace", _at_call(5, os.replace, _kill))
+    if kind == "evaluating":
+        return _replaced(Language, "evaluate", _at_second_call(Language.evaluate, _kill))
     update = RankView.update
 
     def fail(self: RankView, examples: Any, **options: Any) -> Any:
@@ -171,14 +185,28 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
     return _replaced(RankView, "update", fail)
 
 
-def _at_second_call(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+def _at_second_call(before: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    return _at_call(2, before, then)
+
+
+def _at_call(
+    number: int, before: Callable[..., Any], then: Callable[..., Any]
+) -> Callable[..., Any]:
     calls: list[int] = []
 
     def called(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
-        return (first if len(calls) == 1 else second)(*arguments, **options)
+        return (before if len(calls) < number else then)(*arguments, **options)
 
     return called
+
+
+def _small_files() -> Callable[[], None]:
+    """Have the system refuse to write more than 30 kB to a file, as where there is no room."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def _replaced(owner: Any, name: str, value: Any) -> Callable[[], None]:

@@ -68,7 +68,7 @@ class Runs:
                 ("supervised", supervised, slowly),
                 ("noisy", noisy, {**noise_and_averages, "max_steps": WHOLE}),
                 ("staged", textcat(**STAGED), {"optimizer": AVERAGED, "max_steps": 7}),
-                ("few", shared("tagger"), {"batcher": _batches_of(1), "max_steps": 3}),
+                ("few", textcat(**STAGED), {"batcher": _batches_of(1), "max_steps": 6}),
                 (
                     "sourced",
                     {

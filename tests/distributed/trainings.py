@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import spacy
+from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
 from thinc.api import Config
 
-from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, WIDTH, stock
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    TOK2VEC,
+    WIDTH,
+    examples,
+    initialized,
+    stock,
+)
 
 SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
 ADAM = {"@optimizers": "Adam.v1", "learn_rate": 0.01, "use_averages": False}
@@ -109,3 +118,13 @@ def textcat(**model: Any) -> Pipeline:
         **model,
     }
     return {"latent_textcat": {"model": settings}}
+
+
+def make_pipeline(pipeline: Pipeline) -> tuple[Language, list[Example]]:
+    """These components, and examples that they are initialized with."""
+    nlp = spacy.blank("en")
+    for name, settings in copy.deepcopy(pipeline).items():
+        nlp.add_pipe(settings.pop("factory", name), name=name, config=settings)
+    made = examples(nlp)
+    initialized(nlp, sample=made)
+    return nlp, made

@@ -89,7 +89,7 @@ def test_labels_are_saved_and_settings_are_not(name: str, tmp_path: Path) -> Non
     nlp.to_disk(tmp_path)
     saved = srsly.read_json(tmp_path / name / "cfg")
     assert saved["labels"] == list(nlp.get_pipe(name).labels)  # type: ignore[union-attr]
-    assert set(saved) <= {"labels", "label_sets", "positive_label"}
+    assert set(saved) <= {"labels", "label_sets", "positive_label", "sha256_of_model"}
 
 
 def test_the_positive_label_comes_back(tmp_path: Path) -> None:
@@ -147,6 +147,10 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
     [
         ({"labels": 5}, "labels 5"),
         ({"labels": ["A", 5]}, "a list of names"),
+        ({"label_sets": 5}, "label_sets 5"),
+        ({"label_sets": [["GPE"], ["GPF"]]}, "some of the labels"),
+        ({"label_sets": [[]]}, "some of the labels"),
+        ({"positive_label": "GPF"}, "one of the labels"),
         ({"changed": 5}, "settings by name"),
         ({"changed": {"annotate": 5}}, "annotate 5"),
         ({"changed": {"annotate": ["map"]}}, "expected something like"),

@@ -91,7 +91,7 @@ def test_neither_words_nor_labels_overlap_in_any_drawing(tmp_path, compact):
         roots = annotated("heads", [0] * n, {(0, m): 0.5 for m in range(1, n + 1)}, words, lang)
         heads = list(range(n))
         chain = annotated("heads", heads, {(m - 1, m): 0.5 for m in range(1, n + 1)}, words, lang)
-        deps = ["ROOT"] + ["compound:prt"] * (n - 1)
+        deps = ["ROOT"] + [f"compound:{'prt' if i % 2 else 'lvc'}" for i in range(1, n)]
         gold = Doc(chain.vocab, words=words, heads=[max(0, i - 1) for i in range(n)], deps=deps)
         parts = [[i, i + 1, i % 3] for i in range(n)]
         segments = annotated("segments", parts, {tuple(part): 0.5 for part in parts}, **flat)

@@ -11,6 +11,7 @@ import spacy
 from spacy_latent.cli.listops_tables import (
     by_depth,
     by_operator,
+    make_closing,
     make_opening,
     overview,
     print_tables,
@@ -107,13 +108,14 @@ def test_the_terminal_needs_a_hundred_columns(capsys: pytest.CaptureFixture[str]
 
 def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     doc = spacy.blank("xx")("a b")
-    page = render([doc], page=True, jupyter=False, opening=make_opening(figures("test")))
+    opening, closing = make_opening(figures("test"), "<b>"), make_closing(figures("test"))
+    page = render([doc], page=True, jupyter=False, opening=opening, closing=closing)
     assert page.count("<table") == 4 and "&lt;b&gt;&amp;" in page
     assert "<b>" not in page and "\u202e" not in page
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
     ElementTree.fromstring(body)
-    assert "sl-figures" not in render([doc], page=True, jupyter=False)
+    assert 'class="sl-figures"' not in render([doc], page=True, jupyter=False)
 
 
 def test_cells_have_a_second_line_where_there_is_one() -> None:

@@ -18,7 +18,7 @@ from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 TAGS = set(
     "html head meta title body div style figure figcaption header span svg desc g path rect text "
-    "tspan table tr th td bdi p mark small strong br wbr".split()
+    "tspan table tr th td bdi p mark small strong br wbr h1 ul li".split()
 )
 DOCS = every_kind([word for word in INJECTIONS if word != "\ud800"])
 STYLES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import threading
 import types
@@ -15,6 +16,8 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import drawing, palette, render, render_svg, serve
+from spacy_latent.visualize.page import heading
+from spacy_latent.visualize.picture import HOSTS
 from tests.visualize.structures import annotated, every_kind
 
 TREE = annotated("heads", [2, 0], words=["a", "b"])
@@ -36,6 +39,42 @@ def test_minified_is_the_same_on_one_line():
         page, small = (render(doc, page=True, minify=m, jupyter=False) for m in (False, True))
         assert "\n" in page and "\n" not in small
         assert page.replace("\n", "") == small
+
+
+def test_a_page_says_what_is_seen_and_explains_its_lines():
+    doc = annotated("heads", [2, 0], {(2, 1): 0.75, (0, 2): 0.75, (0, 1): 0.25}, words=["a", "<b>"])
+    plain, more = (
+        render(doc, page=True, jupyter=False, options={"threshold": least}) for least in (None, 0.2)
+    )
+    title = "What encoder found in “a &lt;b&gt;”"
+    assert f"<title>{title}</title>" in plain and f"<h1>{title}</h1>" in plain
+    assert "What encoder found in 2 texts</h1>" in render([doc, doc], page=True, jupyter=False)
+    assert plain.index("<h1") < plain.index("arrows lead from a word") < plain.index("<figure")
+    for sign in ("from a head to a word", "probability; lines"):
+        assert plain.count(sign) == 1
+    assert "not in the best structure" in more and "not in the best structure" not in plain
+    assert "as in the first" not in more
+    # A page of tags needs no arrows explained.
+    tags = render(annotated("tags", [0, 1], words=["a", "b"]), page=True, jupyter=False)
+    assert 'sl-legend"' not in tags
+    own = render(doc, page=True, jupyter=False, title="Mine", opening=heading("Mine", "Seen."))
+    assert "<title>Mine</title>" in own and own.count("<h1") == 1 and "arrows lead" not in own
+
+
+@pytest.mark.parametrize("light, dark", HOSTS)
+def test_drawings_take_the_scheme_of_the_notebook_around_them(light, dark):
+    """Which need not be that of the system."""
+    rules = render(TREE, jupyter=False)
+    for host, ink in ((light, palette.COLORS["ink"][0]), (dark, palette.COLORS["ink"][1])):
+        (rule,) = re.findall(re.escape(f"{host} .spacy-latent") + r"[^{]*\{([^}]*)\}", rules)
+        assert f"--sl-ink:{ink}" in rule
+
+
+def test_pages_print_as_dark_on_light_and_nothing_is_cut():
+    page = render(TREE, page=True, jupyter=False)
+    printed = "".join(re.findall(r"@media print\{((?:[^{}]*\{[^{}]*\})*[^{}]*)\}", page))
+    assert f"--sl-ink:{palette.COLORS['ink'][0]}" in printed and "overflow:visible" in printed
+    assert "min-width:0" in printed and "break-inside:avoid" in printed
 
 
 def test_the_same_structure_gives_the_same_picture():
@@ -117,7 +156,7 @@ def test_the_caption_says_what_the_text_was_classified_as():
     doc = annotated("items", [1], words=["a", "b"])
     doc.cats = {"<good>": 0.75, "bad": 0.25}
     html = render(doc, jupyter=False)
-    assert "encoder · Some · &lt;good&gt; 0.75<" in html and "bad" not in html
+    assert "encoder · Some · predicted &lt;good&gt; (75\u202f%)<" in html and "bad" not in html
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,10 +94,17 @@ def test_the_gallery(
     assert len(cards(driver)) < DOCS, "what is far below is not drawn"
     first = script(
         driver,
-        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small)')]"
+        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small, .percent)')]"
         ".map(n => n.textContent)",
     )
     assert first == [token.text for token in examples[0].reference]
+    percents = script(
+        driver,
+        "[...document.querySelectorAll('.card:first-child :is(g:not(.gold) > .small, .percent)')]"
+        ".map(n => n.textContent)",
+    )
+    assert len(percents) == len(first)
+    assert all(re.fullmatch(r"(root )?\d+ %", percent) for percent in percents)
     driver.execute_script("document.getElementById('end').scrollIntoView()")
     wait_for(lambda: len(cards(driver)) > 20)
 
@@ -173,7 +181,7 @@ def test_trap_16_markup_is_inert(driver: Any, opened: Callable[..., Any], nlp: L
     )
     texts = script(
         driver,
-        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small)')]"
+        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small, .percent)')]"
         ".map(n => n.textContent)",
     )
     shown = [word if word.strip() else "␣" for word in NASTY]

@@ -17,6 +17,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.nesting import crossing, levels
+from spacy_latent.visualize.text_size import text_width
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 from tests.visualize.structures import annotated
 
@@ -177,7 +178,7 @@ def test_weighted_trees_stand_side_by_side_on_one_line():
     doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"], alternatives=alternatives)
     html = render(doc, jupyter=False, options={"alternatives": 5})
     assert html.count("<svg") == 2
-    assert html.index(">0.75<") < html.index("<svg") < html.index(">0.25<")
+    assert html.index("weight 0.75<") < html.index("<svg") < html.index("weight 0.25<")
     svg = render_svg(doc, options={"alternatives": 2})
     assert svg.count("<svg") == 1 and svg.index("weight 0.75") < svg.index("weight 0.25")
     places = []
@@ -205,6 +206,71 @@ def test_gold_hangs_below_and_differences_are_set_apart():
     assert "2 of 3 arcs as in gold" in render(doc, gold=gold, page=True, jupyter=False)
     with pytest.raises(LatentError, match="tokenised alike"):
         render(doc, gold=[Doc(doc.vocab, words=["a"])], jupyter=False)
+
+
+SENTENCE = (
+    "When the committee met on Tuesday , an old chairman quietly told several angry members that "
+    "nothing had changed ."
+).split()
+SENTENCE_HEADS = [4, 3, 4, 12, 4, 5, 12, 10, 10, 12, 12, 0, 15, 15, 12, 19, 19, 19, 12, 12]
+
+
+def test_a_sentence_of_20_words_with_probabilities_fits_a_screen():
+    parts = {(head, m): 0.99 for m, head in enumerate(SENTENCE_HEADS, 1)}
+    doc = annotated("heads", SENTENCE_HEADS, parts, words=SENTENCE)
+    assert len(SENTENCE) == 20
+    svg = ElementTree.fromstring(render(doc, jupyter=False))
+    assert float(svg.get("width", 0)) < 1280 - 64
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_no_line_runs_through_a_label_where_there_is_room(below):
+    # Arcs that cross, and a root under others: lines run up and down through the level ones.
+    ends = [(0, 7), (5, 11), (2, 9), (None, 4), (1, 3), (None, 10), (8, 6)]
+    arcs = [DrawnArc(h, m, 0.5, "0.50") for h, m in ends]
+    words = ["word"] * 12
+    picture = draw_tree(words, [] if below else arcs, Look(), "", arcs if below else [])
+    root = parsed(picture.content)
+    labels = [node for node in root.iter(f"{SVG}text") if "label" in node.get("class", "")]
+    assert len(labels) == len(arcs)
+    # What is drawn last lies on top.
+    order = list(root.iter())
+    last = max(order.index(node) for node in root.iter(f"{SVG}path"))
+    assert all(order.index(label) > last for label in labels)
+    lines = [
+        (a[x], sorted((a["base"], a["turn"]))) for a in arrows(root) for x in ("left", "right")
+    ]
+    for label in labels:
+        x, y = float(label.get("x", 0)), float(label.get("y", 0))
+        half = text_width(label.text or "", 10) / 2
+        for place, (top, bottom) in lines:
+            assert abs(place - x) >= half or not top < y - 4 < bottom
+        # Nor along it.
+        assert not any(y - 8 < arrow["turn"] < y for arrow in arrows(root))
+
+
+def test_of_further_alternatives_only_the_differences_stand_out():
+    alternatives = [(np.array([2, 0, 2]), 0.75), (np.array([2, 3, 0]), 0.25)]
+    doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"], alternatives=alternatives)
+    html = render(doc, jupyter=False, options={"alternatives": 2})
+    first, second = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    names = {
+        node[0].text: node[1].get("class")
+        for node in ElementTree.fromstring(second).iter(f"{SVG}g")
+        if "displacy-arrow" in node.get("class", "")
+    }
+    line = "displacy-arc sl-{}-stroke"
+    assert names == {
+        "b → a (0.90)": line.format("muted"),
+        "c → b (0.00)": line.format("contrast"),
+        "root → c (0.00)": line.format("contrast"),
+    }
+    assert 'contrast-stroke"' not in first and "2 arcs not in the first" in html
+    # The number of an arc that both have stands in the first only.
+    assert first.count(">0.90<") == 1 and second.count(">0.90<") == 0
+    gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[1, 1, 0], deps=["x", "ROOT", "y"])
+    beside = render(doc, gold=gold, jupyter=False, options={"alternatives": 2})
+    assert "as in gold" in beside and "not in the first" not in beside
 
 
 def test_gold_that_leaves_the_span_is_left_out():

@@ -1,0 +1,239 @@
+"""``spacy latent serve``: a local page that reads what one types, with structures to edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
+from spacy_latent.cli.failure import fail
+
+if TYPE_CHECKING:
+    from spacy_latent.visualize.explorer import Explorer, Limits
+
+LOCAL = "127.0.0.1"
+# Of which every name would be answered to.
+EVERYWHERE = ("0.0.0.0", "::", "")
+MOST_STEPS = 40
+EXAMPLES = """
+Examples:
+
+  spacy latent serve
+
+  spacy latent serve training/model-best
+
+  spacy latent serve training/model-best --beside baseline/model-best
+
+  spacy latent serve training/model-best --checkpoints training/steps
+"""
+
+
+def serve_cli(
+    model: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None,
+        help="Trained pipeline: a directory or an installed package. That of 'spacy latent demo' "
+        "if not given",
+    ),
+    text: Optional[list[str]] = typer.Argument(  # noqa: UP045
+        None, help="Text that the page begins with; two for a pipeline that reads pairs"
+    ),
+    beside: Optional[str] = typer.Option(  # noqa: UP045
+        None, "--beside", "-b", help="Another pipeline, to compare side by side"
+    ),
+    checkpoints: Optional[list[Path]] = typer.Option(  # noqa: UP045
+        None,
+        "--checkpoints",
+        help="Pipeline of an earlier step of training, or a directory of such; may be repeated. "
+        "The page gets a slider from the first to MODEL",
+    ),
+    alternatives: int = typer.Option(
+        3, "--alternatives", "-k", min=0, max=20, help="How many alternatives to draw"
+    ),
+    max_tokens: int = typer.Option(300, "--max-tokens", min=1, help="Longest text that is read"),
+    timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds for one text"),
+    port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="0 for any that is free"),
+    host: str = typer.Option(LOCAL, "--host", help="Address to listen on; only this machine's own"),
+    allow_host: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None, "--allow-host", help="Name that the page may be opened under; may be repeated"
+    ),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Open a local page: type a text, see categories, entities and structures; forbid or force
+    a part and see the prediction change. Nothing leaves this machine."""
+    if host in EVERYWHERE and not allow_host:
+        fail(
+            f"Which names are answered to, where {host!r} listens everywhere?",
+            "Name them with --allow-host, such as that of this machine. The page has no password.",
+        )
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        fail(
+            f"{error.name} is not installed",
+            "Install what the page needs with: pip install 'spacy-latent[serve]'",
+        )
+    with carried_pipeline() if model is None else nullcontext() as carried:
+        application, names = application_of(
+            str(carried) if model is None else model,
+            [EXPRESSION] if model is None else text or [],
+            beside,
+            checkpoints or [],
+            alternatives=alternatives,
+            max_tokens=max_tokens,
+            timeout=timeout,
+            host=host,
+            allow_host=allow_host or [],
+            code=code,
+            gpu_id=gpu_id,
+        )
+    # What the browser is told to open is there.
+    listening = listen(host, port)
+    if host not in (LOCAL, "localhost", "::1"):
+        msg.warn("Whoever reaches this machine can open the page: it has no password.")
+    shown = f"[{host}]" if ":" in host else host
+    if host in EVERYWHERE:
+        shown = (allow_host or [LOCAL])[0]
+    msg.good(f"{', '.join(names)}: http://{shown}:{listening.getsockname()[1]} (Ctrl+C ends it)")
+    config = uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=64,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=2,
+        ws="none",
+        lifespan="off",
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def application_of(
+    model: str,
+    text: Sequence[str] = (),
+    beside: str | None = None,
+    checkpoints: Sequence[Path] = (),
+    *,
+    alternatives: int = 3,
+    max_tokens: int = 300,
+    timeout: float = 30.0,
+    host: str = LOCAL,
+    allow_host: Sequence[str] = (),
+    code: Path | None = None,
+    gpu_id: int = -1,
+) -> tuple[Any, list[str]]:
+    """The application, and what its pipelines are called."""
+    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.show import use_gpu
+    from spacy_latent.visualize.explorer import Limits
+    from spacy_latent.visualize.server import LOCAL as LOCAL_NAMES
+    from spacy_latent.visualize.server import make_application
+
+    import_code(code)
+    use_gpu(gpu_id)
+    # MODEL is the last step, and may be among those of a directory.
+    earlier = [one for one in steps_of(checkpoints) if Path(one).resolve() != Path(model).resolve()]
+    places = [*earlier, model]
+    if len(places) > MOST_STEPS:
+        fail(
+            f"{len(places)} pipelines are too many to hold at once",
+            f"Give at most {MOST_STEPS - 1} checkpoints.",
+        )
+    limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
+    names = names_of([*places, *([beside] if beside else [])])
+    explorers = [
+        explorer_of(place, name, alternatives, limits)
+        for place, name in zip([*places, *([beside] if beside else [])], names)
+    ]
+    if len({one.pairs for one in explorers}) > 1:
+        fail(
+            "Some of the pipelines read pairs of texts, and others read texts",
+            "Give pipelines that read the same.",
+        )
+    if text and len(text) != 1 + explorers[0].pairs:
+        fail(
+            f"{len(text)} texts are given",
+            "Give two for a pipeline that reads pairs, else one, in quotation marks.",
+        )
+    steps = explorers[: len(places)]
+    other = explorers[len(places)] if beside else None
+    hosts = [*LOCAL_NAMES, *allow_host]
+    if host not in EVERYWHERE:
+        hosts.append(f"[{host}]" if ":" in host else host)
+    return make_application(steps, other, hosts=hosts, example=text), names
+
+
+def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
+    from spacy_latent.cli.corpus import reads_pairs
+    from spacy_latent.cli.show import load
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.inspection import choose_components
+    from spacy_latent.visualize.explorer import Explorer
+
+    nlp = load(place)
+    try:
+        choose_components(nlp, None, annotating=True)
+    except LatentError as error:
+        fail(f"There is nothing to see in {place!r}", str(error))
+    return Explorer(nlp, name, pairs=reads_pairs(nlp), alternatives=alternatives, limits=limits)
+
+
+def steps_of(checkpoints: Sequence[Path]) -> list[str]:
+    """The pipelines themselves, those of a directory in the order of the numbers in their names."""
+    found: list[str] = []
+    for path in checkpoints:
+        if (path / "meta.json").is_file():
+            found.append(str(path))
+            continue
+        inside = [one.parent for one in path.glob("*/meta.json")]
+        if not inside:
+            fail(
+                f"There is no pipeline in {path}",
+                "Give a directory that nlp.to_disk wrote, or one that holds such directories.",
+            )
+        found += map(str, sorted(inside, key=lambda one: in_order(one.name)))
+    return found
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """Numbers by what they are worth: step-9 before step-10."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def names_of(places: Sequence[str]) -> list[str]:
+    """As short as tells them apart."""
+    parts = [Path(place).parts or (place,) for place in places]
+    for size in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(own[-size:]) for own in parts]
+        if len(set(names)) == len(set(places)):
+            return names
+    return list(places)
+
+
+def listen(host: str, port: int) -> Any:
+    """A socket that is bound; a port that is taken is an error, not another one."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(64)
+    except OSError as error:
+        made.close()
+        fail(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}",
+            "Give another --port, or --port 0 for any that is free.",
+        )
+    return made

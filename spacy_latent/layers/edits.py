@@ -1,0 +1,121 @@
+"""Scores under an intervention: parts that are forbidden, and parts that are forced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
+from spacy_latent.structures.base import Structure
+
+# Where a part stands in the scores of an item; a slice where it may be any of several, as a tag may
+# follow on any other.
+Index = tuple["int | slice", ...]
+# exp(−SURE) is less than float64 can tell from nothing beside 1.
+SURE = 40.0
+# Scores beyond this are masks, and weigh nothing.
+MASK = 1e6
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is asked of the structures of B items.
+
+    forbidden, forced: of each item, places in its scores. temperature: scores are divided by it,
+    beside the layer's.
+    """
+
+    forbidden: Sequence[Sequence[Index]] = field(default_factory=list)
+    forced: Sequence[Sequence[Index]] = field(default_factory=list)
+    temperature: float = 1.0
+
+    @property
+    def of_parts(self) -> bool:
+        return any(self.forbidden) or any(self.forced)
+
+
+def edited(structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits) -> Tensor:
+    """Scores ``(B, *parts)`` by which the structures have all forced parts and no forbidden one, in
+    float64, since a forced part may outweigh all others.
+
+    A part is forbidden by −inf. It is forced by forbidding its rivals where the structure has
+    ``exclusive_axes``, and binary trees those spans that cross it; else by what is added to its
+    score, more than all others together can weigh. Raises LatentError for a place that is no part.
+    """
+    if not edits.of_parts:
+        return scores
+    mask = structure.part_mask(scores, lengths.to(scores.device)).expand(scores.shape)
+    made = scores.double().masked_fill(~mask, 0.0)
+    for b, (forbidden, forced) in enumerate(zip(edits.forbidden, edits.forced)):
+        own, there = made[b], mask[b]
+        known = own[there & (own.abs() < MASK)]
+        bonus = SURE + 2 * float(known.abs().sum())
+        for place in (*forbidden, *forced):
+            if not _is_part(place, there):
+                raise LatentError(
+                    f"{list(map(_shown, place))} is no part of {structure.name} over "
+                    f"{lengths[b].tolist()} token(s). Take one that it could have."
+                )
+        for place in forbidden:
+            own[place] = -torch.inf
+        for place in forced:
+            _force(structure, own, place, bonus)
+    return made.masked_fill(~mask, -torch.inf)
+
+
+def _force(structure: Structure, scores: Tensor, place: Index, bonus: float) -> None:
+    if structure.exclusive_axes:
+        row = tuple(
+            slice(None) if axis in structure.exclusive_axes else at for axis, at in enumerate(place)
+        )
+        kept = scores[place].clone()
+        scores[row] = -torch.inf
+        scores[place] = kept
+        return
+    if structure.parts == "spans":
+        # A binary tree has every span that none of its spans crosses.
+        first, last = place
+        assert isinstance(first, int) and isinstance(last, int)
+        blocked = scores[first, last].isneginf()
+        scores[:first, first:last] = -torch.inf
+        scores[first + 1 : last + 1, last + 1 :] = -torch.inf
+        if not blocked:
+            return
+        # Forbidden as well, or crossed by a forced one; check_forced says so.
+    # The same for all forced parts, so that a structure with more of them outweighs any with fewer.
+    scores[place] += bonus
+
+
+def _is_part(place: Index, parts: Tensor) -> bool:
+    if len(place) != parts.dim() or any(
+        isinstance(at, int) and not 0 <= at < size for at, size in zip(place, parts.shape)
+    ):
+        return False
+    return bool(parts[place].any())
+
+
+def _shown(at: int | slice) -> int | str:
+    return "any" if isinstance(at, slice) else at
+
+
+def check_forced(best: Tensor, edits: Edits, name: str) -> None:
+    """Refuse best structures ``(B, *parts)`` that lack a forced part, or have a forbidden one."""
+    for structure, forbidden, forced in zip(best, edits.forbidden, edits.forced):
+        lacking = any(float(structure[place].sum()) < 0.5 for place in forced)
+        if lacking or any(float(structure[place].sum()) > 0.5 for place in forbidden):
+            raise NothingLeft(name)
+
+
+@contextmanager
+def saying_what_is_left(name: str, edits: Edits | None) -> Iterator[None]:
+    """That the edits are why there is no structure, instead of the scores."""
+    try:
+        yield
+    except InfeasibleError:
+        if edits is None or not edits.of_parts:
+            raise
+        raise NothingLeft(name) from None

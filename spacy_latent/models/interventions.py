@@ -1,0 +1,91 @@
+"""From an intervention on a model to the edits of the layer inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from thinc.api import Model
+
+from spacy_latent.errors import LatentError
+from spacy_latent.interventions import Intervention, Place, intervention_on
+from spacy_latent.kinds import find_kind
+from spacy_latent.layers.edits import Edits, Index
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.structures.base import Structure
+
+if TYPE_CHECKING:
+    from spacy_latent.models.latent_layer_model import Group, Spans
+
+
+def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[Edits] | None:
+    """What is asked of the spans of each group, where there is an intervention on the node of a
+    latent layer.
+
+    Raises LatentError for a layer without scores that could be others, and for parts of spans that
+    no structure has.
+    """
+    found = intervention_on(model)
+    if found is None:
+        return None
+    shim: Any = model.shims[0]
+    layer = shim.module.latent
+    reason = why_not_editable(layer)
+    if reason:
+        raise LatentError(
+            f"The structures of {layer.structure.name} cannot be edited: {reason}. Take back the "
+            "edits and the temperature."
+        )
+    members = [group.members for group in groups]
+    return edits_of(found, members, spans, layer.structure, layer.structure.kind)
+
+
+def why_not_editable(layer: Any) -> str:
+    """Why structures of a layer do not come from scores of parts alone; "" where they do."""
+    if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
+        return "decisions are scored while they are taken, and no parts before"
+    if not layer.estimator.uses_scores:
+        return "they are given and not chosen by scores"
+    return ""
+
+
+def edits_of(
+    found: Intervention,
+    groups: Sequence[Sequence[tuple[int, int]]],
+    spans: Spans,
+    structure: Structure,
+    kind: str,
+) -> list[Edits]:
+    """The edits of each group of spans whose structures are in this set. groups: for each span its
+    doc and its place among the doc's spans."""
+    starts = {span[0] for doc_spans in spans for span in doc_spans}
+    for start, part in (*found.forbidden, *found.forced):
+        if start not in starts:
+            raise LatentError(
+                f"No structure begins at token {start}, for the part {list(part)}; they begin at "
+                f"{', '.join(map(str, sorted(starts)[:10])) or 'none'}. Take the edit back."
+            )
+    made = []
+    for group in groups:
+        own = [spans[d][s][0] for d, s in group]
+        forbidden = [_places(found.forbidden, start, structure, kind) for start in own]
+        forced = [_places(found.forced, start, structure, kind) for start in own]
+        made.append(Edits(forbidden, forced, found.temperature))
+    return made
+
+
+def _places(asked: Sequence[Place], start: int, structure: Structure, kind: str) -> list[Index]:
+    axes, place = find_kind(kind).axes, find_kind(kind).place
+    found = []
+    for begin, part in asked:
+        if begin != start:
+            continue
+        size = len(axes) or structure.part_axes
+        if len(part) != size:
+            named = f" ({', '.join(name for name, _ in axes)})" if axes else ""
+            raise LatentError(
+                f"The part {list(part)} of {structure.name} has {len(part)} number(s); expected "
+                f"{size}{named}."
+            )
+        found.append(place(part, structure.part_axes))
+    return found

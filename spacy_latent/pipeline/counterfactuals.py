@@ -1,0 +1,71 @@
+"""What a pipeline would predict, if structures had this part, or had not that one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from spacy.language import Language
+
+from spacy_latent.errors import LatentError
+from spacy_latent.interventions import Intervention, intervening
+
+
+@contextmanager
+def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator[None]:
+    """While it lasts, what ``nlp`` predicts in this thread is what it would if its structures were
+    as is asked: all that is computed from them follows. The models stay as they are, and other
+    threads see nothing of it.
+
+    Give one text at a time: the places of parts are tokens of a doc. Whoever reads the doc then
+    gets LatentError for a part that its structures cannot have, and
+    :class:`spacy_latent.errors.NothingLeft` where no structure is left.
+
+    asked: by the names that structures are stored under, the keys of ``doc._.latent``.
+    """
+    models = editable_models(nlp)
+    unknown = [name for name in asked if name not in models]
+    if unknown:
+        raise LatentError(
+            f"The pipeline has no structures {unknown[0]!r} to ask something of; it has "
+            f"{', '.join(models) or 'none'}."
+        )
+    with intervening({models[name].id: one for name, one in asked.items()}):
+        yield
+
+
+def editable_models(nlp: Language) -> dict[str, Any]:
+    """The model that scores the structures of each key of ``doc._.latent``."""
+    from spacy_latent.models.latent_shim import LatentShim
+    from spacy_latent.pipeline.inspection import latent_components
+
+    found: dict[str, Any] = {}
+    for component in latent_components(nlp, annotating=True).values():
+        if component.own_kind is not None:
+            found[component.name] = component.pipe.model
+        for key, node in component.layers.items():
+            found[key] = next(
+                layer
+                for layer in node.layers
+                if any(isinstance(shim, LatentShim) and shim.has_layer for shim in layer.shims)
+            )
+    return found
+
+
+def uneditable(nlp: Language) -> dict[str, str]:
+    """Why structures cannot be edited, of those that cannot, by the keys of ``doc._.latent``."""
+    from spacy_latent.models.inspection import latent_module
+    from spacy_latent.models.interventions import why_not_editable
+    from spacy_latent.pipeline.inspection import latent_components
+
+    found = {}
+    for component in latent_components(nlp).values():
+        for key, node in component.layers.items():
+            reason = why_not_editable(latent_module(node).latent)
+            if reason:
+                found[key] = reason
+    return found
+
+
+__all__ = ["Intervention", "counterfactual", "editable_models", "uneditable"]

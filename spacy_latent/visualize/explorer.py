@@ -1,0 +1,307 @@
+"""What a pipeline says of one text, and what it would say if its structures were others: the data
+of the page that ``spacy latent serve`` shows, and of the widget in a notebook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.confidence import confidences
+from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.errors import LatentError
+from spacy_latent.interventions import Intervention
+from spacy_latent.kinds import Part, find_kind
+from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
+from spacy_latent.pipeline.inspection import inspect_pipe
+from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.markup import element, shortened, text, visible
+from spacy_latent.visualize.page import figure_markup
+from spacy_latent.visualize.styles import draw_figure
+from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
+
+# Parts less probable are not listed; they can be chosen all the same.
+LEAST = 0.01
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is read at most. characters, tokens: of a text, or of a pair together. edits: parts that
+    are forbidden or forced at once. seconds: until a request is given up, its turn included."""
+
+    characters: int = 5000
+    tokens: int = 300
+    edits: int = 100
+    seconds: float = 30.0
+
+
+class TooMuch(LatentError):
+    """What is asked for is beyond the limits."""
+
+
+class Busy(LatentError):
+    """Another request has taken all the time that there was."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a pipeline says of a text. doc: with the structures of all its latent layers."""
+
+    doc: Doc
+    pipeline: Explorer
+
+    @property
+    def cats(self) -> list[tuple[str, float]]:
+        """The categories, the most probable first."""
+        return sorted(self.doc.cats.items(), key=lambda cat: (-cat[1], cat[0]))
+
+    @property
+    def entities(self) -> list[tuple[str, str, float | None]]:
+        """Words, label and confidence of each entity; None where no component is known to be so
+        sure of it."""
+        known = confidences(self.doc)
+        return [
+            (ent.text, ent.label_, known.get((ent.start, ent.end, ent.label_)))
+            for ent in self.doc.ents
+        ]
+
+    def structures(self) -> list[SeenStructure]:
+        return [
+            SeenStructure(self, key, span, self.pipeline.uneditable.get(key, ""))
+            for key, annotation in self.doc._.latent.items()
+            for span in annotation.spans
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokens": len(self.doc),
+            "cats": self.cats,
+            "entities": self.entities,
+            "structures": [one.to_json() for one in self.structures()],
+        }
+
+
+@dataclass(frozen=True)
+class SeenStructure:
+    """key: name that the structure is stored under. why_not: why it cannot be edited, if so."""
+
+    seen: Seen
+    key: str
+    span: SpanStructure
+    why_not: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """By which the structure of the same words is found under other edits."""
+        return self.key, self.span.start
+
+    def subject(self, **options: Any) -> Subject:
+        look = replace(Look(marked=True), **options).of(self.seen.pipeline.settings)
+        return Subject(self.seen.doc, self.key, self.span, look, None)
+
+    def drawing(self, alternatives: int = 0) -> str:
+        """HTML of the drawing, or of its alternatives; "" where there are none."""
+        subject = self.subject(alternatives=alternatives)
+        if alternatives and len(self.span.alternatives) < 2:
+            return ""
+        try:
+            return figure_markup(draw_figure(subject, None))
+        except LatentError:
+            # Of a kind that nothing draws.
+            lines = find_kind(self.span.kind).text(
+                subject.annotation, self.span, 0 if alternatives else None
+            )
+            return element("pre", {}, "\n".join(map(text, lines)))
+
+    def parts(self) -> list[SeenPart]:
+        """Those of the best structure in its order, and then others as far as they are probable,
+        the most probable first."""
+        subject = self.subject()
+        chosen, others = subject.structure(None), []
+        if subject.known:
+            own = {part for part, _ in chosen}
+            probable = subject.annotation._chosen(self.span, LEAST, None)
+            others = [(part, p) for part, p in probable if part not in own]
+            others.sort(key=lambda one: -one[1])
+        everything = [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
+        told = [self._told(subject, part) for part, _ in everything]
+        twice = {text for text, count in Counter(told).items() if count > 1}
+        return [
+            SeenPart(
+                part,
+                f"{text} ({self._numbered(part)})" if text in twice else text,
+                p if subject.known else None,
+                number < len(chosen),
+            )
+            for number, (text, (part, p)) in enumerate(zip(told, everything))
+        ]
+
+    def _told(self, subject: Subject, part: Part) -> str:
+        return visible(find_kind(self.span.kind).part_text(subject.annotation, self.span, part))
+
+    def _numbered(self, part: Part) -> str:
+        """Of which words of the span it is, from 1, where others have the same words."""
+        numbers = sorted(int(word.lstrip("b")) + 1 for word in self.words_of(part))
+        return f"word {', '.join(map(str, numbers))}" if numbers else str(list(part))
+
+    def axes(self) -> list[dict[str, Any]]:
+        """What the numbers of a part may be: a name, what it is called in words from the first on,
+        and the number of that first."""
+        span, doc = self.span, self.seen.doc
+        start, end = span.other_start or 0, span.other_end or 0
+        words, others = (
+            [f"{i} {shortened(token.text)}" for i, token in enumerate(doc[a:b], 1)]
+            for a, b in ((span.start, span.end), (start, end))
+        )
+        known: dict[str, tuple[int, list[str]]] = {
+            "nodes": (0, ["(root)", *words]),
+            "words": (0, words),
+            "from one": (1, words),
+            "ends": (1, words),
+            "others": (0, others),
+            "labels": (0, [shortened(label) for label in span.labels or self._numbers()]),
+        }
+        return [
+            {"name": name, "first": known[which][0], "options": known[which][1]}
+            for name, which in find_kind(span.kind).axes
+        ]
+
+    def _numbers(self) -> Sequence[str]:
+        """Of labels without names, those that are seen."""
+        rows = find_kind(self.span.kind).parts(self.span.decoded)
+        if self.span.parts is not None:
+            rows = [*rows, *map(tuple, self.span.parts.tolist())]
+        return [str(i) for i in range(1 + max((row[-1] for row in rows), default=-1))]
+
+    def words_of(self, part: Part) -> list[str]:
+        """The words that a part is about, as drawings mark them: see
+        :func:`spacy_latent.visualize.markup.of_words`."""
+        axes = [which for _, which in find_kind(self.span.kind).axes]
+        if axes[:2] in (["words", "words"], ["words", "ends"]):
+            end = part[1] + (axes[1] == "words")
+            return [str(i) for i in range(part[0], end)]
+        less = {"nodes": 1, "from one": 1, "words": 0}
+        words = [
+            str(number - less[which])
+            for number, which in zip(part, axes)
+            if which in less and number >= less[which]
+        ]
+        others = [f"b{number}" for number, which in zip(part, axes) if which == "others"]
+        return words + others
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "start": self.span.start,
+            "name": self.span.structure,
+            "words": [shortened(word) for word in self.subject().words],
+            "drawing": self.drawing(),
+            "alternatives": self.drawing(self.seen.pipeline.alternatives),
+            "parts": [{**one.to_json(), "words": self.words_of(one.part)} for one in self.parts()],
+            "axes": [] if self.why_not else self.axes(),
+            "why_not": self.why_not,
+        }
+
+
+@dataclass(frozen=True)
+class SeenPart:
+    """part: as ``SpanStructure.parts`` has it. chosen: it is of the best structure."""
+
+    part: Part
+    told: str
+    probability: float | None
+    chosen: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "part": list(self.part),
+            "told": self.told,
+            "probability": self.probability,
+            "chosen": self.chosen,
+        }
+
+
+class Explorer:
+    """One pipeline that is asked about texts, by one thread after the other.
+
+    pairs: whether its texts are pairs. alternatives: how many to draw of each structure.
+    """
+
+    def __init__(
+        self,
+        nlp: Language,
+        name: str = "",
+        *,
+        pairs: bool = False,
+        alternatives: int = 3,
+        limits: Limits | None = None,
+    ) -> None:
+        self.nlp = nlp
+        self.name = name
+        self.pairs = pairs
+        self.alternatives = alternatives
+        self.limits = limits or Limits()
+        self.uneditable = uneditable(nlp)
+        self.editable = [key for key in editable_models(nlp) if key not in self.uneditable]
+        self.settings = {
+            "direction": nlp.vocab.writing_system.get("direction", "ltr"),
+            "lang": nlp.lang,
+        }
+        # Reading structures tells components what to store, and embeds once: not for two at a time.
+        self._turn = Lock()
+
+    def look(self, texts: Sequence[str], asked: Mapping[str, Intervention] | None = None) -> Seen:
+        """What the pipeline says of a text, or of a pair. asked: as of
+        :func:`spacy_latent.pipeline.counterfactuals.counterfactual`; without it, what ``nlp``
+        gives.
+
+        Raises TooMuch, Busy, LatentError for edits that no structure can have, and NothingLeft for
+        those that leave none.
+        """
+        self._check(texts, asked or {})
+        if not self._turn.acquire(timeout=self.limits.seconds):
+            raise Busy("The pipeline is busy with another text. Ask again.")
+        try:
+            doc = make_pair_doc(self.nlp, *texts) if self.pairs else self.nlp.make_doc(texts[0])
+            if len(doc) > self.limits.tokens:
+                raise TooMuch(
+                    f"The text has {len(doc)} tokens, and {self.limits.tokens} are read at most. "
+                    "Give a shorter one."
+                )
+            with counterfactual(self.nlp, asked or {}):
+                stream = inspect_pipe(
+                    self.nlp, [doc], batch_size=1, threshold=LEAST, alternatives=self.alternatives
+                )
+                found = [doc for doc, _ in stream]
+        finally:
+            self._turn.release()
+        if not found:
+            raise LatentError("The pipeline's error handler dropped the text. Give another one.")
+        return Seen(found[0], self)
+
+    def _check(self, texts: Sequence[str], asked: Mapping[str, Intervention]) -> None:
+        if len(texts) != 1 + self.pairs:
+            raise LatentError(
+                f"The pipeline reads {'two texts' if self.pairs else 'one text'}, and "
+                f"{len(texts)} were given."
+            )
+        size = sum(map(len, texts))
+        if size > self.limits.characters:
+            raise TooMuch(
+                f"The text has {size} characters, and {self.limits.characters} are read at most. "
+                "Give a shorter one."
+            )
+        edits = sum(len(one.forbidden) + len(one.forced) for one in asked.values())
+        if edits > self.limits.edits:
+            raise TooMuch(
+                f"{edits} parts are edited, and {self.limits.edits} may be at once. Take some back."
+            )
+
+
+__all__ = ["Busy", "Explorer", "Limits", "Seen", "SeenPart", "SeenStructure", "TooMuch"]

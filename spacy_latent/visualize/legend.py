@@ -1,0 +1,99 @@
+"""What the lines and colours of drawings mean: one legend for all drawings of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from spacy_latent.visualize.elements import Markup, tag
+from spacy_latent.visualize.palette import ORANGE, tinted
+
+RULES = f"""
+.sl-legend{{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:.2rem 0 1rem;padding:0;
+list-style:none;color:var(--sl-muted);font-size:13px}}
+.sl-legend li{{display:flex;align-items:center;gap:.5em;margin:0}}
+.sl-key-number{{color:var(--sl-ink)}}
+.sl-key{{flex:none;box-sizing:border-box;width:30px;height:10px;border:0 solid var(--sl-accent)}}
+.sl-key-arc{{border-width:2px 2px 0;border-radius:4px 4px 0 0}}
+.sl-key-bracket{{border-width:0 2px 2px}}
+.sl-key-pair{{height:3px;background:var(--sl-accent)}}
+.sl-key-cell{{width:10px;background:var(--sl-accent);border:1.5px solid var(--sl-ink)}}
+.sl-key-mark{{background:{tinted(ORANGE, 0.55)};border-bottom:2px solid {ORANGE}}}
+.sl-key-line{{height:0;border-top-width:1.5px}}
+.sl-key-dashed{{border-style:dashed}}
+.sl-key-tag{{border:1.5px dashed var(--sl-ink);border-radius:3px}}
+.sl-key-muted{{border-color:var(--sl-muted);border-top-width:1px}}
+.sl-key-contrast{{border-color:var(--sl-contrast)}}
+@media print{{.sl-key{{print-color-adjust:exact}}}}
+"""
+# By name: classes of a sample, or what stands for one in quotation marks, and what it means.
+# Legends keep this order.
+SIGNS: Mapping[str, tuple[str, str]] = {
+    "arc": ("arc", "from a head to a word that depends on it"),
+    "bracket": ("bracket", "words that belong together"),
+    "pair": ("pair", "words that correspond"),
+    "cell": ("cell", "the stronger the colour, the more probable; framed: in the best structure"),
+    "mark": ("mark", "chosen words; the stronger the colour, the more probable"),
+    "other mark": ("line dashed", "words that were not chosen, but are probable"),
+    "shared mark": ("line dashed", "words that the first drawing has, too"),
+    "other tag": ("tag", "a tag other than that of the best sequence"),
+    "number": ("'0.62'", "probability; lines of more probable parts are wider and stronger"),
+    "faint": ("line dashed", "probable, but not in the best structure"),
+    "shared": ("line muted", "as in the first drawing"),
+    "differs": ("line dashed contrast", "not in the first drawing"),
+    "below": ("", "above the words: the latent tree; below them: the gold tree"),
+    "unlike gold": ("line dashed contrast", "only one of the two trees has it"),
+    "counters": ("", "curves: the counters of the scorer, after each word"),
+}
+
+
+class Part(Protocol):
+    """An arc, a bracket or the like, as it is drawn."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def faint(self) -> bool: ...
+    @property
+    def set_apart(self) -> bool: ...
+    @property
+    def shared(self) -> bool: ...
+
+
+def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> frozenset[str]:
+    """Those of :data:`SIGNS` that a drawing of these parts needs. name: of that for a part of the
+    plain kind. below: parts of a gold structure, which hang below the words."""
+    above, gold = list(parts), list(below)
+    found = {
+        name: bool(above),
+        "number": any(part.label for part in above if not part.shared),
+        "faint": any(part.faint for part in above),
+        "shared": any(part.shared for part in above),
+        "differs": not gold and any(part.set_apart for part in above),
+        "below": bool(gold),
+        "unlike gold": bool(gold) and any(part.set_apart for part in (*above, *gold)),
+    }
+    return frozenset(sign for sign, there in found.items() if there)
+
+
+def legend(signs: Iterable[str]) -> Markup:
+    """An HTML list of these signs; nothing where there are none."""
+    asked = set(signs)
+    items = [
+        tag("li", _sample(sample), meaning)
+        for name, (sample, meaning) in SIGNS.items()
+        if name in asked
+    ]
+    return tag("ul", items, class_="sl-legend", aria_label="Legend") if items else Markup("")
+
+
+def _sample(sample: str) -> Markup | None:
+    if not sample:
+        return None
+    if sample.startswith("'"):
+        return tag("span", sample.strip("'"), class_="sl-key-number")
+    names = " ".join(f"sl-key-{name}" for name in sample.split())
+    return tag("span", class_=f"sl-key {names}", aria_hidden="true")
+
+
+__all__ = ["RULES", "SIGNS", "legend", "signs_of"]

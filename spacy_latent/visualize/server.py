@@ -1,0 +1,331 @@
+"""The application behind ``spacy latent serve``: one page, and what it asks for.
+
+Everything that the page needs is in this package. It answers to names that it was told to answer
+to, so that no page of elsewhere can speak to it under a name of its own (DNS rebinding); what is
+posted must be JSON of this page, so that none can make a browser post to it; and what comes back
+may neither run script nor ask for anything but this server's own files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from spacy_latent.errors import LatentError, NothingLeft
+from spacy_latent.interventions import Intervention
+from spacy_latent.visualize.explorer import Busy, Explorer, TooMuch
+from spacy_latent.visualize.page import packaged, rules
+
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+# Of a request, in bytes: the longest text in escapes, and edits.
+LARGEST = 1 << 17
+# For all of it to arrive.
+ARRIVAL = 10.0
+# Requests that may wait for each other.
+WAITING = 16
+MOST_PLACES = 8
+POLICY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class _Refused(Exception):
+    """With the status, a title, and what to do."""
+
+    def __init__(self, status: int, title: str, advice: str) -> None:
+        super().__init__(title)
+        self.status, self.title, self.advice = status, title, advice
+
+
+def make_application(
+    steps: Sequence[Explorer],
+    beside: Explorer | None = None,
+    *,
+    hosts: Iterable[str] = LOCAL,
+    example: Sequence[str] = (),
+) -> Any:
+    """steps: pipelines in the order of training; the page begins with the last. beside: one to
+    compare with. hosts: names, without a port, that it answers to. example: a text, or a pair, that
+    the page begins with."""
+    explorers = [*steps, *([beside] if beside else [])]
+    waiting = 0
+
+    async def read(request: Request) -> Response:
+        nonlocal waiting
+        asked = await _body(request)
+        explorer, texts, interventions = _understood(asked, explorers)
+        if waiting >= WAITING:
+            raise _Refused(503, "Too many requests", "Wait until earlier ones are answered.")
+        waiting += 1
+
+        def work() -> dict[str, Any]:
+            return explorer.look(texts, interventions).to_json()
+
+        def ended(done: asyncio.Future[Any]) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not done.cancelled():
+                # Asked for, so that it counts as seen where nobody waits any more.
+                done.exception()
+
+        # A thread cannot be stopped: it goes on, holds its turn, and is counted.
+        found = asyncio.ensure_future(run_in_threadpool(work))
+        found.add_done_callback(ended)
+        try:
+            made = await asyncio.wait_for(asyncio.shield(found), explorer.limits.seconds)
+        except asyncio.TimeoutError:
+            raise _Refused(
+                503, "This takes too long", "Give a shorter text, or fewer edits."
+            ) from None
+        return JSONResponse({**made, "model": explorer.name})
+
+    async def models(request: Request) -> Response:
+        limits = explorers[0].limits
+        return JSONResponse(
+            {
+                "steps": [one.name for one in steps],
+                "beside": beside.name if beside else None,
+                "pairs": [one.pairs for one in explorers],
+                "example": list(example),
+                "characters": limits.characters,
+            }
+        )
+
+    async def nothing(request: Request) -> Response:
+        return Response(status_code=204)
+
+    contents = {
+        "/": (packaged("serve.html"), "text/html"),
+        "/page.js": (packaged("serve.js"), "text/javascript"),
+        "/isolate.js": (packaged("isolate.js"), "text/javascript"),
+        "/page.css": (rules() + packaged("isolate.css") + packaged("serve.css"), "text/css"),
+    }
+
+    async def content(request: Request) -> Response:
+        text, kind = contents[request.url.path]
+        return Response(text, media_type=kind)
+
+    routes = [Route(path, content) for path in contents]
+    routes += [
+        Route("/models", models),
+        Route("/read", read, methods=["POST"]),
+        # Browsers ask for it whatever the page says.
+        Route("/favicon.ico", nothing),
+    ]
+    application = Starlette(routes=routes, exception_handlers=_HANDLERS)
+    return _Guard(application, frozenset(name.lower() for name in hosts))
+
+
+class _Guard:
+    """Before and after the application: whom it answers, and under which policy."""
+
+    def __init__(self, application: Any, hosts: frozenset[str]) -> None:
+        self.application = application
+        self.hosts = hosts
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.application(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            # A socket gets no answer but its end.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = [(k.lower().encode(), v.encode()) for k, v in POLICY.items()]
+                message = {**message, "headers": [*message.get("headers", []), *own]}
+            await send(message)
+
+        refused = self._refusal(scope["headers"])
+        if refused is not None:
+            await refused(scope, receive, guarded)
+        else:
+            await self.application(scope, receive, guarded)
+
+    def _refusal(self, headers: Sequence[tuple[bytes, bytes]]) -> Response | None:
+        given = [value.decode("latin-1") for key, value in headers if key == b"host"]
+        if len(given) != 1 or _without_port(given[0]) not in self.hosts:
+            return _said(
+                421,
+                "This name is not answered to",
+                f"Open the page under one of {', '.join(sorted(self.hosts))}.",
+            )
+        for origin in (v.decode("latin-1") for key, v in headers if key == b"origin"):
+            if origin.lower() != f"http://{given[0].lower()}":
+                return _said(403, "Another page asks", "Open the page itself.")
+        return None
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.lower().rpartition(":")
+    if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
+        return name
+    return host.lower()
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+async def _body(request: Request) -> Any:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Others a page of elsewhere may post without asking first.
+        raise _Refused(415, f"The content type is {kind[:60]!r}", "Post application/json.")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > LARGEST:
+        raise _too_large()
+    body = bytearray()
+
+    async def arrive() -> None:
+        async for chunk in request.stream():
+            body.extend(chunk)
+            if len(body) > LARGEST:
+                raise _too_large()
+
+    try:
+        await asyncio.wait_for(arrive(), ARRIVAL)
+    except asyncio.TimeoutError:
+        raise _Refused(408, "The request did not arrive in time", "Send it at once.") from None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _Refused(400, "The request is no JSON", "Send one JSON object.") from None
+
+
+def _too_large() -> _Refused:
+    return _Refused(413, "The request is too large", f"Send at most {LARGEST} bytes.")
+
+
+def _understood(
+    asked: Any, explorers: Sequence[Explorer]
+) -> tuple[Explorer, list[str], dict[str, Intervention]]:
+    def check(right: bool, name: str, expected: str) -> None:
+        if not right:
+            raise _Refused(400, f"{name!r} is not as expected", f"Expected {expected}.")
+
+    check(isinstance(asked, dict), "The request", "a JSON object")
+    unknown = sorted(set(asked) - {"model", "texts", "edits", "temperature"})
+    check(not unknown, unknown[0] if unknown else "", "model, texts, edits and temperature")
+    model, texts = asked.get("model", 0), asked.get("texts")
+    check(_is_number(model, int) and 0 <= model < len(explorers), "model", "the number of a model")
+    check(
+        isinstance(texts, list) and all(isinstance(one, str) for one in texts),
+        "texts",
+        "a list of one text, or of two for a pair",
+    )
+    assert isinstance(texts, list)
+    for one in texts:
+        # Half of a character, which no text can hold.
+        check(not any("\ud800" <= c <= "\udfff" for c in one), "texts", "text in Unicode")
+    temperature = asked.get("temperature", 1.0)
+    check(
+        _is_number(temperature, (int, float)) and 0.01 <= temperature <= 100,
+        "temperature",
+        "a number from 0.01 to 100",
+    )
+    edits = asked.get("edits", [])
+    check(isinstance(edits, list), "edits", "a list")
+    explorer = explorers[model]
+    found: dict[str, dict[bool, list[Any]]] = {}
+    for edit in edits:
+        check(
+            isinstance(edit, dict)
+            and isinstance(edit.get("key"), str)
+            and _is_number(edit.get("start"), int)
+            and isinstance(edit.get("part"), list)
+            and len(edit["part"]) <= MOST_PLACES
+            and all(_is_number(number, int) for number in edit["part"])
+            and isinstance(edit.get("force"), bool)
+            and len(edit) == 4,
+            "edits",
+            "objects of key (text), start (number), part (numbers) and force (true or false)",
+        )
+        own = found.setdefault(edit["key"], {False: [], True: []})
+        own[edit["force"]].append((edit["start"], tuple(edit["part"])))
+    keys = [*found, *(key for key in explorer.editable if key not in found)]
+    nothing: dict[bool, list[Any]] = {False: [], True: []}
+    asked_of = {
+        key: Intervention(
+            tuple(found.get(key, nothing)[False]),
+            tuple(found.get(key, nothing)[True]),
+            float(temperature),
+        )
+        for key in keys
+    }
+    return explorer, texts, asked_of
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        return False
+    return abs(value) < 1 << 31 if isinstance(value, int) else math.isfinite(value)
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+def _said(status: int, title: str, advice: str) -> Response:
+    return JSONResponse({"error": {"title": title, "text": advice}}, status_code=status)
+
+
+async def _refuse(request: Request, error: Any) -> Response:
+    return _said(error.status, error.title, error.advice)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    for kind, status, title in _TITLES:
+        if isinstance(error, kind):
+            return _said(status, title, str(error))
+    raise error
+
+
+async def _not_here(request: Request, error: Any) -> Response:
+    return _said(error.status_code, "There is nothing here", "Open the page at /.")
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    # Why is on the terminal, where the one who runs it looks.
+    return _said(500, "The pipeline failed", f"{type(error).__name__}: see the terminal for more.")
+
+
+_TITLES: tuple[tuple[type[Exception], int, str], ...] = (
+    (NothingLeft, 422, "These edits leave no structure"),
+    (TooMuch, 413, "This is too much"),
+    (Busy, 503, "The pipeline is busy"),
+    (LatentError, 422, "This cannot be done"),
+)
+_HANDLERS: Mapping[Any, Any] = {
+    _Refused: _refuse,
+    LatentError: _explain,
+    ClientDisconnect: _gone,
+    404: _not_here,
+    405: _not_here,
+    500: _fail,
+}
+
+
+__all__ = ["LOCAL", "make_application"]

@@ -1,0 +1,207 @@
+"""What a pipeline says of a text, and what it would say without each part of its structure: in a
+notebook, or as a page. All is computed before, so that it can be kept and sent; nothing is fetched,
+and without scripts only pointing at words has no effect."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from spacy.language import Language
+
+from spacy_latent.errors import LatentError, NothingLeft
+from spacy_latent.interventions import Intervention
+from spacy_latent.visualize.elements import Markup, tag
+from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
+from spacy_latent.visualize.page import packaged, rules
+
+# Of a frame in a notebook, in pixels; beyond it, it scrolls.
+HIGHEST = 900
+ROW = 34
+MEANING = (
+    "What if? Each line forbids one part, or forces one that the structure lacks, and has the "
+    "prediction that follows, with the points by which its probability is another. Open it to see "
+    "the structure."
+)
+SCRIPT = """
+for (const node of document.querySelectorAll(".structure")) {
+  const drawing = node.querySelector(".drawing");
+  let word;
+  const standing = standOut(node, drawing, () => (word === undefined ? [] : [word]), (other) => {
+    word = other === word ? undefined : other;
+    standing.show();
+  });
+}
+"""
+RULES = """
+:root{color-scheme:light dark}html{background:Canvas}
+body.spacy-latent{margin:0;min-height:100vh;box-sizing:border-box;padding:.6rem 1rem}
+body{font:15px/1.45 system-ui,-apple-system,"Segoe UI","Noto Sans",
+"DejaVu Sans",sans-serif}
+h1{font-size:1.05rem;margin:.2rem 0}h2{font-size:1rem;margin:1rem 0 .2rem;overflow-wrap:anywhere}
+p{margin:.3rem 0;overflow-wrap:anywhere}.soft{color:var(--sl-muted);font-size:.875rem}
+summary{cursor:pointer;padding:.25rem 0;overflow-wrap:anywhere;
+border-bottom:1px solid var(--sl-line)}
+summary:focus-visible{outline:3px solid var(--sl-accent)}
+details>div{padding-inline-start:1rem;border-inline-start:3px solid var(--sl-accent);margin:.3rem 0}
+b.changed{color:var(--sl-contrast)}
+"""
+
+
+@dataclass(frozen=True)
+class Widget:
+    """Shows itself in a notebook, in a frame that is apart from the notebook's own page.
+
+    page: the whole HTML page. height: of the frame, in pixels.
+    """
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        # In a frame without rights beyond its own script: neither reaches the other.
+        return tag(
+            "iframe",
+            srcdoc=self.page,
+            sandbox="allow-scripts",
+            title="Latent structures",
+            width="100%",
+            height=self.height,
+            style="border:0;resize:vertical",
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file. RETURNS: its path."""
+        path = Path(path)
+        path.write_text(self.page, encoding="utf8")
+        return path
+
+
+def explore(
+    nlp: Language,
+    text: str | Sequence[str],
+    component: str | None = None,
+    *,
+    most: int = 60,
+    limits: Limits | None = None,
+) -> Widget:
+    """What a pipeline says of a text, its structures, and for each part what it would say if a part
+    of the best structure were forbidden, or another one forced. Words can be pointed at.
+
+    text: or two texts, for a pipeline that reads pairs.
+    component: name that the structures are stored under; all if None.
+    most: parts to try, each of which takes a prediction; those of the best structures go first.
+
+    Raises LatentError for a text that is too long, see
+    :class:`~spacy_latent.visualize.explorer.Limits`, and for a component without structures.
+    """
+    texts = [text] if isinstance(text, str) else list(text)
+    explorer = Explorer(nlp, pairs=len(texts) == 2, alternatives=0, limits=limits)
+    seen = explorer.look(texts)
+    structures = [one for one in seen.structures() if component in (None, one.key)]
+    if component is not None and not structures:
+        there = ", ".join(dict.fromkeys(one.key for one in seen.structures())) or "nothing"
+        raise LatentError(f"There is no structure of {component!r} on the text; it has {there}.")
+    tried, shown = 0, []
+    for one in structures:
+        parts = one.parts()
+        left = 0 if one.why_not else max(0, most - tried)
+        shown.append(_structure(seen, one, texts, parts[:left], len(parts)))
+        tried += min(left, len(parts))
+    return Widget(_page(seen, shown), min(HIGHEST, 150 + 260 * len(structures) + ROW * tried))
+
+
+def _structure(
+    seen: Seen, one: SeenStructure, texts: Sequence[str], parts: Sequence[SeenPart], count: int
+) -> Markup:
+    rows = [_counterfactual(seen, one, texts, part) for part in parts]
+    told = one.why_not and f"This structure cannot be edited: {one.why_not}."
+    if not told and len(parts) < count:
+        told = f"{len(parts)} of {count} parts were tried."
+    return tag(
+        "section",
+        tag("h2", f"{one.span.structure} of {one.key}"),
+        tag("div", Markup(one.drawing()), class_="drawing"),
+        tag("p", MEANING, class_="soft") if rows else None,
+        rows,
+        tag("p", told, class_="soft") if told else None,
+        class_="structure",
+    )
+
+
+def _counterfactual(seen: Seen, one: SeenStructure, texts: Sequence[str], part: SeenPart) -> Markup:
+    place = ((one.span.start, part.part),)
+    asked = Intervention(forbidden=place) if part.chosen else Intervention(forced=place)
+    known = "" if part.probability is None else f" ({_percent(part.probability)})"
+    begun = [tag("bdi", part.told), f"{known}, {'forbidden' if part.chosen else 'forced'}: "]
+    try:
+        other = seen.pipeline.look(texts, {one.key: asked})
+    except NothingLeft:
+        return tag("p", begun, "no structure is left")
+    same = next((s for s in other.structures() if (s.key, s.span.start) == one.place), None)
+    drawing = Markup("" if same is None else same.drawing())
+    changed = _best(seen) != _best(other)
+    outcome = _said(other, seen)
+    return tag(
+        "details",
+        tag("summary", begun, tag("b", outcome, class_="changed") if changed else outcome),
+        tag("div", drawing),
+    )
+
+
+def _best(seen: Seen) -> object:
+    """What is predicted, without how sure that is."""
+    best = seen.cats[0][0] if seen.cats else None
+    return best, [(words, label) for words, label, _ in seen.entities]
+
+
+def _said(seen: Seen, before: Seen | None = None) -> str:
+    """The prediction in words, and how much surer it is of it than before."""
+    told = []
+    if seen.cats:
+        label, p = seen.cats[0]
+        told.append(f"{label} {_percent(p)}")
+        if before is not None:
+            points = f"{100 * (p - before.doc.cats[label]):+.1f}".replace("-", "−")
+            told[-1] += f" ({points})"
+    for words, label, sure in seen.entities:
+        told.append(f"{words} {label}" + ("" if sure is None else f" {_percent(sure)}"))
+    return "; ".join(told) or "no category and no entity"
+
+
+def _percent(p: float) -> str:
+    return f"{100 * p:.1f} %"
+
+
+def _page(seen: Seen, structures: Sequence[Markup]) -> str:
+    script = packaged("isolate.js") + SCRIPT
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    lang, direction = (seen.pipeline.settings[name] for name in ("lang", "direction"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
+        tag("title", "Latent structures"),
+        tag("style", Markup(rules() + packaged("isolate.css") + RULES)),
+    )
+    body = tag(
+        "body",
+        tag("h1", tag("bdi", shorter(seen.doc.text))),
+        tag("p", "Predicted: ", tag("b", _said(seen))),
+        *structures,
+        tag("script", Markup(script)),
+        class_="spacy-latent",
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang=lang, dir=direction)}\n"
+
+
+def shorter(given: str, longest: int = 300) -> str:
+    return given if len(given) <= longest else given[: longest - 1] + "…"
+
+
+__all__ = ["Widget", "explore"]

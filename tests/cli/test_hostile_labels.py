@@ -1,0 +1,141 @@
+"""Labels, names and words that are markup, steer a terminal, are very long, or are hundreds."""
+
+from __future__ import annotations
+
+import io
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import spacy
+from spacy.cli._util import app
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+from thinc.api import Adam
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.cli.corpus import lines_of_stdin
+from spacy_latent.visualize import render
+from tests.pipeline.small_pipelines import TOK2VEC, initialized
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "x" * 10_000,
+    "\x1b[31mred\x07\x00",
+    "two\nlines\tand a tab",
+    "\u202eto the left",
+    "'\"&<>]]>-->",
+    "</title></svg><h1>",
+    "&#27;",
+)
+FURTHER = [f"label {i} of hundreds" for i in range(120)]
+# Characters that HTML does not allow, and that turn the direction of what follows.
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def docs(nlp: Language) -> list[Doc]:
+    made = []
+    for i, label in enumerate(HOSTILE):
+        words = [f"word{i}", "<b>", "\x1b[2J", f"name{i}", "&amp;"]
+        doc = Doc(nlp.vocab, words=words, sent_starts=[True, *[False] * 4])
+        doc.ents = [Span(doc, 3, 4, label=label)]
+        doc.spans["sc"] = [Span(doc, 3, 4, label=label)]
+        made.append(doc)
+    return made
+
+
+@pytest.fixture(scope="module", params=["crf_ner", "tree_spancat"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """RETURNS: the component's name, and a directory with a pipeline and texts."""
+    nlp = spacy.blank("en")
+    pipe: Any = nlp.add_pipe(request.param, config={"model": {"tok2vec": TOK2VEC}})
+    for label in FURTHER:
+        pipe.add_label(label)
+    gold = docs(nlp)
+    sample = [Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc) for doc in gold]
+    initialized(nlp, sample=sample)
+    optimizer = Adam(0.03)
+    for _ in range(25):
+        nlp.update(sample, sgd=optimizer)
+    found = pipe(Doc(nlp.vocab, words=[token.text for token in gold[0]]))
+    spans = found.ents if request.param == "crf_ner" else found.spans["sc"]
+    # Else there is nothing to draw.
+    assert HOSTILE[0] in [span.label_ for span in spans]
+    path = tmp_path_factory.mktemp(request.param)
+    nlp.to_disk(path / "model")
+    DocBin(docs=gold).to_disk(path / "texts.spacy")
+    return request.param, path
+
+
+def run(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+class Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: list[str] = []
+        self.titles = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.titles += tag == "h1"
+        self.attributes += [value for _, value in attrs if value]
+
+
+def check_page(page: str) -> Elements:
+    assert not FORBIDDEN.search(page)
+    assert "alert(1)</script>" not in page and len(page) < 3_000_000
+    elements = Elements()
+    elements.feed(page)
+    assert elements.titles <= 1
+    assert not any(FORBIDDEN.search(value) for value in elements.attributes)
+    return elements
+
+
+def test_pages_are_well_formed(trained: Any) -> None:
+    name, path = trained
+    page = path / "page.html"
+    run("render", path / "model", path / "texts.spacy", page)
+    drawn = page.read_text(encoding="utf8")
+    check_page(drawn)
+    assert "&lt;script&gt;" in drawn
+    if name == "crf_ner":
+        run("report", path / "model", path / "texts.spacy", page)
+        check_page(page.read_text(encoding="utf8"))
+
+
+def test_the_terminal_is_not_steered(trained: Any) -> None:
+    _, path = trained
+    printed = run("show", path / "model", "word2 <b> \x1b[2J name2 &amp;")
+    # The colours of messages.
+    printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
+    assert "name2" in printed and not FORBIDDEN.search(printed)
+
+
+def test_labels_for_screen_readers_have_no_control_characters() -> None:
+    nlp = spacy.blank("en")
+    name = 'of\x07\x85mine\u202e<b>"'
+    config = {"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"}
+    nlp.add_pipe("latent_textcat", name=name, config=config)
+    initialized(nlp)
+    page = render([nlp("I like \x00 London\n\nand\tParis")], page=True, jupyter=False)
+    elements = check_page(page)
+    assert any("mine" in value and "Paris" in value for value in elements.attributes)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_who_sits_at_a_terminal_is_told_that_texts_are_waited_for(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it a command without texts looks as if it hung."""
+    given = io.StringIO("one\ntwo\n")
+    monkeypatch.setattr(given, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("sys.stdin", given)
+    assert list(lines_of_stdin()) == ["one\n", "two\n"]
+    printed = capsys.readouterr()
+    assert printed.out == "" and ("one a line" in printed.err) == terminal
