@@ -5,6 +5,8 @@ RUN := $(VENV)/bin/python
 # The first is enough for the demo; the second brings what tests, types and pages need.
 INSTALLED := $(VENV)/installed
 DEVELOP := $(VENV)/installed-for-development
+# Machine code for this processor, beside the sources.
+COMPILED := $(VENV)/kernels-compiled
 # make test TORCH=newest takes the last one that there is.
 TORCH := 2.13.0
 TORCH_BUILD := torch$(if $(filter newest,$(TORCH)),,==$(TORCH)+cpu)
@@ -21,7 +23,7 @@ demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
 
 # One file of tests at a time on each core. The hash seed makes all of them collect the same.
-test: $(DEVELOP)
+test: $(COMPILED)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile
 
 # A part of it as on a processor that rounds in another way, since it has neither the vectors nor the
@@ -72,6 +74,10 @@ $(INSTALLED): setup.cfg pyproject.toml
 
 $(DEVELOP): $(INSTALLED)
 	$(INSTALL) --progress-bar on -e '.[dev,docs]'
+	touch $@
+
+$(COMPILED): $(DEVELOP) $(wildcard spacy_latent/kernels/*.py)
+	$(RUN) -m tests.compile_kernels
 	touch $@
 
 clean:

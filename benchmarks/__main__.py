@@ -8,6 +8,7 @@ PROGRAMS = (
     "profile",
     "pipeline",
     "training",
+    "ranks",
     "samples",
     "scaling",
     "footprint",

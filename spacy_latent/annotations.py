@@ -730,7 +730,10 @@ def _is_ours(key: Any) -> bool:
 
 def _places(idx: np.ndarray, length: np.ndarray) -> int:
     """A number that is another one where tokens begin and end elsewhere, counted from the first."""
-    return zlib.crc32(np.stack([idx - idx[:1], length]).astype("<i4").tobytes())
+    places = np.empty((2, len(idx)), dtype="<i4")
+    np.subtract(idx, idx[:1], out=places[0], casting="unsafe")
+    places[1] = length
+    return zlib.crc32(places.tobytes())
 
 
 def _read(doc: Doc) -> dict[str, list[SpanStructure]]:

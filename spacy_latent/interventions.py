@@ -27,8 +27,7 @@ Place = tuple[int, Part]
 class Intervention:
     """What is asked of the structures of one text.
 
-    forbidden: parts that no structure may have. forced: parts that each must have; a part of a
-        structure whose parts are independent or many may be forced together with any others.
+    forbidden: parts that no structure may have. forced: parts that each must have.
     temperature: scores are divided by it, beside the temperature of the model.
     """
 

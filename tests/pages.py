@@ -196,6 +196,9 @@ def check_command(words: list[str]) -> None:
         check_spacy(words[1:])
     elif words[:2] == ["python", "-m"]:
         check_module(words[2], words[3:])
+    elif words[0] == "torchrun":
+        # Its own options come before the module.
+        check_module(*_split_at_module(words))
     elif words[0] == "pip":
         check_pip(words[1:])
     elif words[0] == "make":
@@ -204,6 +207,11 @@ def check_command(words: list[str]) -> None:
             assert "=" in target or target in targets, f"make {target}: there are {targets}"
     elif words[0] not in ("cd", "git", "head", "cat"):
         raise AssertionError(f"tests/pages.py does not know how to check {' '.join(words)!r}")
+
+
+def _split_at_module(words: list[str]) -> tuple[str, list[str]]:
+    place = words.index("-m") + 1
+    return words[place], words[place + 1 :]
 
 
 def check_spacy(arguments: list[str]) -> None:
@@ -247,10 +255,11 @@ def check_project(arguments: list[str]) -> None:
 
 def check_module(module: str, arguments: list[str]) -> None:
     assert find_spec(module), f"python -m {module}: there is no such module"
-    if module.startswith("spacy_latent.cli."):
+    if module.startswith(("spacy_latent.cli.", "spacy_latent.distributed")):
         from typer.main import get_command
 
-        app = getattr(import_module(module), "app", None)
+        main = "" if find_spec(f"{module}.__main__") is None else ".__main__"
+        app = getattr(import_module(module + main), "app", None)
         if app is not None:
             parse(get_command(app), arguments)
 

@@ -187,6 +187,18 @@ class OtherModels:
 
 
 @dataclass
+class LoneStructures:
+    """share: of the spans of several tokens those whose mixture has come down to one structure.
+    temperature: that of the model, NaN where it has another in each step. higher: the lowest of
+    those tried at which the mixtures of half of the spans have several structures; infinite where
+    none is enough."""
+
+    share: float
+    temperature: float
+    higher: float
+
+
+@dataclass
 class LayerFigures:
     """Of one latent layer.
 
@@ -195,7 +207,8 @@ class LayerFigures:
     set small, in words. spans: how many structures there are. flat_share: of heads the share of
     tokens that are roots or hang on one. controls: shares of parts in common with structures that
     look at no model. tag_shares: by number of the tag. by_length: share of tokens whose part the
-    text's length alone tells, and how many were looked at. reference: None without any.
+    text's length alone tells, and how many were looked at. reference: None without any. alone: of
+    SparseMAP's mixtures, None for other estimators.
     """
 
     component: str
@@ -216,6 +229,7 @@ class LayerFigures:
     reference: ReferenceFigures | None = None
     others: OtherModels | None = None
     trained: Trained = field(default_factory=Trained)
+    alone: LoneStructures | None = None
 
     def mean(self, statistic: str) -> float:
         """NaN where no structure has it."""

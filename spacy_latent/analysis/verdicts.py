@@ -22,6 +22,8 @@ Level = Literal["warning", "note", "good"]
 NEARLY = 0.9
 # Of tokens whose head is told by the text's length alone.
 BY_LENGTH = 0.95
+# Of SparseMAP's mixtures that have one structure.
+NEARLY_ALL = 0.9
 # Of the entropy of a uniform choice.
 UNDECIDED = 0.9
 # A drop of less than one point of a hundred is as good as none.
@@ -59,6 +61,7 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
         _of_length,
         _of_random_ones,
         _of_entropy,
+        _of_mixtures,
         _of_seeds,
     ):
         found += judge(figures)
@@ -509,6 +512,25 @@ def _of_entropy(figures: LayerFigures) -> list[Verdict]:
             )
         ]
     return []
+
+
+def _of_mixtures(figures: LayerFigures) -> list[Verdict]:
+    alone = figures.alone
+    if alone is None or alone.share < NEARLY_ALL:
+        return []
+    text = (
+        f"SparseMAP's mixture has come down to one structure in {percent(alone.share)} of the "
+        f"{figures.plural}. Its weight is 1 whatever the scores are, so that the scorer gets no "
+        "gradient from these: they are learned no further. "
+    )
+    if math.isfinite(alone.higher):
+        text += (
+            f"With temperature = {alone.higher:g} half of them are mixtures of several again; here "
+            f"it is {alone.temperature:g}. Train with that, or with a schedule that ends lower."
+        )
+    else:
+        text += "No temperature that was tried changes that: the scores are very large."
+    return [Verdict("note", "one-structure", text)]
 
 
 def _of_references(figures: LayerFigures) -> list[Verdict]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typer
 
+from spacy_latent.cli.annotate import EXAMPLES as ANNOTATE_EXAMPLES
+from spacy_latent.cli.annotate import annotate_cli
 from spacy_latent.cli.attachment import main as attachment
 from spacy_latent.cli.calibrate import EXAMPLES as CALIBRATE_EXAMPLES
 from spacy_latent.cli.calibrate import calibrate_cli
@@ -34,6 +36,8 @@ from spacy_latent.cli.serve import serve_cli
 from spacy_latent.cli.show import show_cli
 from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
+from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
+from spacy_latent.cli.sweep import sweep_cli
 
 latent_cli = typer.Typer(
     name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
@@ -47,6 +51,7 @@ latent_cli.command("render")(render_cli)
 latent_cli.command("rationale")(rationale)
 latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)
 latent_cli.command("attachment")(attachment)
+latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
@@ -55,6 +60,7 @@ latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
 latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)
+latent_cli.command("sweep", epilog=SWEEP_EXAMPLES, context_settings=settings)(sweep_cli)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
 # A callback keeps the name of the only command.
 generate_cli.callback()(lambda: None)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
+    from spacy_latent.visualize.elements import Markup
+
 STDOUT = "-"
 FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
@@ -88,6 +90,7 @@ def render_cli(
     from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize import render, render_svg
+    from spacy_latent.visualize.page import NOTHING
 
     kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
     if output == STDOUT and not as_format:
@@ -124,7 +127,10 @@ def render_cli(
             if kind == "svg":
                 drawn = render_svg(docs, component, style, options, trees)
             else:
-                drawn = render(docs, component, style, True, minify, False, options, trees)
+                table = agreement(docs, trees, component) if trees else NOTHING
+                drawn = render(
+                    docs, component, style, True, minify, False, options, trees, closing=table
+                )
         except LatentError as error:
             fail("The texts could not be drawn", str(error))
     if output == STDOUT:
@@ -136,6 +142,32 @@ def render_cli(
     msg.good(f"Drawings of {len(docs)} texts saved to {path}")
     if more:
         msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
+
+
+def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Markup:
+    """A table: how many of the tokens have the head of the gold tree, by the trees of each
+    component and by controls that look at no model. Nothing where there are no latent trees."""
+    from spacy_latent.analysis import CONTROLS, attachment, control_trees
+    from spacy_latent.kinds import find_kind
+    from spacy_latent.visualize.figure_table import FigureRow, figure_table
+    from spacy_latent.visualize.page import NOTHING
+
+    names = [component] if component else list(dict.fromkeys(n for d in docs for n in d._.latent))
+    gold = [[token.head.i for token in doc] for doc in trees]
+    rows = []
+    for name in names:
+        found = [doc._.latent.get(name) for doc in docs]
+        spans = [span for one in found if one is not None for span in one.spans]
+        if spans and all("heads" in find_kind(span.kind).accessors for span in spans):
+            heads = [[-1] * len(d) if one is None else one.heads for d, one in zip(docs, found)]
+            rows.append(FigureRow(name, [(f"{attachment(heads, gold):.1%}", "")], own=True))
+    if not rows:
+        return NOTHING
+    words = [[token.text for token in doc] for doc in docs]
+    for name, controls in control_trees(words, CONTROLS).items():
+        rows.append(FigureRow(name, [(f"{attachment(controls, gold):.1%}", "")]))
+    caption = "Tokens with the head of the gold tree; below, trees that look at no model"
+    return figure_table(caption, ["same head"], rows)
 
 
 def _annotate(

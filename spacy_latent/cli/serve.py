@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ MOST_STEPS = 40
 EXAMPLES = """
 Examples:
 
+  spacy latent serve
+
   spacy latent serve training/model-best
 
   spacy latent serve training/model-best --beside baseline/model-best
@@ -31,8 +35,12 @@ Examples:
 
 
 def serve_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    text: Optional[list[str]] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None,
+        help="Trained pipeline: a directory or an installed package. That of 'spacy latent demo' "
+        "if not given",
+    ),
+    text: Optional[list[str]] = typer.Argument(  # noqa: UP045
         None, help="Text that the page begins with; two for a pipeline that reads pairs"
     ),
     beside: Optional[str] = typer.Option(  # noqa: UP045
@@ -72,19 +80,20 @@ def serve_cli(
             f"{error.name} is not installed",
             "Install what the page needs with: pip install 'spacy-latent[serve]'",
         )
-    application, names = application_of(
-        model,
-        text or [],
-        beside,
-        checkpoints or [],
-        alternatives=alternatives,
-        max_tokens=max_tokens,
-        timeout=timeout,
-        host=host,
-        allow_host=allow_host or [],
-        code=code,
-        gpu_id=gpu_id,
-    )
+    with carried_pipeline() if model is None else nullcontext() as carried:
+        application, names = application_of(
+            str(carried) if model is None else model,
+            [EXPRESSION] if model is None else text or [],
+            beside,
+            checkpoints or [],
+            alternatives=alternatives,
+            max_tokens=max_tokens,
+            timeout=timeout,
+            host=host,
+            allow_host=allow_host or [],
+            code=code,
+            gpu_id=gpu_id,
+        )
     # What the browser is told to open is there.
     listening = listen(host, port)
     if host not in (LOCAL, "localhost", "::1"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from spacy.tokens import Doc
 from thinc.api import Model
+from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
@@ -33,11 +34,18 @@ class Uncertainty:
     log_count: log of the number of structures there are to choose from, NaN where not tractable.
     support: number of structures that the prediction is composed of; 0 where it is a point inside
         the marginal polytope that all structures have a part in.
+    warmth: of an estimator whose structures are SparseMAP's mixture, by how much the temperature
+        has to be multiplied for the mixture to have several structures: 1 where it has, infinite
+        where none of :data:`WARMER` is enough. NaN for other estimators.
     """
 
     nats: float
     log_count: float
     support: int
+    warmth: float = math.nan
+
+
+WARMER = tuple(2.0**i for i in range(1, 11))
 
 
 def latent_models(model: Model) -> list[Model]:
@@ -55,6 +63,11 @@ def latent_module(model: Model) -> SpanModule | TextModule:
     """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
     the layer."""
     return _shims(model)[0].module
+
+
+def latent_temperature(model: Model) -> float:
+    """What one of :func:`latent_models` divides scores by."""
+    return _shims(model)[0].temperature
 
 
 class KeptVectors:
@@ -136,19 +149,20 @@ def read_uncertainty(batch: LatentBatch, layer: LatentModule) -> list[list[Uncer
     result = [[unknown] * len(spans) for spans in batch.spans]
     with torch.no_grad():
         for group, output in zip(batch.groups, batch.outputs):
-            nats, counts, supports = _of_group(group, output, layer)
-            for b, (d, s) in enumerate(group.members):
-                result[d][s] = Uncertainty(nats[b], counts[b], supports[b])
+            found = _of_group(group, output, layer)
+            for (d, s), of_span in zip(group.members, zip(*found)):
+                result[d][s] = Uncertainty(*of_span)
     return result
 
 
 def _of_group(
     group: Group, output: LatentOutput, layer: LatentModule
-) -> tuple[list[float], list[float], list[int]]:
+) -> tuple[list[float], list[float], list[int], list[float]]:
     structure, scores = layer.structure, output.scores
     lengths = group.lengths.to(scores.device)
     if not layer.estimator.uses_scores:
-        return [0.0] * len(lengths), [math.nan] * len(lengths), [1] * len(lengths)
+        unknown = [math.nan] * len(lengths)
+        return [0.0] * len(lengths), unknown, [1] * len(lengths), unknown
     unknown = [math.nan] * len(lengths)
     nats = structure.entropy(scores, lengths) if "entropy" in structure.tractable else None
     count = structure.log_count(scores, lengths) if _countable(structure) else None
@@ -156,6 +170,7 @@ def _of_group(
         unknown if nats is None else nats.clamp_min(0.0).tolist(),
         unknown if count is None else count.tolist(),
         _supports(group, output, layer),
+        _warmths(scores, lengths, layer),
     )
 
 
@@ -173,3 +188,17 @@ def _supports(group: Group, output: LatentOutput, layer: LatentModule) -> list[i
         _, weights = alternatives_of(output, layer, group.lengths, 1)
         return (weights > 0).sum(0).tolist()
     return [0] * len(group.members)
+
+
+def _warmths(scores: Tensor, lengths: Tensor, layer: LatentModule) -> list[float]:
+    warmths = torch.full((len(lengths),), math.inf)
+    if not (layer.estimator.has_support and layer.structure.has_map and layer.structure.linear):
+        return [math.nan] * len(lengths)
+    for factor in (1.0, *WARMER):
+        left = warmths.isinf().nonzero().flatten().to(scores.device)
+        if not len(left):
+            break
+        weights = layer.structure.sparsemap(scores[left] / factor, lengths[left]).weights
+        several = ((weights > 0).sum(0) > 1).cpu()
+        warmths[left.cpu()[several]] = factor
+    return warmths.tolist()

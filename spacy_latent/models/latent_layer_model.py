@@ -19,6 +19,7 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.fitting import check_parts
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
+from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
@@ -211,7 +212,7 @@ class SpanModule(nn.Module):
         if supervision is not None and tokens:
             loss = loss / tokens
             supervision.mean = float(loss.detach())
-            loss = supervision.weight * loss
+            loss = supervision.weight * share_of_batch() * loss
             penalty = loss if penalty is None else penalty + loss
         return result.float(), penalty, outputs
 
@@ -225,9 +226,10 @@ def total_penalty(
     latent: LatentModule, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
     """``entropy_weight`` times the entropy of the structures, in nats per token, the scorer's cost
-    per token, and the penalties that the estimator puts on each; or None."""
+    per token, and the penalties that the estimator puts on each; or None. Tokens are those of the
+    whole batch, where other processes have a part of it."""
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
-    tokens = max(sum(int(group.lengths.sum()) for group in groups), 1)
+    tokens = max(sum(int(group.lengths.sum()) for group in groups), 1) / share_of_batch()
     costs = [output.draw.cost for output in outputs if output.draw.cost is not None]
     terms += [cost.sum() / tokens for cost in costs]
     if entropy_weight and groups:

@@ -35,6 +35,7 @@ from spacy_latent.analysis.figures import (
     Figures,
     Interval,
     LayerFigures,
+    LoneStructures,
     OtherModels,
     OtherScore,
     RandomStructures,
@@ -422,6 +423,7 @@ class _Run:
             spans=len(flat),
             statistics=self._statistics(key, kind, spans),
             random=substituted.drops,
+            alone=self._alone(key, node, spans),
         )
         long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
         heading: frozenset[str] = frozenset()
@@ -486,6 +488,22 @@ class _Run:
             ]
             for d, found in spans.items()
         }
+
+    def _alone(self, key: str, node: Any, spans: Spans) -> LoneStructures | None:
+        from spacy_latent.models.inspection import latent_temperature
+
+        warmths = []
+        for d, found in spans.items():
+            known = self.uncertainties[d].get(key) or ()
+            # Of one token there is one structure, whatever the temperature.
+            warmths += [sure.warmth for span, sure in zip(found, known) if len(span) > 1]
+        warmths = [warmth for warmth in warmths if not math.isnan(warmth)]
+        if not warmths:
+            return None
+        share = sum(warmth > 1 for warmth in warmths) / len(warmths)
+        half = sorted(warmths)[(len(warmths) - 1) // 2]
+        temperature = latent_temperature(node)
+        return LoneStructures(share, temperature, half * temperature)
 
     def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
         values: dict[str, list[float]] = {}

@@ -247,7 +247,8 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
                     "no-gradient-at-scorer",
                     f"{component}: no gradient reaches the scorer, so the structure will not be "
                     "learned. Take an estimator whose gradient is not zero for these scores, such "
-                    "as Marginals or SparseMAP, or look whether the task sees the structure.",
+                    "as Marginals or SparseMAP, or look whether the task sees the structure. Where "
+                    "SparseMAP gives one structure all the weight, raise the temperature.",
                 )
             )
         elif scorer < FAINT * parts.get("composer", 0.0):

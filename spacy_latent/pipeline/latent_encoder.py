@@ -412,6 +412,12 @@ class LatentEncoder(StoredComponent):
         batch.flush()
         return batch.flushed and not before
 
+    def backprop_pending(self) -> None:
+        """Backpropagate now what would wait for :meth:`finish_update`, through what this component
+        listens to as well. For who adds up gradients of several processes before weights move: no
+        more may arrive from listeners."""
+        self._flush()
+
     def finish_update(self, sgd: Optimizer) -> None:
         # nlp.update calls this before the listeners have run.
         self._batch.flush(complete=not self.listeners)

@@ -309,11 +309,26 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
 
     def finish_update(self, sgd: Optimizer) -> None:
         self.model.finish_update(sgd)
-        further, self._further = self._further, []
-        for step in further:
-            step()
-            # Not the whole model: without gradients the others would move by momentum alone.
-            self.model.get_ref("latent").shims[0].finish_update(sgd)
+        while self.backprop_further():
+            self.finish_further(sgd)
+
+    @property
+    def further_model(self) -> Model:
+        """What further steps on a batch change. Not the whole model: without gradients the others
+        would move by momentum alone."""
+        return self.model.get_ref("latent")
+
+    def backprop_further(self) -> bool:
+        """Take the gradient of the next further step on the batches of the last updates. RETURNS:
+        whether there was one."""
+        if not self._further:
+            return False
+        self._further.pop(0)()
+        return True
+
+    def finish_further(self, sgd: Optimizer) -> None:
+        """Change the weights by the gradient of a further step."""
+        self.further_model.shims[0].finish_update(sgd)
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
         """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of

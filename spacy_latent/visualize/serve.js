@@ -188,6 +188,14 @@
     node.append(html("h3", {}, one.name, " of ", html("code", {}, one.key)));
     const drawing = html("div", { class: "drawing" }, drawn(one.drawing));
     node.append(drawing);
+    for (const part of one.parts) {
+      const known = own.edits.get(nameOfPart(one, part.part));
+      if (!known || !known.edit.force) continue;
+      const wanted = [...part.words].sort().join(" ");
+      for (const shape of drawing.querySelectorAll("[data-words]")) {
+        shape.classList.toggle("asked", shape.classList.contains("asked") || shape.dataset.words.split(" ").sort().join(" ") === wanted);
+      }
+    }
     const table = drawParts(own, i, one, place);
     const picked = () => (own.words.has(place) ? [own.words.get(place)] : []);
     function pick(word) {
@@ -311,7 +319,7 @@
   }
   const temperature = field("temperature");
   function heat() {
-    // By halves of powers of ten: 0.01 to 100.
+    // From 0.01 to 100, by its logarithm.
     state.temperature = Number((10 ** Number(temperature.value)).toPrecision(2));
     field("temperature-value").textContent = "× " + state.temperature;
     temperature.setAttribute("aria-valuetext", state.temperature + " times that of the model");

@@ -306,8 +306,8 @@ _OF_ARCS = {
     ),
     "heatmap": Drawing(
         _map_of_arcs,
-        seen="Each column is a word, each row a head that it may have: the darker the square, the "
-        "more probable.",
+        seen="Each column is a word, each row a head that it may have: the stronger the colour, "
+        "the more probable.",
     ),
 }
 _OF_BRACKETS = {
@@ -330,8 +330,8 @@ complete_kind(
         ),
         "heatmap": Drawing(
             _map_of_cells,
-            seen="Rows are the words of one text and columns those of another: the darker the "
-            "square, the more probable it is that two match.",
+            seen="Rows are the words of one text and columns those of another: the stronger "
+            "the colour, the more probable it is that two match.",
         ),
     },
 )
@@ -346,7 +346,8 @@ complete_kind(
         "tags": Drawing(_tags, seen="Below each word stands its tag in the best sequence of tags."),
         "heatmap": Drawing(
             _map_of_tags,
-            seen="Each column is a word, each row a tag: the darker the square, the more probable.",
+            seen="Each column is a word, each row a tag: the stronger the colour, the more "
+            "probable.",
         ),
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
@@ -65,6 +66,20 @@ def test_every_input_gives_a_page(models: Any, inputs: Any, tmp_path: Any, name:
     assert "Drawings of 2 texts saved" in result.output
     html = page.read_text(encoding="utf8")
     assert html.count("<svg") == 2 and "<script" not in html and "London" in html
+
+
+def test_a_page_beside_gold_has_a_table_with_controls(
+    models: Any, inputs: Any, tmp_path: Any
+) -> None:
+    page = tmp_path / "page.html"
+    run(models["heads"], inputs / "texts.spacy", page, "--gold")
+    html = page.read_text(encoding="utf8")
+    assert html.index("<h1") < html.index("<svg") < html.index("<table")
+    rows = dict(re.findall(r'<th scope="row">([^<]+)</th><td>([\d.]+)%', html))
+    # "flat" hangs all words on the first; of these trees, all hang on the second.
+    assert rows["flat"] == "0.0" and {"latent_encoder", "random tree"} <= rows.keys()
+    run(models["heads"], inputs / "texts.spacy", page)
+    assert "<table" not in page.read_text(encoding="utf8")
 
 
 def test_svg_with_gold_and_weights(models: Any, inputs: Any, tmp_path: Any) -> None:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from spacy_latent.cli import serve
 from spacy_latent.cli.commands import latent_cli
-from spacy_latent.cli.demo import carried_pipeline
+from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
+from spacy_latent.visualize.explorer import Limits
 from tests.models import test_aligned_pair_textcat as pairs
 
 
@@ -103,14 +104,29 @@ def test_pipelines_that_do_not_fit_are_refused(
             assert told in " ".join(capsys.readouterr().err.split())
 
 
+def test_in_another_tree_the_expression_has_another_value() -> None:
+    """What the page of docs says of the pipeline that comes with the package."""
+    from spacy_latent.interventions import Intervention
+    from spacy_latent.visualize.explorer import Explorer
+
+    with carried_pipeline() as demo:
+        explorer = serve.explorer_of(str(demo), "demo", 3, Limits())
+    assert isinstance(explorer, Explorer)
+    (one,) = explorer.look([EXPRESSION]).structures()
+    assert one.seen.cats[0][0] == "4"
+    head, word = (axis["options"] for axis in one.axes())
+    part = (head.index("1 [MAX"), word.index("4 9") + 1)
+    asked = {one.key: Intervention(forced=((0, part),))}
+    assert explorer.look([EXPRESSION], asked).cats[0][0] == "9"
+
+
 def test_it_serves_what_it_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uvicorn = pytest.importorskip("uvicorn")
     ran: list[Any] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: ran.append((self, sockets)))
-    with carried_pipeline() as demo:
-        result = CliRunner().invoke(latent_cli, ["serve", str(demo), "[MAX 2 3 ]", "--port", "0"])
+    result = CliRunner().invoke(latent_cli, ["serve", "--port", "0"])
     assert result.exit_code == 0, result.output
     ((made, (listening,)),) = ran
     address, port = listening.getsockname()

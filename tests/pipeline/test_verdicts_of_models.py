@@ -13,7 +13,7 @@ from spacy_latent.analysis.verdicts import answer, headline, trivial
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline.assessment import Assessment, assess
 from tests.pipeline.flag_pipelines import flag_examples, flag_pipeline
-from tests.pipeline.keyword_pipelines import TREE, keyword_examples, keyword_pipeline
+from tests.pipeline.keyword_pipelines import FILLERS, TREE, keyword_examples, keyword_pipeline
 from tests.pipeline.small_pipelines import TOK2VEC
 
 NAME = "latent_encoder"
@@ -173,3 +173,28 @@ def test_seeds_of_the_model_and_of_controls() -> None:
     (a, b), spread = row.seeds, row.controls["one"].spread
     assert spread == pytest.approx(2 * (a - b) if a > b else 2 * (b - a))
     assert "temperature: 1.0 → 2.0" in found.figures.trained.controls["one"].unlike[0]
+
+
+def test_mixtures_of_one_structure_are_said_with_a_temperature_that_makes_several() -> None:
+    def assessed(temperature: float) -> Assessment:
+        estimator = {"@misc": "spacy-latent.SparseMAP.v1"}
+        model = {**TREE, "estimator": estimator, "temperature": temperature}
+        nlp = keyword_pipeline(model, steps=0)
+        # No word twice in a text: two like it would have the same scores, and share a mixture.
+        texts = [" ".join(FILLERS[i : i + 6]) for i in range(7)]
+        cats = {"cats": {"good": 1.0, "bad": 0.0}}
+        examples = [Example.from_dict(nlp.make_doc(text), cats) for text in texts]
+        return assess(nlp, examples, random=False)
+
+    cold = assessed(0.001)
+    (verdict,) = (v for v in cold.verdicts[NAME] if v.code == "one-structure")
+    alone = cold.figures.components[NAME].alone
+    assert alone is not None and alone.share > 0.9 and alone.temperature == 0.001
+    assert f"temperature = {alone.higher:g}" in verdict.text and verdict.level == "note"
+    warm = assessed(alone.higher).figures.components[NAME].alone
+    assert warm is not None and warm.share <= 0.5
+    assert "one-structure" not in codes(assessed(alone.higher))
+    # Of marginals there is nothing to say.
+    nlp = keyword_pipeline(TREE, steps=0)
+    figures = assess(nlp, keyword_examples(nlp, 4), random=False).figures
+    assert figures.components[NAME].alone is None and "alone" not in figures.plain()

@@ -1,0 +1,73 @@
+"""``spacy latent sweep``: a config trained with each setting of a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+
+EXAMPLES = """
+Examples:
+
+  spacy latent sweep config.cfg --grid grid.json --seeds 5 --study sweep.log
+
+The same line in another terminal, or on another machine that has the file, is one more worker.
+"""
+
+
+def sweep_cli(
+    context: typer.Context,
+    config: Path = typer.Argument(..., help="Config of spaCy's", exists=True, dir_okay=False),
+    grid: Path = typer.Option(..., "--grid", help="JSON or YAML: settings with their values"),
+    seeds: int = typer.Option(5, "--seeds", min=1, help="Trainings of each setting"),
+    study: Path = typer.Option(..., "--study", help="File that all workers share"),
+    output: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--output", "-o", help="Directory for the pipelines; beside the study if not given"
+    ),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Train a config with each setting of a grid and several seeds, and make a table of mean and
+    deviation. Settings that all have in common are as in spacy train: --training.max_steps 100."""
+    import hashlib
+
+    import srsly
+    from spacy.cli._util import parse_config_overrides
+
+    from spacy_latent.distributed.sweep import (
+        cells_of,
+        open_study,
+        read_grid,
+        spacy_train,
+        sweep,
+        table,
+        write_table,
+    )
+    from spacy_latent.errors import LatentError
+
+    if study.suffix in (".json", ".md"):
+        fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
+    if code is not None and not code.is_file():
+        fail(f"--code: {code} does not exist. Give a Python file.")
+    overrides = parse_config_overrides(context.args)
+    output = output or study.with_name(f"{study.stem}-models")
+    arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
+    try:
+        values = read_grid(grid)
+        cells = cells_of(values, seeds)
+        whole = config.read_text(encoding="utf8") + srsly.json_dumps([values, overrides])
+        identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        train = spacy_train(config, output, overrides, arguments)
+        sweep(cells, study, train, identity=identity, progress=msg.text)
+        rows = table(open_study(study, identity, cells), cells)
+    except LatentError as error:
+        fail("The sweep could not be made", str(error))
+    as_json, as_markdown = write_table(rows, study)
+    print(as_markdown.read_text(encoding="utf8"))
+    msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
+    if failed := sum(row["failed"] for row in rows):
+        fail(f"{failed} of {len(cells)} trainings failed; why is in their log.txt")

@@ -1,0 +1,141 @@
+"""``python -m spacy_latent.distributed train CONFIG``, alone or under ``torchrun``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch.distributed as dist
+import typer
+from wasabi import msg
+
+from spacy_latent.distributed.ranks import TIMEOUT
+from spacy_latent.errors import LatentError
+
+app = typer.Typer(
+    name="python -m spacy_latent.distributed",
+    help="Training on several processes.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """Training on several processes. Each of them runs this command: start them with torchrun."""
+
+
+@app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train_cli(
+    context: typer.Context,
+    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    output: Path | None = typer.Option(
+        None, "--output", "--output-path", "-o", help="Directory for models and checkpoints."
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on from the last checkpoint in the output directory, if any."
+    ),
+    checkpoint_every: int | None = typer.Option(
+        None,
+        "--checkpoint-every",
+        help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
+        min=0,
+    ),
+    timeout: float = typer.Option(
+        TIMEOUT, "--timeout", help="Seconds that a process waits for the others."
+    ),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Each process uses a GPU of its own."),
+    code: Path | None = typer.Option(
+        None, "--code", help="Python file with functions that the config names.", exists=True
+    ),
+) -> None:
+    """Train the pipeline of CONFIG. Settings change as in spacy train: --training.max_steps 100.
+
+    The batch of the config is that of all processes: each learns from its share of it, and their
+    gradients are added up. Under torchrun: torchrun --nproc-per-node 8 -m spacy_latent.distributed
+    train config.cfg --output training
+    """
+    from spacy.cli._util import import_code, parse_config_overrides
+
+    from spacy_latent.distributed.train import train
+
+    import_code(code)
+    with _telling(config_path):
+        train(
+            config_path,
+            output,
+            overrides=parse_config_overrides(context.args),
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            timeout=timeout,
+            use_gpu=use_gpu,
+        )
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@app.command(
+    "ray-train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def ray_train_cli(
+    context: typer.Context,
+    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Directory for models and checkpoints, which all machines see."
+    ),
+    workers: int = typer.Option(..., "--workers", help="How many processes.", min=1),
+    address: str | None = typer.Option(
+        None, "--address", help="Of a running cluster. This machine alone, if not given."
+    ),
+    resume: bool = typer.Option(False, "--resume", help="As of train."),
+    checkpoint_every: int | None = typer.Option(
+        None, "--checkpoint-every", help="As of train.", min=0
+    ),
+    timeout: float = typer.Option(TIMEOUT, "--timeout", help="As of train."),
+    max_failures: int = typer.Option(
+        0, "--max-failures", help="How often to resume when a worker was lost.", min=0
+    ),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Each worker has a GPU."),
+) -> None:
+    """The same training on workers of a Ray cluster, which this command starts. Needs the extra
+    ray."""
+    from spacy.cli._util import parse_config_overrides
+
+    from spacy_latent.distributed.ray_train import ray_train
+
+    with _telling(config_path):
+        saved = ray_train(
+            config_path,
+            output,
+            workers=workers,
+            address=address,
+            use_gpu=use_gpu,
+            overrides=parse_config_overrides(context.args),
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            timeout=timeout,
+            max_failures=max_failures,
+        )
+    msg.good("Saved pipeline to output directory", saved)
+
+
+@contextlib.contextmanager
+def _telling(config_path: Path) -> Iterator[None]:
+    """Errors that users meet, as messages."""
+    from spacy.cli._util import show_validation_error
+
+    try:
+        with show_validation_error(config_path, hint_fill=False):
+            yield
+    except LatentError as error:
+        # The cause is on the rank where it came up.
+        if error.__cause__ is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        msg.fail(str(error), exits=1)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,313 @@
+"""Gradients of all ranks, added up before the first weight moves.
+
+spaCy's loop calls ``update`` of the pipeline, then ``finish_update`` of one component after
+another. Between the two is the only moment at which every gradient of a step is there and none is
+used yet: an optimizer that reduces when it is called is left out where a rank has no gradient for a
+component, and the ranks drift apart.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+from spacy.language import Language
+from thinc.api import Model, Optimizer
+from torch import Tensor
+
+from spacy_latent.distributed.ranks import Ranks, RanksFailed, RanksLost, describe
+from spacy_latent.distributed.trained_arrays import (
+    Weights,
+    buffers_of,
+    models_of,
+    shims_of,
+    trained_components,
+    weights_of,
+)
+from spacy_latent.pipeline.shared_upstream import SharedBatch
+
+# Numbers in one message: 25 MiB of float32, as torch's own buckets.
+BUCKET = 25 * 2**20 // 4
+
+
+class AllReduce:
+    """Stands first in the pipeline that spaCy's loop sees, so that its ``finish_update`` comes
+    after the last ``update`` and before the first other ``finish_update``.
+
+    seconds, values: how long the reductions took in all, with waiting for other ranks, and how many
+        numbers of gradients went into the last one.
+    failure: what this rank's update of the step failed with, to be raised on all of them.
+    """
+
+    is_trainable = True
+    # spaCy's loop leaves out what has no model.
+    model = "all ranks"
+
+    def __init__(self, nlp: Language, frozen: Collection[str], ranks: Ranks) -> None:
+        self.nlp = nlp
+        self.frozen = frozen
+        self.ranks = ranks
+        self.step = 0
+        self.seconds = 0.0
+        self.values = 0
+        self.failure: Exception | None = None
+        # Of what was read in this step.
+        self.batch = 0
+        # Buffers as they were after the last reduction: constants are to stay what they are.
+        self._before: list[Tensor] = []
+
+    def begin(self, step: int, batch: int) -> None:
+        """batch: a checksum of the global batch, 0 at the end of the data."""
+        self.step, self.batch = step, batch
+        if not self._before:
+            self._before = [buffer.clone() for _, buffer in self._buffers()]
+
+    def finish_update(self, optimizer: Optimizer) -> None:
+        """Give every rank the sum of all gradients, and the mean of buffers that have changed.
+
+        Raises RanksFailed on every rank where one of them failed, read another batch, has another
+        number of weights, or has a gradient that is not finite.
+        """
+        weights: list[Weights] = []
+        if self.failure is None:
+            try:
+                self._backpropagate()
+                weights = weights_of(models_of(self.nlp, self.frozen))
+            except RanksLost:
+                raise
+            except Exception as error:
+                self.failure = error
+        started = time.perf_counter()
+        self.agree(weights)
+        shims = self._shims()
+        overflowed = self._share_overflow(shims)
+        self.add_up(weights, overflowed)
+        self._average_buffers()
+        self._share_unseen_classes()
+        self.seconds += time.perf_counter() - started
+
+    def agree(self, weights: Sequence[Weights] = ()) -> None:
+        """Compare failures, batches and layouts, in one small message."""
+        layout = _checksum((w.component, tuple(w.values.shape)) for w in weights)
+        numbers = [int(self.failure is not None), self.batch, -self.batch, layout, -layout]
+        most = self.ranks.most(_flags(numbers)).tolist()
+        what = f"Step {self.step}"
+        if most[0]:
+            own = self.failure
+            self.ranks.raise_together(
+                self.ranks.gather(None if own is None else _told(own)), what, own
+            )
+        if most[1] != -most[2]:
+            raise RanksFailed(
+                f"{what}: the ranks do not read the same batches, and each takes its share of "
+                "them. Readers and batchers must give the same on each process: no order of sets, "
+                "of files in a directory as it comes, or of time."
+            )
+        if most[3] != -most[4]:
+            raise RanksFailed(f"{what}: {self._other_shapes(weights)}")
+
+    def add_up(self, weights: Sequence[Weights], unchecked: Collection[int] = ()) -> bool:
+        """Sums of gradients. What has none on any rank gets none, and is not moved by momentum.
+
+        unchecked: ids of shims in which a gradient of mixed precision overflowed.
+        RETURNS: whether there was any gradient.
+        """
+        has = _flags(w.gradient is not None for w in weights)
+        if len(has):
+            self.ranks.most(has)
+        moved = [w for w, there in zip(weights, has.tolist()) if there]
+        self.values = sum(w.values.numel() for w in moved)
+        for bucket in _buckets(moved):
+            self._send(bucket, unchecked)
+        return bool(moved)
+
+    def _send(self, bucket: list[Weights], unchecked: Collection[int]) -> None:
+        parts = [torch.zeros_like(w.values) if (own := w.gradient) is None else own for w in bucket]
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        self.ranks.sum(flat)
+        summed = flat.split([part.numel() for part in parts])
+        # One pass over the numbers in the usual case. A sum may overflow by itself.
+        if not bool(torch.isfinite(flat.sum())):
+            wrong = [
+                i
+                for i, (w, total) in enumerate(zip(bucket, summed))
+                if id(getattr(w, "shim", None)) not in unchecked
+                and not bool(torch.isfinite(total).all())
+            ]
+            if wrong:
+                self._refuse(bucket, parts, wrong)
+        for w, total in zip(bucket, summed):
+            w.gradient = total
+
+    def _refuse(self, bucket: list[Weights], parts: list[Tensor], wrong: list[int]) -> None:
+        own = [not bool(torch.isfinite(parts[i]).all()) for i in wrong]
+        having = [rank for rank, found in enumerate(self.ranks.gather(any(own))) if found]
+        named = ", ".join(f"{bucket[i].component} ({bucket[i].name})" for i in wrong[:5])
+        ranks = ", ".join(map(str, having))
+        where = f"on rank(s) {ranks}" if having else "once those of all ranks are added up"
+        raise RanksFailed(
+            f"Step {self.step}: the gradient of {named}{', ...' if len(wrong) > 5 else ''} is not "
+            f"finite {where}. No weight was changed by it. Lower the learning rate, or look at "
+            "the batch of that rank; --resume goes on from the last checkpoint."
+        )
+
+    def _backpropagate(self) -> None:
+        """What components and spaCy's shared ones leave for their ``finish_update``."""
+        for _, pipe in trained_components(self.nlp, self.frozen):
+            pending: Callable[[], None] | None = getattr(pipe, "backprop_pending", None)
+            if pending is not None:
+                pending()
+        for _, pipe in trained_components(self.nlp, self.frozen):
+            held = getattr(pipe, "__dict__", {}).get("finish_update")
+            if isinstance(held, SharedBatch):
+                held.flush()
+
+    def _shims(self) -> list[Any]:
+        found = {id(s): s for _, model in self._models() for s in shims_of(model)}
+        return list(found.values())
+
+    def _models(self) -> list[tuple[str, Model]]:
+        return models_of(self.nlp, self.frozen)
+
+    def _buffers(self) -> list[tuple[str, Tensor]]:
+        return buffers_of(self._models())
+
+    def _share_overflow(self, shims: list[Any]) -> set[int]:
+        """A step that overflowed in float16 on one rank is left out on all.
+
+        RETURNS: ids of the shims that are left out.
+        """
+        scalers: list[tuple[Any, Any]] = [(s, getattr(s, "_grad_scaler", None)) for s in shims]
+        scaled = [(s, scaler) for s, scaler in scalers if getattr(scaler, "_enabled", False)]
+        if not scaled:
+            return set()
+        found = _flags(scaler.found_inf for _, scaler in scaled)
+        overflowed = self.ranks.most(found).tolist()
+        for (_, scaler), over in zip(scaled, overflowed):
+            scaler._found_inf = bool(over)
+        return {id(s) for (s, _), over in zip(scaled, overflowed) if over}
+
+    def _average_buffers(self) -> None:
+        """Of those that have changed on any rank. What counts is the largest there is."""
+        buffers = [buffer for _, buffer in self._buffers()]
+        if not buffers:
+            return
+        if [b.shape for b in buffers] != [b.shape for b in self._before]:
+            # The modules are new ones.
+            self._before = [torch.full_like(buffer, 0) for buffer in buffers]
+        changed = _flags(not _equal(b, old) for b, old in zip(buffers, self._before))
+        self.ranks.most(changed)
+        for buffer, old, there in zip(buffers, self._before, changed.tolist()):
+            if there:
+                if buffer.is_floating_point():
+                    self.ranks.sum(buffer).div_(self.ranks.world)
+                else:
+                    # Gloo has no maximum of bool.
+                    buffer.copy_(self.ranks.most(buffer.to(torch.int64)))
+                old.copy_(buffer)
+
+    def _share_unseen_classes(self) -> None:
+        """spaCy's parsers know classes of which no example was seen since they were added, and do
+        not predict them. Seen by one is seen by all."""
+        nodes = [
+            node
+            for _, model in self._models()
+            for node in model.walk()
+            if "unseen_classes" in node.attrs
+        ]
+        count = _flags(len(node.attrs["unseen_classes"]) for node in nodes)
+        if nodes and bool((self.ranks.most(count) > 0).any()):
+            found = self.ranks.gather([set(node.attrs["unseen_classes"]) for node in nodes])
+            for node, *sets in zip(nodes, *found):
+                node.attrs["unseen_classes"].intersection_update(*sets)
+
+    def _other_shapes(self, weights: Sequence[Weights]) -> str:
+        mine: dict[str, list[tuple[int, ...]]] = {}
+        for w in weights:
+            mine.setdefault(w.component, []).append(tuple(w.values.shape))
+        found = self.ranks.gather(mine)
+        names = sorted(
+            {name for shapes in found for name in shapes if shapes[name] != found[0].get(name)}
+        )
+        return (
+            f"the weights of {', '.join(map(repr, names)) or 'some components'} have other shapes "
+            "on other ranks, as where one rank met a label that the component did not know. Give "
+            "all labels before the training (initialize.components.NAME.labels, see spacy init "
+            "labels)."
+        )
+
+
+class InnerSteps:
+    """Stands for a component that takes further steps on the batch of an update in its
+    ``finish_update``: the gradients of each of them are added up as well."""
+
+    is_trainable = True
+
+    def __init__(self, name: str, pipe: Any, reduce: AllReduce) -> None:
+        self.name = name
+        self.pipe = pipe
+        self.reduce = reduce
+        self.model = pipe.model
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        self.model.finish_update(sgd)
+        while True:
+            own = self.pipe.backprop_further()
+            weights = weights_of([(self.name, self.pipe.further_model)])
+            if not self.reduce.ranks.most(_flags([own])).item():
+                return
+            self.reduce.add_up(weights)
+            self.pipe.finish_further(sgd)
+
+
+def _buckets(weights: Iterable[Weights]) -> Iterable[list[Weights]]:
+    bucket: list[Weights] = []
+    size = 0
+    for one in weights:
+        other = bucket and _alike(bucket[0].values) != _alike(one.values)
+        if bucket and (other or size >= BUCKET):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(one)
+        size += one.values.numel()
+    if bucket:
+        yield bucket
+
+
+def _flags(numbers: Iterable[int]) -> Tensor:
+    """On the CPU, where ranks tell each other what is not a gradient."""
+    return torch.tensor([int(n) for n in numbers], dtype=torch.int64, device="cpu")
+
+
+def _alike(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
+
+
+def _equal(tensor: Tensor, other: Tensor) -> bool:
+    """To the bit, as NaN is not equal to itself."""
+    return torch.equal(tensor, other) or bool(
+        torch.equal(torch.isnan(tensor), torch.isnan(other))
+        and torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(other))
+    )
+
+
+def _checksum(values: Iterable[Any]) -> int:
+    return zlib.crc32(repr(list(values)).encode())
+
+
+def _told(error: BaseException) -> str:
+    """The error, with the component in whose update it came up."""
+    component = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is Language.update.__code__:
+            component = trace.tb_frame.f_locals.get("name", "")
+        trace = trace.tb_next
+    text = describe(error)
+    return f"{component!r}: {text}" if component and component not in text else text
+
+
+__all__ = ["AllReduce", "InnerSteps"]

@@ -1,0 +1,538 @@
+"""Annotate a corpus of texts, with as many processes as are wanted.
+
+:func:`annotate_shard` does one shard, and knows of no other: whatever starts processes can call it.
+Its result is there as a whole, under its name, or not at all. So work that was cut off is taken up
+by starting it again, and done twice at most where nothing was written. :func:`annotate` gives the
+shards of a corpus to processes of this machine, and a shard whose process died to another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from glob import escape as glob_escape
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spacy_latent.distributed.parquet import Row, pyarrow, schema, to_table
+from spacy_latent.distributed.shards import (
+    STDIN,
+    Shard,
+    Source,
+    read_shard,
+    shards_of,
+    shards_of_lines,
+)
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+ENDINGS = {"parquet": ".parquet", "docbin": ".spacy"}
+ROWS = 10_000
+# Rows that are in memory at once, with their docs.
+CHUNK = 1024
+BATCH = 256
+# Processes that die of one shard before it is given up.
+ATTEMPTS = 3
+# Hidden, and passed over by what reads a directory of Parquet.
+MANIFEST = "_annotation.json"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a shard, or of many. rows: texts written; failed: those among them without a
+    doc; skipped: shards that were done before."""
+
+    rows: int = 0
+    failed: int = 0
+    shards: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Done) -> Done:
+        return Done(
+            self.rows + other.rows,
+            self.failed + other.failed,
+            self.shards + other.shards,
+            self.skipped + other.skipped,
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """A pipeline that is loaded. hash: digest of its files, hexadecimal."""
+
+    nlp: Language
+    name: str
+    version: str
+    hash: str
+
+
+_loaded: dict[str, Model] = {}
+
+
+def load(model: str | Path) -> Model:
+    """The pipeline of a directory or of an installed package; loaded once in each process."""
+    key = str(model)
+    if key not in _loaded:
+        import spacy
+
+        nlp = spacy.load(model)
+        name = f"{nlp.meta.get('lang', '')}_{nlp.meta.get('name', '')}"
+        _loaded[key] = Model(nlp, name, str(nlp.meta.get("version", "")), model_hash(model))
+    return _loaded[key]
+
+
+def model_hash(model: str | Path) -> str:
+    """A digest of the files of a pipeline, and of their names."""
+    from spacy.util import get_package_path, is_package
+
+    folder = Path(model)
+    if not folder.exists() and is_package(str(model)):
+        folder = get_package_path(str(model))
+    if not folder.is_dir():
+        raise LatentError(
+            f"The pipeline {str(model)!r} does not exist. Give a directory that 'spacy train' "
+            "wrote, such as training/model-best, or the name of an installed package."
+        )
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- one shard
+
+
+def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BATCH) -> list[Row]:
+    """A row for each text, in their order. A component that fails gives up a whole batch: those of
+    it are tried again one by one, so that only what is to blame has an error."""
+    rows: list[Row] = []
+    texts: list[str | Doc] = []
+    for source in sources:
+        text = source.text if isinstance(source.text, str) else source.text.text
+        rows.append(Row(source.id, text, error=source.error))
+        texts.append(source.text)
+    errors: dict[int, str] = {}
+
+    def keep(name: str, component: Any, docs: list[Any], error: Exception) -> Any:
+        errors.update({doc._context: f"{name}: {_said(error)}" for doc in docs})
+
+    def annotate(numbers: Iterable[int]) -> None:
+        docs: list[tuple[Doc, int]] = []
+        for number in numbers:
+            text = texts[number]
+            try:
+                docs.append((nlp.make_doc(text) if isinstance(text, str) else text, number))
+            except Exception as error:
+                errors[number] = f"tokenizer: {_said(error)}"
+        try:
+            for doc, number in nlp.pipe(docs, as_tuples=True, batch_size=batch_size):
+                rows[number].doc = doc
+        except Exception as error:
+            # Of a component that does not ask the handler; whose fault it is shows one by one.
+            missing = (number for _, number in docs if rows[number].doc is None)
+            errors.update(dict.fromkeys(missing, _said(error)))
+
+    nlp.set_error_handler(keep)
+    annotate(number for number, row in enumerate(rows) if row.error is None)
+    for number, row in enumerate(rows):
+        if row.doc is None and row.error is None:
+            errors.pop(number, None)
+            annotate([number])
+            if row.doc is None:
+                row.error = errors.get(number, "The pipeline gave no doc for this text.")
+    return rows
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def annotate_shard(
+    model: str | Path,
+    source: str | Path | Shard,
+    target: str | Path,
+    *,
+    batch_size: int = BATCH,
+    after_chunk: Callable[[], object] = lambda: None,
+) -> Done:
+    """Annotate the texts of a file, or of a part of one, and write them to ``target``, with one row
+    for each text. Nothing is done where the target exists.
+
+    model: directory of a pipeline, or name of an installed one; loaded once in each process.
+    source: see :data:`spacy_latent.distributed.shards.ACCEPTED`; a file.
+    target: a .parquet file, see :func:`spacy_latent.distributed.parquet.schema`, or a .spacy file,
+        whose docs have "id", "model_hash" and where they failed "error" in ``doc.user_data``. It is
+        written under another name beside its own and renamed.
+    batch_size: of ``nlp.pipe``.
+    after_chunk: called whenever some texts are through.
+
+    Raises LatentError for a corpus that cannot be read.
+    """
+    target = Path(target)
+    if target.exists():
+        return Done(skipped=1)
+    form = next((form for form, ending in ENDINGS.items() if target.suffix == ending), None)
+    if form is None:
+        raise LatentError(f"The target is {target}; expected a .parquet or a .spacy file.")
+    if not isinstance(source, Shard):
+        (source,) = shards_of(Path(source), sys.maxsize)
+    pipeline = load(model)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.tmp")
+    try:
+        write = _write_parquet if form == "parquet" else _write_docs
+        done = write(pipeline, source, made, batch_size, after_chunk)
+        with made.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(made, target)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    # Of processes that were killed. One that still writes the same finds its file gone, and the
+    # target in its place.
+    for rest in target.parent.glob(f".{glob_escape(target.name)}.*.tmp"):
+        rest.unlink(missing_ok=True)
+    return done
+
+
+def _chunks(
+    pipeline: Model, shard: Shard, batch_size: int, after_chunk: Callable[[], object]
+) -> Iterator[list[Row]]:
+    """The docs of a chunk are gone with the next: their words are not kept in the vocabulary."""
+    sources = read_shard(shard, pipeline.nlp.vocab)
+    while True:
+        with pipeline.nlp.memory_zone():
+            some = list(islice(sources, CHUNK))
+            if not some:
+                return
+            yield annotate_rows(pipeline.nlp, some, batch_size)
+        after_chunk()
+
+
+def _write_parquet(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
+    done = Done(shards=1)
+    identity = pipeline.name, pipeline.version, pipeline.hash
+    with pyarrow().parquet.ParquetWriter(made, schema(), compression="zstd") as writer:
+        for rows in _chunks(pipeline, shard, *how):
+            writer.write_table(to_table(rows, identity))
+            done += _count(rows)
+    return done
+
+
+def _write_docs(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
+    from spacy.tokens import Doc, DocBin
+
+    done, docs = Done(shards=1), DocBin(store_user_data=True)
+    for rows in _chunks(pipeline, shard, *how):
+        for row in rows:
+            doc = row.doc
+            if doc is None:
+                # One token, so that any text can be kept, and read where nothing is tokenised.
+                words = [row.text] if row.text else []
+                doc = Doc(pipeline.nlp.vocab, words=words, spaces=[False] * len(words))
+                doc.user_data["error"] = row.error
+            doc.user_data.update(id=row.id, model_hash=pipeline.hash)
+            docs.add(doc)
+        done += _count(rows)
+    made.write_bytes(docs.to_bytes())
+    return done
+
+
+def _count(rows: list[Row]) -> Done:
+    return Done(rows=len(rows), failed=sum(row.doc is None for row in rows))
+
+
+# ---------------------------------------------------------------- many shards
+
+
+def annotate(
+    model: str | Path,
+    source: str | Path,
+    output: Path,
+    *,
+    workers: int = 1,
+    form: str = "parquet",
+    rows: int = ROWS,
+    batch_size: int = BATCH,
+    threads: int | None = None,
+    id_field: str = "id",
+    text_field: str = "text",
+    prepare: Callable[..., object] | None = None,
+    prepare_with: tuple[Any, ...] = (),
+    progress: Callable[[Done], object] = lambda done: None,
+) -> Done:
+    """Annotate a corpus with processes of this machine.
+
+    model: directory of a pipeline, or name of an installed one.
+    source: see :data:`spacy_latent.distributed.shards.ACCEPTED`; "-" for lines of standard input.
+    output: a directory, in which each shard becomes a file. What is there already is not done
+        again, if it is of the same pipeline and the same corpus.
+    workers: processes; with 1 it is this one.
+    form: "parquet" or "docbin".
+    rows: texts in each shard.
+    batch_size: of ``nlp.pipe``.
+    threads: of each process; if not given, the cores are shared out among the processes.
+    id_field, text_field: names of columns, or of fields of JSON.
+    prepare, prepare_with: a function of a module, and its arguments, called in each process before
+        the pipeline is loaded.
+    progress: called after each shard with the sum of all so far.
+
+    Raises LatentError where the output is of something else, and after all else is done for shards
+    of which every process died.
+    """
+    if form not in ENDINGS:
+        raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
+    if workers < 1:
+        raise LatentError(f"The number of workers is {workers}; expected a number >= 1.")
+    if form == "parquet":
+        pyarrow()
+    if str(source) == STDIN:
+        shards: Iterable[Shard] = shards_of_lines(sys.stdin, rows)
+        listed = None
+    else:
+        shards = listed = shards_of(Path(source), rows, id_field, text_field)
+    _check_output(output, model_hash(model), form, rows, listed)
+    jobs = ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
+    share = max(1, _cores() // workers) if threads is None else threads
+    how = _How(str(model), batch_size, share, prepare, prepare_with)
+    if workers == 1:
+        import torch
+
+        before = torch.get_num_threads()
+        how.prepare()
+        total = Done()
+        try:
+            for shard, target in jobs:
+                total += annotate_shard(model, shard, target, batch_size=batch_size)
+                progress(total)
+        finally:
+            torch.set_num_threads(before)
+        return total
+    return _Workers(how, workers, progress).run(jobs)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_output(
+    output: Path, hash_: str, form: str, rows: int, shards: list[Shard] | None
+) -> None:
+    """Refuse to add to what was made of something else."""
+    output.mkdir(parents=True, exist_ok=True)
+    files = sorted({shard.path for shard in shards or ()})
+    ours = {
+        "model_hash": hash_,
+        "format": form,
+        "rows": rows,
+        "files": {path: os.path.getsize(path) for path in files} if shards is not None else STDIN,
+    }
+    path = output / MANIFEST
+    if not path.exists():
+        if any(file.suffix in ENDINGS.values() for file in output.iterdir()):
+            raise LatentError(
+                f"{output} holds files of something else. Give a directory of its own."
+            )
+        made = path.with_name(f".{MANIFEST}.{os.getpid()}.tmp")
+        made.write_text(json.dumps(ours, indent=2) + "\n", encoding="utf8")
+        os.replace(made, path)
+        return
+    if shards is None:
+        raise LatentError(
+            f"{output} was begun already, and standard input cannot be taken up where it was left. "
+            "Give another directory, or a file in the place of standard input."
+        )
+    theirs = json.loads(path.read_text(encoding="utf8"))
+    other = [key for key in ours if ours[key] != theirs.get(key)]
+    if other:
+        raise LatentError(
+            f"{output} was begun with another {', '.join(other).replace('_', ' ')}. Give what it "
+            "was begun with, to go on, or another directory."
+        )
+
+
+@dataclass(frozen=True)
+class _How:
+    """What each process needs to know."""
+
+    model: str
+    batch_size: int
+    threads: int
+    prepare_first: Callable[..., object] | None
+    prepare_with: tuple[Any, ...]
+
+    def prepare(self) -> None:
+        import torch
+
+        # The limit of the kernels' pool, too.
+        torch.set_num_threads(self.threads)
+        if self.prepare_first is not None:
+            self.prepare_first(*self.prepare_with)
+
+
+def _work(how: _How, connection: Connection) -> None:
+    """A worker: takes shards until there are no more, or nobody is there to give any."""
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        try:
+            how.prepare()
+            while True:
+                shard, target = connection.recv()
+                done = annotate_shard(
+                    how.model,
+                    shard,
+                    target,
+                    batch_size=how.batch_size,
+                    after_chunk=lambda: connection.send("warm"),
+                )
+                connection.send(done)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            # Not the error itself: not every one comes through a pipe whole.
+            said = str(error) if isinstance(error, LatentError) else _said(error)
+            connection.send(LatentError(said))
+
+
+class _Worker:
+    """A process, and what it is at."""
+
+    def __init__(self, how: _How) -> None:
+        self.connection, theirs = _context().Pipe()
+        self.process = _context().Process(target=_work, args=(how, theirs), daemon=True)
+        with _threads_in_environment(how.threads):
+            self.process.start()
+        # Else its end would never come.
+        theirs.close()
+        self.job: tuple[Shard, Path] | None = None
+
+
+class _Workers:
+    """Processes that are given shards. Each has a connection of its own: what several shared would
+    stay locked by one that is killed."""
+
+    def __init__(self, how: _How, count: int, progress: Callable[[Done], object]) -> None:
+        self.how, self.count, self.progress = how, count, progress
+        self.workers: list[_Worker] = []
+        self.again: list[tuple[Shard, Path]] = []
+        self.deaths: dict[str, int] = {}
+        self.lost: list[str] = []
+        self.total = Done()
+        # The first process fills the cache of machine code, which all of them would compile.
+        self.is_warm = False
+
+    def run(self, jobs: Iterator[tuple[Shard, Path]]) -> Done:
+        try:
+            while self._give(jobs) or self.workers:
+                busy = {worker.connection: worker for worker in self.workers}
+                for connection in wait(list(busy)):
+                    self._hear(busy[connection])
+        finally:
+            for worker in self.workers:
+                worker.process.kill()
+        if self.lost:
+            raise LatentError(
+                f"{len(self.lost)} shard(s) are not done, because {ATTEMPTS} processes died of "
+                f"each: {', '.join(self.lost[:5])}. All others are. Often memory ran out: take "
+                "fewer workers or a smaller --batch-size, and start again to do the rest."
+            )
+        return self.total
+
+    def _next(self, jobs: Iterator[tuple[Shard, Path]]) -> tuple[Shard, Path] | None:
+        while True:
+            job = self.again.pop() if self.again else next(jobs, None)
+            if job is None or not job[1].exists():
+                return job
+            self._add(Done(skipped=1))
+
+    def _give(self, jobs: Iterator[tuple[Shard, Path]]) -> bool:
+        """Have all processes at work that there is work for."""
+        for worker in [worker for worker in self.workers if worker.job is None]:
+            worker.job = self._next(jobs)
+            if worker.job is None:
+                worker.connection.close()
+                worker.process.join()
+                self.workers.remove(worker)
+                continue
+            with suppress(BrokenPipeError, ConnectionResetError):
+                worker.connection.send(worker.job)
+        while len(self.workers) < (self.count if self.is_warm else 1):
+            job = self._next(jobs)
+            if job is None:
+                return False
+            worker = _Worker(self.how)
+            self.workers.append(worker)
+            worker.job = job
+            with suppress(BrokenPipeError, ConnectionResetError):
+                worker.connection.send(job)
+        return True
+
+    def _hear(self, worker: _Worker) -> None:
+        assert worker.job is not None
+        shard, _ = worker.job
+        try:
+            said = worker.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.workers.remove(worker)
+            worker.process.join()
+            worker.connection.close()
+            self.deaths[shard.name] = self.deaths.get(shard.name, 0) + 1
+            if self.deaths[shard.name] < ATTEMPTS:
+                self.again.append(worker.job)
+            else:
+                self.lost.append(shard.name)
+            return
+        self.is_warm = True
+        if isinstance(said, LatentError):
+            raise said
+        if isinstance(said, Done):
+            worker.job = None
+            self._add(said)
+
+    def _add(self, done: Done) -> None:
+        self.total += done
+        self.progress(self.total)
+
+
+def _context() -> Any:
+    """Processes that begin with nothing of this one but what they are given. They are forks of one
+    that has imported what all need, where the system can do that."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["spacy_latent.distributed.preloaded"])
+    return context
+
+
+@contextmanager
+def _threads_in_environment(threads: int) -> Iterator[None]:
+    """For libraries that count cores when they are imported."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: str(threads) for name in names})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+__all__ = ["Done", "annotate", "annotate_rows", "annotate_shard", "load", "model_hash"]

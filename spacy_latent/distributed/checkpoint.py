@@ -1,0 +1,279 @@
+"""A training in the middle, on disk: it goes on to the very weights of one that never stopped.
+
+Beside the pipeline a checkpoint holds what the optimizer keeps of each array, by the array's place
+in the pipeline, since the ids that the optimizer knows are another process's; where the streams of
+random numbers are; and the scores so far. What follows from the number of steps alone is not
+stored: schedules, patience and the order of the data come back as the training goes through its
+earlier batches without learning from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import srsly
+import torch
+from spacy.language import Language
+from thinc.api import Optimizer, get_current_ops, to_numpy
+from thinc.backends import get_array_ops
+
+from spacy_latent.distributed.directories import finish_replacing, replace_directory
+from spacy_latent.distributed.random_state import RandomState
+from spacy_latent.distributed.trained_arrays import Weights, models_of, shims_of, weights_of
+from spacy_latent.errors import LatentError
+
+FORMAT = 1
+# Checkpoints that are kept.
+KEPT = 2
+MOMENTS = ("mom1", "mom2", "averages")
+COUNTS = ("nr_update", "last_seen")
+# What may be another in the config that a training is resumed with.
+FREE = ("max_steps", "max_epochs", "patience", "logger", "before_to_disk", "score_weights")
+
+
+@dataclass
+class Progress:
+    """How far a training is.
+
+    steps: how many are done. scores: of all evaluations. losses: added up since the last of them,
+        by each rank.
+    data: checksum of all batches. world: number of ranks. seed: of the noise.
+    random: the streams after the last step. epochs: the streams before the steps that drew from
+        them for the data, where something else had drawn since the step before.
+    """
+
+    steps: int = 0
+    scores: list[float] = field(default_factory=list)
+    losses: list[dict[str, float]] = field(default_factory=list)
+    data: int = 0
+    world: int = 1
+    seed: int = 0
+    random: RandomState | None = None
+    epochs: dict[int, RandomState] = field(default_factory=dict)
+
+
+def folder_of(output: Path) -> Path:
+    return output / "checkpoints"
+
+
+def checkpoints_in(output: Path) -> list[tuple[int, Path]]:
+    """Number of steps and directory of each that is whole, the last one last."""
+    folder = folder_of(output)
+    if folder.is_dir():
+        # A checkpoint may have been killed while it took another's place.
+        for rest in folder.glob(".step-*"):
+            finish_replacing(folder / re.sub(r"^\.(step-\d+)\.\w+$", r"\1", rest.name))
+    found = [
+        (int(match[1]), path)
+        for path in folder.glob("step-*")
+        if (match := re.fullmatch(r"step-(\d+)", path.name))
+    ]
+    return sorted(found)
+
+
+def save_checkpoint(
+    output: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str], progress: Progress
+) -> Path:
+    """Write a checkpoint of a training under its output directory, and remove all but the last."""
+    path = folder_of(output) / f"step-{progress.steps}"
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        # Vectors do not change, and may be large.
+        nlp.to_disk(folder / "pipeline", exclude=["vocab"])
+        nlp.vocab.strings.to_disk(folder / "strings.json")
+        arrays, counts = _optimizer_state(nlp, optimizer, frozen)
+        for name, state in _random_states(progress).items():
+            arrays.update({f"{name}.{key}": array for key, array in state.arrays().items()})
+        with open(folder / "training.npz", "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        # Not srsly's: it rounds.
+        told = json.dumps(
+            {
+                "format": FORMAT,
+                "steps": progress.steps,
+                "scores": progress.scores,
+                "losses": [
+                    {name: float(loss) for name, loss in own.items()} for own in progress.losses
+                ],
+                "data": progress.data,
+                "world": progress.world,
+                "seed": progress.seed,
+                "epochs": list(progress.epochs),
+                "config": settings_of(nlp),
+                **counts,
+            }
+        )
+        (folder / "training.json").write_text(told, encoding="utf8")
+
+    replace_directory(path, write)
+    for _, old in checkpoints_in(output)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def load_checkpoint(
+    path: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str]
+) -> Progress:
+    """Put a pipeline that was initialized from the same config, and its optimizer, where they were.
+
+    Raises LatentError for a training with another config, and for one that another version wrote.
+    """
+    if not (path / "training.json").exists():
+        raise LatentError(
+            f"{path} is not there, or is no checkpoint. The directory of --output has to be on a "
+            "disk that all ranks see."
+        )
+    told = json.loads((path / "training.json").read_text(encoding="utf8"))
+    if told.get("format") != FORMAT:
+        raise LatentError(
+            f"{path} was written in format {told.get('format')}; expected {FORMAT}. Go on with the "
+            "version of spacy-latent that wrote it, or train anew in another directory."
+        )
+    _refuse_other_settings(path, told["config"], settings_of(nlp))
+    for string in srsly.read_json(path / "strings.json"):
+        nlp.vocab.strings.add(string)
+    # The config that was given may train for longer.
+    nlp.from_disk(path / "pipeline", exclude=["vocab", "config"])
+    with np.load(path / "training.npz", allow_pickle=False) as file:
+        arrays = dict(file)
+    _restore_optimizer(path, nlp, optimizer, frozen, arrays, told)
+
+    def stored(name: str) -> RandomState:
+        own = {k.rpartition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
+        return RandomState.of_arrays(own)
+
+    return Progress(
+        steps=told["steps"],
+        scores=told["scores"],
+        losses=told["losses"],
+        data=told["data"],
+        world=told["world"],
+        seed=told["seed"],
+        random=stored("random"),
+        epochs={step: stored(f"random_before_{step}") for step in told["epochs"]},
+    )
+
+
+def _random_states(progress: Progress) -> dict[str, RandomState]:
+    assert progress.random is not None
+    before = {f"random_before_{step}": state for step, state in progress.epochs.items()}
+    return {"random": progress.random, **before}
+
+
+def settings_of(nlp: Language) -> dict[str, Any]:
+    """Those that a training cannot change on the way."""
+    config = nlp.config.interpolate()
+    training = {key: value for key, value in config["training"].items() if key not in FREE}
+    sections = {"nlp": config["nlp"], "components": config["components"], "training": training}
+    return json.loads(json.dumps(sections))
+
+
+def _refuse_other_settings(path: Path, saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    before, now = _flat(saved), _flat(given)
+    other = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    if other:
+        key = other[0]
+        raise LatentError(
+            f"{path} is of a training with other settings: {', '.join(other[:5])}"
+            f"{', ...' if len(other) > 5 else ''} ({key} was {before.get(key)!r} and is "
+            f"{now.get(key)!r}). Resume with the config and the overrides of that training, or "
+            f"train anew in another directory. Only training.{', training.'.join(FREE)} may change."
+        )
+
+
+def _flat(settings: Any, place: str = "") -> dict[str, Any]:
+    if not isinstance(settings, Mapping) or not settings:
+        return {place: settings}
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found.update(_flat(value, f"{place}.{key}" if place else str(key)))
+    return found
+
+
+def _optimizer_state(
+    nlp: Language, optimizer: Optimizer, frozen: Collection[str]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays: dict[str, np.ndarray] = {}
+    counts = []
+    models = models_of(nlp, frozen)
+    for place, weights in enumerate(weights_of(models)):
+        for name in MOMENTS:
+            kept = (getattr(optimizer, name) or {}).get(weights.key)
+            if kept is not None:
+                arrays[f"{name}.{place}"] = to_numpy(kept)
+        own = [getattr(optimizer, name).get(weights.key) for name in COUNTS]
+        # Thinc moves weights by momentum once they have had a gradient, be it 0.
+        counts.append([*own, weights.gradient is not None])
+    scalers = []
+    for _, model in models:
+        for shim in shims_of(model):
+            scaler: Any = getattr(shim, "_grad_scaler", None)
+            enabled = getattr(scaler, "_enabled", False)
+            state = [float(scaler._scale), int(scaler._growth_tracker)] if enabled else None
+            scalers.append(state)
+    return arrays, {"counts": counts, "scalers": scalers, "radam": optimizer._radam_buffer}
+
+
+def _restore_optimizer(
+    path: Path,
+    nlp: Language,
+    optimizer: Optimizer,
+    frozen: Collection[str],
+    arrays: Mapping[str, np.ndarray],
+    told: Mapping[str, Any],
+) -> None:
+    models = models_of(nlp, frozen)
+    found = weights_of(models)
+    if len(found) != len(told["counts"]):
+        raise LatentError(
+            f"{path} holds {len(told['counts'])} arrays of weights, and the pipeline has "
+            f"{len(found)}. Resume with the versions of spaCy and its plugins that wrote it."
+        )
+    for place, weights in enumerate(found):
+        for name in MOMENTS:
+            kept, stored = getattr(optimizer, name), arrays.get(f"{name}.{place}")
+            if stored is not None and kept is not None:
+                ops = get_current_ops() if weights.values.is_cuda else get_array_ops(stored)
+                kept[weights.key] = ops.asarray(stored.copy())
+        for name, count in zip(COUNTS, told["counts"][place]):
+            if count is not None:
+                getattr(optimizer, name)[weights.key] = count
+        _set_gradient(weights, told["counts"][place][-1])
+    shims = [shim for _, model in models for shim in shims_of(model)]
+    for shim, state in zip(shims, told["scalers"]):
+        if state is not None and getattr(shim._grad_scaler, "_enabled", False):
+            shim._grad_scaler._scale.fill_(state[0])
+            shim._grad_scaler._growth_tracker.fill_(state[1])
+    optimizer._radam_buffer = told["radam"]
+
+
+def _set_gradient(weights: Weights, there: bool) -> None:
+    if there:
+        weights.gradient = torch.zeros_like(weights.values)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises LatentError for one whose state is not known."""
+    if not isinstance(optimizer, Optimizer):
+        raise LatentError(
+            f"training.optimizer is a {type(optimizer).__name__}; checkpoints are of Thinc's "
+            "optimizers, as Adam.v1, RAdam.v1 and SGD.v1. Train without (--checkpoint-every 0)."
+        )
+
+
+__all__ = [
+    "Progress",
+    "check_optimizer",
+    "checkpoints_in",
+    "folder_of",
+    "load_checkpoint",
+    "save_checkpoint",
+]

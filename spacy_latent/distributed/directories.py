@@ -1,0 +1,70 @@
+"""Directories that are there as a whole or not at all, also where a process is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+NEW, OLD = ".new", ".old"
+
+
+def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
+    """Have ``write`` fill a directory beside ``path``, then put it in its place.
+
+    If that fails, as on a full disk, what was there is there still. A reader that comes just
+    between the two renames finds nothing for an instant.
+    """
+    made, before = _beside(path, NEW), _beside(path, OLD)
+    finish_replacing(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write(made)
+        _synchronize(made)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    if path.exists():
+        os.replace(path, before)
+    os.replace(made, path)
+    shutil.rmtree(before, ignore_errors=True)
+    _synchronize_entries(path.parent)
+
+
+def finish_replacing(path: Path) -> None:
+    """Clear away what a process that was killed while it wrote ``path`` has left."""
+    made, before = _beside(path, NEW), _beside(path, OLD)
+    if before.exists() and not path.exists():
+        os.replace(before, path)
+    for rest in (made, before):
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}{ending}")
+
+
+def _synchronize(folder: Path) -> None:
+    """Have the disk hold what was written, before anything is named after it."""
+    if not hasattr(os, "O_DIRECTORY"):
+        # Windows, which does not do this for files that are open for reading.
+        return
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with open(os.path.join(place, file), "rb") as opened:
+                os.fsync(opened.fileno())
+        _synchronize_entries(Path(place))
+
+
+def _synchronize_entries(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+__all__ = ["finish_replacing", "replace_directory"]

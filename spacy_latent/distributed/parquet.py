@@ -1,0 +1,535 @@
+"""Annotated docs as rows of Parquet, and back.
+
+A row is a doc, or a text that failed, with its error. The columns are made from the arrays of many
+docs at once: an object for each token or part would cost more than the pipeline. ``latent`` holds
+all that ``doc._.latent`` gives, bit by bit; of the rest of a doc there is what :func:`schema` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from spacy.attrs import ENT_IOB, IDX, LENGTH, ORTH, SENT_START, SPACY
+from spacy.tokens import Doc, Span
+
+from spacy_latent.annotations import DocAnnotations, SpanStructure, write
+from spacy_latent.confidence import confidences
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+    from spacy.vocab import Vocab
+
+# Docs read at once; more of them would be many Python objects at a time.
+READ_AT_ONCE = 256
+# Of tokens, in one array. Doc.text and Doc.has_annotation would make an object of each token.
+ATTRIBUTES = [IDX, LENGTH, SENT_START, ENT_IOB, ORTH, SPACY]
+
+
+@dataclass
+class Row:
+    """A text with what became of it.
+
+    id: as the corpus has it.
+    text: as the corpus has it. Where there is a doc the column has the doc's own, which a tokenizer
+        may have changed.
+    doc: annotated, or None.
+    error: why there is no doc, or None.
+    """
+
+    id: str
+    text: str
+    doc: Doc | None = None
+    error: str | None = None
+
+
+def pyarrow() -> Any:
+    """The library. Raises LatentError where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise LatentError(
+            "Parquet needs pyarrow, which is not installed. Install it with pip install "
+            "'spacy-latent[parquet]', or give and take .spacy files (--format docbin)."
+        ) from error
+    return pyarrow
+
+
+def schema() -> Any:
+    """The columns. Tokens are counted from 0 in the doc, ends are one past the last, offsets of
+    ``tokens`` are characters of ``text``; what else ``latent`` holds is in the words of
+    :class:`spacy_latent.annotations.SpanStructure`.
+
+    id, text, error: of every row. error is null where there is a doc; else all of the following but
+        those of the model are null.
+    tokens: start and end of each.
+    sent_starts: the first token of each sentence; null where the pipeline sets no sentences.
+    cats: label and score of each category.
+    ents: start, end, label and probability, which is null where no component stored one; null where
+        the pipeline finds no entities.
+    components: names of those that wrote on the doc, which may have found nothing to write.
+    latent: one for each span of each component. ``decoded`` is flat; ``decoded_shape`` has the
+        lengths of its axes after the first, and is empty for heads, tags and items.
+        ``part_axes`` is the number of axes of ``parts``.
+    model, model_version, model_hash: name and version from the pipeline's meta.json, and a digest
+        of its files.
+    """
+    pa = pyarrow()
+    index, real, text = pa.int32(), pa.float32(), pa.string()
+    indices, reals = pa.list_(index), pa.list_(real)
+    alternative = pa.struct(
+        [
+            ("weight", pa.float64()),
+            ("decoded", indices),
+            ("arc_labels", indices),
+            ("entity_probabilities", reals),
+        ]
+    )
+    span = pa.struct(
+        [
+            ("component", text),
+            ("start", index),
+            ("end", index),
+            ("structure", text),
+            ("kind", text),
+            ("labels", pa.list_(text)),
+            ("decoded", indices),
+            ("decoded_shape", indices),
+            ("parts", pa.list_(indices)),
+            ("part_axes", index),
+            ("probabilities", reals),
+            ("entity_probabilities", reals),
+            ("given", pa.list_(pa.bool_())),
+            ("alternatives", pa.list_(alternative)),
+            ("other_start", index),
+            ("other_end", index),
+            ("counters", pa.list_(reals)),
+            ("arc_labels", indices),
+            ("labelled_parts", pa.list_(indices)),
+            ("labelled_probabilities", reals),
+            ("possible", pa.list_(indices)),
+            ("possible_probabilities", reals),
+        ]
+    )
+    place = [("start", index), ("end", index)]
+    return pa.schema(
+        [
+            ("id", text),
+            ("text", text),
+            ("tokens", pa.list_(pa.struct(place))),
+            ("sent_starts", indices),
+            ("cats", pa.list_(pa.struct([("label", text), ("score", pa.float64())]))),
+            (
+                "ents",
+                pa.list_(pa.struct([*place, ("label", text), ("probability", real)])),
+            ),
+            ("components", pa.list_(text)),
+            ("latent", pa.list_(span)),
+            ("model", text),
+            ("model_version", text),
+            ("model_hash", text),
+            ("error", text),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- docs to columns
+
+
+class _Lists:
+    """A column of lists: lengths and nulls here, what is in the lists with whoever adds it."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.nulls: list[bool] = []
+
+    def add(self, length: int | None) -> None:
+        self.lengths.append(length or 0)
+        self.nulls.append(length is None)
+
+    def around(self, values: Any) -> Any:
+        pa = pyarrow()
+        offsets = np.zeros(len(self.lengths) + 1, dtype="int32")
+        np.cumsum(self.lengths, out=offsets[1:])
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), values, mask=pa.array(np.array(self.nulls, dtype="bool"))
+        )
+
+
+class _Arrays(_Lists):
+    """A column of arrays, flat, or of lists of their rows."""
+
+    def __init__(self, dtype: str, *, rows: bool = False) -> None:
+        super().__init__()
+        self.dtype, self.rows = dtype, rows
+        self.flat: list[np.ndarray] = []
+        self.widths: list[int] = []
+
+    def append(self, array: np.ndarray | None) -> None:
+        if array is None:
+            self.add(None)
+            return
+        self.add(len(array) if self.rows else array.size)
+        if array.size:
+            self.flat.append(array.ravel())
+        if self.rows:
+            self.widths.append(array.shape[1])
+
+    def build(self) -> Any:
+        pa = pyarrow()
+        values = np.concatenate(self.flat) if self.flat else np.empty(0)
+        found = pa.array(values.astype(self.dtype, copy=False))
+        if self.rows:
+            lengths = [n for n, null in zip(self.lengths, self.nulls) if not null]
+            inner = np.repeat(np.array(self.widths, dtype="int64"), lengths)
+            offsets = np.concatenate([[0], np.cumsum(inner)]).astype("int32")
+            found = pa.ListArray.from_arrays(pa.array(offsets), found)
+        return self.around(found)
+
+
+class _Names:
+    """A column of few strings, many times each."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.codes: list[int] = []
+
+    def append(self, name: str) -> None:
+        self.codes.append(self.numbers.setdefault(name, len(self.numbers)))
+
+    def extend(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.append(name)
+
+    def build(self) -> Any:
+        pa = pyarrow()
+        return pa.array(list(self.numbers), pa.string()).take(pa.array(self.codes, pa.int32()))
+
+
+class _Spans(_Lists):
+    """The column ``latent``."""
+
+    # Field of the schema, and of SpanStructure; their types.
+    FLAT = (
+        ("probabilities", "float32"),
+        ("entity_probabilities", "float32"),
+        ("given", "bool"),
+        ("arc_labels", "int32"),
+        ("labelled_probabilities", "float32"),
+        ("possible_probabilities", "float32"),
+    )
+    ROWS = (
+        ("parts", "int32"),
+        ("counters", "float32"),
+        ("labelled_parts", "int32"),
+        ("possible", "int32"),
+    )
+    NAMED = ("structure", "kind")
+    NUMBERS = ("start", "end", "other_start", "other_end")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = {name: _Names() for name in ("component", *self.NAMED)}
+        self.numbers: dict[str, list[int | None]] = {name: [] for name in self.NUMBERS}
+        self.part_axes: list[int | None] = []
+        self.arrays = {name: _Arrays(dtype) for name, dtype in self.FLAT}
+        self.arrays |= {name: _Arrays(dtype, rows=True) for name, dtype in self.ROWS}
+        self.decoded, self.shapes = _Arrays("int32"), _Arrays("int32")
+        self.labelled, self.labels = _Lists(), _Names()
+        self.alternatives, self.weights = _Lists(), list[float]()
+        self.others = [_Arrays("int32"), _Arrays("int32"), _Arrays("float32")]
+
+    def append(self, component: str, span: SpanStructure) -> None:
+        self.names["component"].append(component)
+        for name in self.NAMED:
+            self.names[name].append(getattr(span, name))
+        for name, numbers in self.numbers.items():
+            numbers.append(getattr(span, name))
+        for name, arrays in self.arrays.items():
+            arrays.append(getattr(span, name))
+        self.part_axes.append(None if span.parts is None else span.parts.shape[1])
+        self.decoded.append(span.decoded)
+        self.shapes.append(np.array(span.decoded.shape[1:], dtype="int32"))
+        self.labelled.add(None if span.labels is None else len(span.labels))
+        self.labels.extend(span.labels or ())
+        self.alternatives.add(len(span.alternatives))
+        for number, (decoded, weight) in enumerate(span.alternatives):
+            self.weights.append(weight)
+            self.others[0].append(decoded)
+            for column, known in (
+                (self.others[1], span.alternative_labels),
+                (self.others[2], span.alternative_probabilities),
+            ):
+                column.append(known[number] if number < len(known) else None)
+
+    def build(self, of: Any) -> Any:
+        """of: the type of a span."""
+        pa = pyarrow()
+        columns = {name: names.build() for name, names in self.names.items()}
+        columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}
+        columns |= {name: arrays.build() for name, arrays in self.arrays.items()}
+        columns["part_axes"] = pa.array(self.part_axes, pa.int32())
+        columns["decoded"], columns["decoded_shape"] = self.decoded.build(), self.shapes.build()
+        columns["labels"] = self.labelled.around(self.labels.build())
+        weights = pa.array(self.weights, pa.float64())
+        inner = of.field("alternatives").type.value_type
+        others = [weights, *(column.build() for column in self.others)]
+        columns["alternatives"] = self.alternatives.around(_structs(others, inner))
+        return self.around(_structs([columns[field.name] for field in of], of))
+
+
+def _structs(columns: Sequence[Any], of: Any) -> Any:
+    return pyarrow().StructArray.from_arrays(list(columns), fields=list(of))
+
+
+def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) -> Any:
+    """A ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
+
+    model: name, version and hash of the pipeline.
+    """
+    pa, columns = pyarrow(), schema()
+    there = np.array([row.doc is not None for row in rows], dtype="bool")
+    attributes = [np.empty((0, len(ATTRIBUTES)), dtype="uint64")]
+    cats, cat_labels, scores = _Lists(), _Names(), list[float]()
+    ents, ent_labels, ent_places = _Lists(), _Names(), list[tuple[int, int]]()
+    probabilities: list[float | None] = []
+    components, component_names, latent = _Lists(), _Names(), _Spans()
+    for row in rows:
+        doc = row.doc
+        if doc is None:
+            for column in (cats, ents, components, latent):
+                column.add(None)
+            continue
+        attributes.append(doc.to_array(ATTRIBUTES).reshape(-1, len(ATTRIBUTES)))
+        cats.add(len(doc.cats))
+        cat_labels.extend(doc.cats)
+        scores.extend(doc.cats.values())
+        found = doc.ents
+        ents.add(len(found))
+        if found:
+            known = confidences(doc)
+            for ent in found:
+                place = ent.start, ent.end
+                ent_places.append(place)
+                ent_labels.append(ent.label_)
+                probabilities.append(known.get((*place, ent.label_)))
+        written = DocAnnotations(doc)
+        components.add(len(written))
+        component_names.extend(written)
+        count = 0
+        for name, annotation in written.items():
+            for span in annotation.spans:
+                latent.append(name, span)
+                count += 1
+        latent.add(count)
+    lengths = np.zeros(len(rows), dtype="int64")
+    lengths[there] = [len(array) for array in attributes[1:]]
+    tokens = _Tokens(np.concatenate(attributes), lengths, there)
+    ent_starts, ent_ends = np.array(ent_places, dtype="int32").reshape(-1, 2).T
+    ents.nulls = (~there | ~tokens.any_of(ENT_IOB)).tolist()
+    strings = next((row.doc.vocab.strings for row in rows if row.doc is not None), None)
+    texts = tokens.texts(strings)
+
+    def around(lists: _Lists, name: str, *parts: Any) -> Any:
+        inner = columns.field(name).type.value_type
+        return lists.around(_structs([pa.array(part) for part in parts], inner))
+
+    given = pa.array(probabilities, pa.float32())
+    return pa.Table.from_arrays(
+        [
+            pa.array([row.id for row in rows], pa.string()),
+            pa.array(
+                [row.text if row.doc is None else text for row, text in zip(rows, texts)],
+                pa.string(),
+            ),
+            around(tokens.lists(there), "tokens", tokens.starts, tokens.ends),
+            tokens.sentences(),
+            around(cats, "cats", cat_labels.build(), np.array(scores, dtype="float64")),
+            around(ents, "ents", ent_starts, ent_ends, ent_labels.build(), given),
+            components.around(component_names.build()),
+            latent.build(columns.field("latent").type.value_type),
+            *(pa.repeat(value, len(rows)) for value in model),
+            pa.array([row.error for row in rows], pa.string()),
+        ],
+        schema=columns,
+    )
+
+
+class _Tokens:
+    """The tokens of many docs, in one array.
+
+    values: :data:`ATTRIBUTES` of each token, ``(T, A)``.
+    lengths: tokens of each row, ``(R,)``.
+    there: rows with a doc, ``(R,)`` bool.
+    """
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray, there: np.ndarray) -> None:
+        self.lengths, self.there = lengths, there
+        self.columns = dict(zip(ATTRIBUTES, values.T))
+        self.first = np.cumsum(lengths) - lengths
+        self.starts = self.columns[IDX].astype("int32")
+        self.ends = self.starts + self.columns[LENGTH].astype("int32")
+
+    def lists(self, known: np.ndarray, lengths: np.ndarray | None = None) -> _Lists:
+        made = _Lists()
+        made.lengths = np.where(known, self.lengths if lengths is None else lengths, 0).tolist()
+        made.nulls = (~known).tolist()
+        return made
+
+    def counts(self, chosen: np.ndarray) -> np.ndarray:
+        """How many tokens of each row are among these, ``(T,)`` bool."""
+        sums = np.concatenate([[0], np.cumsum(chosen)])
+        return sums[self.first + self.lengths] - sums[self.first]
+
+    def any_of(self, attribute: int) -> np.ndarray:
+        return self.counts(self.columns[attribute] != 0) > 0
+
+    def sentences(self) -> Any:
+        """Of the tokens after the first 0 says that nothing is known; the first has always 1."""
+        values = self.columns[SENT_START]
+        known = self.there & ((self.counts(values != 0) > 1) | (self.lengths <= 1))
+        begins = (values == 1) & np.repeat(known, self.lengths)
+        places = np.flatnonzero(begins) - np.repeat(self.first, self.counts(begins))
+        lists = self.lists(known, self.counts(begins))
+        return lists.around(pyarrow().array(places.astype("int32")))
+
+    def texts(self, strings: Any) -> list[str]:
+        orths, inverse = np.unique(self.columns[ORTH], return_inverse=True)
+        words = [strings[orth] for orth in orths.tolist()]
+        words += [f"{word} " for word in words]
+        spaced = (inverse + len(orths) * (self.columns[SPACY] != 0)).tolist()
+        found = [words[number] for number in spaced]
+        ends = (self.first + self.lengths).tolist()
+        return ["".join(found[start:end]) for start, end in zip(self.first.tolist(), ends)]
+
+
+# ---------------------------------------------------------------- columns to docs
+
+
+def read_rows(path: Path | str, vocab: Vocab) -> Iterator[Row]:
+    """The rows of a file that :func:`to_table` made, or of all such files in a directory and those
+    below it, by name; with docs that have what the columns hold."""
+    pa = pyarrow()
+    for file in parquet_files(Path(path)):
+        with pa.parquet.ParquetFile(file) as opened:
+            missing = set(schema().names) - set(opened.schema_arrow.names)
+            if missing:
+                raise LatentError(
+                    f"{file} has no column {', '.join(sorted(missing))}. Expected a file that "
+                    "'spacy latent annotate' wrote; its --format is parquet."
+                )
+            for batch in opened.iter_batches(READ_AT_ONCE):
+                for entry in batch.to_pylist():
+                    doc = None if entry["tokens"] is None else _to_doc(vocab, entry)
+                    yield Row(entry["id"], entry["text"], doc, entry["error"])
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """The file, or those of a directory by name; none that is being written, which is hidden."""
+    if not path.exists():
+        raise LatentError(f"{path} does not exist. Give a .parquet file, or a directory of these.")
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith("."))
+    if not found:
+        raise LatentError(f"{path} holds no .parquet files. Give a directory with some.")
+    return found
+
+
+def _to_doc(vocab: Vocab, entry: dict[str, Any]) -> Doc:
+    text, places = entry["text"], [(t["start"], t["end"]) for t in entry["tokens"]]
+    # Between tokens of spaCy there is one space or none.
+    spaces = [text[end : end + 1] == " " for _, end in places]
+    follows = [start for start, _ in places[1:]] + [len(text)]
+    spaces = [space and end < next_ for space, (_, end), next_ in zip(spaces, places, follows)]
+    starts = entry["sent_starts"]
+    set_starts = None if starts is None else set(starts)
+    doc = Doc(
+        vocab,
+        words=[text[start:end] for start, end in places],
+        spaces=spaces,
+        sent_starts=None if set_starts is None else [i in set_starts for i in range(len(places))],
+    )
+    doc.cats = {cat["label"]: cat["score"] for cat in entry["cats"]}
+    if entry["ents"] is not None:
+        ents = [Span(doc, ent["start"], ent["end"], ent["label"]) for ent in entry["ents"]]
+        doc.set_ents(ents, default="outside")
+    for component in entry["components"]:
+        spans = [_to_span(span) for span in entry["latent"] if span["component"] == component]
+        write(doc, component, spans)
+    return doc
+
+
+def _to_span(entry: dict[str, Any]) -> SpanStructure:
+    shape, labels = entry["decoded_shape"], entry["labels"]
+
+    def rows(values: Any, dtype: str, width: int) -> Any:
+        return None if values is None else np.array(values, dtype=dtype).reshape(-1, width)
+
+    def flat(values: Any, dtype: str) -> Any:
+        return None if values is None else np.array(values, dtype=dtype)
+
+    def decoded(values: Any) -> np.ndarray:
+        found = np.array(values, dtype="int32")
+        return found.reshape(-1, *shape) if found.size else np.empty((0, *shape), dtype="int32")
+
+    others = entry["alternatives"]
+    return SpanStructure(
+        entry["start"],
+        entry["end"],
+        entry["structure"],
+        entry["kind"],
+        decoded(entry["decoded"]),
+        parts=rows(entry["parts"], "int32", entry["part_axes"]),
+        probabilities=flat(entry["probabilities"], "float32"),
+        alternatives=[(decoded(other["decoded"]), other["weight"]) for other in others],
+        labels=None if labels is None else tuple(labels),
+        entity_probabilities=flat(entry["entity_probabilities"], "float32"),
+        other_start=entry["other_start"],
+        other_end=entry["other_end"],
+        given=flat(entry["given"], "bool"),
+        counters=flat(entry["counters"], "float32"),
+        arc_labels=flat(entry["arc_labels"], "int32"),
+        labelled_parts=rows(entry["labelled_parts"], "int32", 3),
+        labelled_probabilities=flat(entry["labelled_probabilities"], "float32"),
+        alternative_labels=_known(others, "arc_labels", "int32"),
+        alternative_probabilities=_known(others, "entity_probabilities", "float32"),
+        possible=rows(entry["possible"], "int32", 3),
+        possible_probabilities=flat(entry["possible_probabilities"], "float32"),
+    )
+
+
+def _known(alternatives: Sequence[dict[str, Any]], field: str, dtype: str) -> list[np.ndarray]:
+    return [np.array(a[field], dtype=dtype) for a in alternatives if a[field] is not None]
+
+
+def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language], Iterable[Example]]:
+    """Reader for ``spacy train`` of what ``spacy latent annotate`` wrote as Parquet: sentences,
+    categories, entities and ``doc._.latent`` are the reference. Texts that failed are left out.
+
+    path: a .parquet file, or a directory of these.
+    limit: number of docs to read, 0 for all.
+    """
+
+    def read_corpus(nlp: Language) -> Iterator[Example]:
+        from spacy.training import Example
+
+        if path is None:
+            raise LatentError("No path of annotated docs is given. Pass --paths.train or so.")
+        docs = (row.doc for row in read_rows(path, nlp.vocab) if row.doc is not None)
+        for doc in islice(docs, limit or None):
+            words = [token.text for token in doc]
+            spaces = [bool(token.whitespace_) for token in doc]
+            yield Example(Doc(nlp.vocab, words=words, spaces=spaces), doc)
+
+    return read_corpus
+
+
+__all__ = ["Row", "parquet_files", "read_annotated_v1", "read_rows", "schema", "to_table"]

@@ -1,0 +1,96 @@
+"""Draws that all ranks have in common, and draws of a rank's own.
+
+What is read and in which order is drawn alike on every rank. Dropout and samples of structures are
+not: with the same noise everywhere a batch would have less of it than on one process. The noise of
+a step is seeded by training, rank and step, so that a training that is resumed has it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from thinc.api import fix_random_seed
+
+
+@dataclass
+class RandomState:
+    """Where Python, NumPy and torch are in their streams of random numbers on the CPU."""
+
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+
+    @classmethod
+    def now(cls) -> RandomState:
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())
+
+    def set(self) -> None:
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RandomState)
+            and self.python == other.python
+            and self.numpy[2:] == other.numpy[2:]
+            and bool(np.array_equal(self.numpy[1], other.numpy[1]))
+            and bool(torch.equal(self.torch, other.torch))
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The same as arrays, for files."""
+        version, words, gauss = self.python
+        kind, keys, position, has_gauss, cached = self.numpy
+        assert kind == "MT19937"
+        return {
+            "python": np.array([version, *words], dtype=np.uint64),
+            "python_gauss": np.array([] if gauss is None else [gauss], dtype=np.float64),
+            "numpy": np.array([*keys, position, has_gauss], dtype=np.uint64),
+            "numpy_gauss": np.array([cached], dtype=np.float64),
+            "torch": self.torch.numpy(),
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RandomState:
+        version, *words = (int(word) for word in arrays["python"])
+        gauss = [float(value) for value in arrays["python_gauss"]]
+        *keys, position, has_gauss = (int(word) for word in arrays["numpy"])
+        numpy = (
+            "MT19937",
+            np.array(keys, dtype=np.uint32),
+            position,
+            has_gauss,
+            float(arrays["numpy_gauss"][0]),
+        )
+        python = (version, tuple(words), gauss[0] if gauss else None)
+        return cls(python, numpy, torch.from_numpy(arrays["torch"].copy()))
+
+
+@contextlib.contextmanager
+def left_alone() -> Iterator[None]:
+    """What is drawn inside leaves the streams where they were."""
+    outer = RandomState.now()
+    try:
+        yield
+    finally:
+        outer.set()
+
+
+@contextlib.contextmanager
+def noise_of(*numbers: int) -> Iterator[None]:
+    """Streams that begin anew, from a seed made of these numbers, and leave the outer ones where
+    they were. On a GPU, from which nothing is drawn in common, they stay."""
+    with left_alone():
+        fix_random_seed(zlib.crc32(repr(numbers).encode()))
+        yield
+
+
+__all__ = ["RandomState", "left_alone", "noise_of"]

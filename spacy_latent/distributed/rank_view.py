@@ -1,0 +1,155 @@
+"""A pipeline as spaCy's own loop sees it on one rank of several."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2Vec
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.training.loop import subdivide_batch
+
+from spacy_latent.distributed.all_reduce import AllReduce, InnerSteps
+from spacy_latent.distributed.random_state import noise_of
+from spacy_latent.distributed.ranks import Ranks, RanksLost
+from spacy_latent.distributed.trained_arrays import trained_components
+from spacy_latent.models.batch_share import only_a_share
+from spacy_latent.pipeline.shared_upstream import SharedBatch
+
+
+class RankView:
+    """``update`` takes the batch of all ranks and learns from this rank's share; gradients are
+    added up before the first ``finish_update``. On one rank there is nothing to add, and both are
+    the pipeline's own. What is not named here is the pipeline's.
+
+    seed: of the noise of all ranks, from which each has its own.
+    accumulate: into how many parts a batch is divided, one after another
+        (``training.accumulate_gradient``). Each rank takes its share of each part.
+    idle: going through the steps of before a checkpoint, without doing anything.
+    losses: those that the loop is adding up. carried: those of before a checkpoint, to begin with.
+    """
+
+    def __init__(
+        self, nlp: Language, frozen: Collection[str], ranks: Ranks, *, seed: int, accumulate: int
+    ) -> None:
+        self.nlp = nlp
+        self.frozen = frozen
+        self.ranks = ranks
+        self.seed = seed
+        self.accumulate = accumulate
+        self.reduce = AllReduce(nlp, frozen, ranks)
+        self.idle = False
+        self.step = 0
+        self.losses: dict[str, float] = {}
+        self.carried: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.nlp, name)
+
+    @property
+    def pipeline(self) -> list[tuple[str, Any]]:
+        if self.idle:
+            return []
+        if self.ranks.alone:
+            return self.nlp.pipeline
+        pipes = [
+            (
+                name,
+                InnerSteps(name, pipe, self.reduce) if hasattr(pipe, "backprop_further") else pipe,
+            )
+            for name, pipe in self.nlp.pipeline
+        ]
+        return [("all_reduce", self.reduce), *pipes]
+
+    def begin(self, step: int, batch: Sequence[Example]) -> None:
+        """Called when a batch was read, and with none at the end of the data."""
+        self.step = step
+        if not self.ranks.alone:
+            self.reduce.begin(step, checksum_of_batch(batch) if len(batch) else 0)
+
+    def update(
+        self, examples: list[Example], *, losses: dict[str, float], **options: Any
+    ) -> dict[str, float]:
+        self.losses = losses
+        if self.idle:
+            return losses
+        for name, loss in self.carried.items():
+            losses[name] = losses.get(name, 0.0) + loss
+        self.carried = {}
+        parts = subdivide_batch(examples, self.accumulate)
+        if self.ranks.alone:
+            for part in parts:
+                self.nlp.update(part, losses=losses, **options)
+            return losses
+        try:
+            with self._shared_components_wait():
+                for number, part in enumerate(parts):
+                    share = part[self.ranks.rank :: self.ranks.world]
+                    if share:
+                        noise = noise_of(self.seed, self.ranks.rank, self.step, number)
+                        with noise, only_a_share(_words(share) / _words(part)):
+                            self.nlp.update(share, losses=losses, **options)
+        except RanksLost:
+            raise
+        except Exception as error:
+            # The others wait for this rank's gradients: they are told when they ask for them.
+            self.reduce.failure = error
+        return losses
+
+    @contextlib.contextmanager
+    def _shared_components_wait(self) -> Iterator[None]:
+        """Shared components backpropagate when all that listen to them have run, not when the last
+        one has something to send: a rank's share of a batch may have no gold for that one."""
+        held = [
+            pipe
+            for _, pipe in trained_components(self.nlp, self.frozen)
+            if self._waits(pipe) and "update" not in vars(pipe)
+        ]
+        for pipe in held:
+            pipe.update = _HeldUpdate(pipe)
+        try:
+            yield
+        finally:
+            for pipe in held:
+                del pipe.update
+
+    def _waits(self, pipe: Any) -> bool:
+        packages = {kind.__module__.partition(".")[0] for kind in type(pipe).__mro__}
+        if not isinstance(pipe, Tok2Vec) and "spacy_transformers" not in packages:
+            return False
+        # If that one is frozen, nothing is ever backpropagated: as on one process.
+        last = list(getattr(pipe, "listening_components", []))[-1:]
+        return bool(last) and last[0] not in self.frozen
+
+
+class _HeldUpdate:
+    """``update`` of a shared component, whose backward pass then waits for the reduction."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+
+    def __call__(self, examples: Iterable[Example], **options: Any) -> Any:
+        result = type(self.pipe).update(self.pipe, examples, **options)
+        if any(listener._backprop is not None for listener in self.pipe.listeners):
+            SharedBatch(self.pipe)
+        return result
+
+
+def checksum_of_batch(batch: Sequence[Example]) -> int:
+    """Of the words of its docs, in their order; above 0."""
+    crc = 0
+    for example in batch:
+        doc: Doc = example.predicted
+        crc = zlib.crc32(doc.to_array("ORTH").tobytes(), zlib.crc32(str(len(doc)).encode(), crc))
+    return crc + 1
+
+
+def _words(examples: Sequence[Example]) -> int:
+    return max(1, sum(len(example.predicted) for example in examples))
+
+
+__all__ = ["RankView", "checksum_of_batch"]

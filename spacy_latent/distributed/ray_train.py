@@ -1,0 +1,106 @@
+"""The same training on a cluster of Ray's, which starts the processes and starts them again.
+
+Ray is optional (``pip install 'spacy-latent[ray]'``), and decides alone what runs where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spacy_latent.distributed.checkpoint import checkpoints_in, folder_of
+from spacy_latent.distributed.ranks import TIMEOUT, RanksFailed
+from spacy_latent.errors import LatentError
+
+
+def ray_train(
+    config_path: str | Path,
+    output: str | Path,
+    *,
+    workers: int,
+    address: str | None = None,
+    use_gpu: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    timeout: float = TIMEOUT,
+    max_failures: int = 0,
+) -> Path:
+    """Train the pipeline of a config on workers of Ray Train, one rank each. See
+    :func:`spacy_latent.distributed.train.train` for what is not named here.
+
+    output: a directory on a disk that all machines see. So are the config and the data.
+    workers: how many ranks; with use_gpu each has a GPU, else a CPU.
+    address: of a running cluster, "auto" for the one of this machine. None begins one on this
+        machine, and ends it after, unless this process is connected to one.
+    max_failures: how often a training in which a worker was lost is resumed from its last
+        checkpoint.
+    RETURNS: the directory of the model that was saved last.
+    Raises RanksFailed with what Ray tells of the failure.
+    """
+    try:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+    except ImportError as error:
+        raise LatentError(
+            "Ray Train is not installed: pip install 'spacy-latent[ray]', on each machine of the "
+            f"cluster. Without Ray, torchrun starts the same training. ({error})"
+        ) from error
+    if workers < 1:
+        raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
+    output = Path(output).resolve()
+    if not resume and checkpoints_in(output):
+        # Found by a worker, it would be taken for that of the attempt before.
+        raise LatentError(
+            f"{folder_of(output)} has checkpoints of a training before. Go on with it "
+            "(resume=True), remove that directory, or take another output."
+        )
+    begun = not ray.is_initialized()
+    if begun:
+        if address is None:
+            # More workers than cores are slow, and not wrong.
+            ray.init(num_cpus=max(workers + 1, os.cpu_count() or 1), include_dashboard=False)
+        else:
+            ray.init(address=address)
+    try:
+        trainer = TorchTrainer(
+            _be_rank,
+            train_loop_config={
+                "config_path": str(Path(config_path).resolve()),
+                "output": str(output),
+                "overrides": dict(overrides or {}),
+                "resume": resume or max_failures > 0,
+                "checkpoint_every": checkpoint_every,
+                "timeout": timeout,
+                "use_gpu": use_gpu,
+            },
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout)
+            ),
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+            run_config=RunConfig(
+                name="ray",
+                storage_path=str(output),
+                failure_config=FailureConfig(max_failures=max_failures),
+            ),
+        )
+        trainer.fit()
+    except Exception as error:
+        raise RanksFailed(f"The training on Ray failed: {error}") from error
+    finally:
+        if begun:
+            ray.shutdown()
+    return output / "model-last"
+
+
+def _be_rank(settings: dict[str, Any]) -> None:
+    """What each worker does; Ray has made the process group."""
+    from spacy_latent.distributed.train import train
+
+    train(settings.pop("config_path"), settings.pop("output"), **settings)
+
+
+__all__ = ["ray_train"]

@@ -1,0 +1,389 @@
+"""Train a config with each setting of a grid and several seeds, by any number of workers.
+
+Workers share one file, the journal of a study of Optuna's, and nothing else: each takes a cell that
+nobody is at, trains it and notes the scores. So it does not matter who starts them, on how many
+machines, nor when. Journals have no heartbeat; a worker's is the time of a file beside the journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import srsly
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+STUDY = "sweep"
+# Seconds between heartbeats, and how many may be missed.
+BEAT = 10.0
+MISSED = 6
+SEED = "training.seed"
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training. settings: by the names of the grid; overrides: of the config."""
+
+    settings: dict[str, str]
+    seed: int
+    overrides: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return json.dumps([self.settings, self.seed], sort_keys=True)
+
+
+def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """By setting, by the name of each of its values, the overrides of the config.
+
+    path: a file of JSON or YAML: an object of settings. One that is a list has values of the
+        setting of the config of that name; one that is an object has names, each with overrides
+        that belong together.
+    """
+    expected = (
+        'Expected an object such as {"training.dropout": [0.1, 0.2], "trees": {"all": '
+        '{"components.textcat.model.x": 1}, "none": {}}}.'
+    )
+    try:
+        read = srsly.read_yaml(path)
+    except Exception as error:
+        raise LatentError(f"The grid {path} cannot be read: {error}. {expected}") from error
+    if not isinstance(read, dict) or not read:
+        raise LatentError(f"The grid {path} is {read!r}. {expected}")
+    grid: dict[str, dict[str, dict[str, Any]]] = {}
+    for setting, values in read.items():
+        if isinstance(values, list) and values:
+            grid[setting] = {
+                value if isinstance(value, str) else json.dumps(value): {setting: value}
+                for value in values
+            }
+        elif isinstance(values, dict) and all(isinstance(v, dict) for v in values.values()):
+            grid[setting] = values
+        else:
+            raise LatentError(f"{path}: {setting!r} is {values!r}. {expected}")
+    return grid
+
+
+def cells_of(grid: Mapping[str, Mapping[str, Mapping[str, Any]]], seeds: int) -> list[Cell]:
+    """All combinations of the grid, the first seed of each before the second of any."""
+    found = []
+    for seed in range(seeds):
+        for names in product(*grid.values()):
+            overrides: dict[str, Any] = {SEED: seed}
+            for values, name in zip(grid.values(), names):
+                overrides.update(values[name])
+            found.append(Cell(dict(zip(grid, names)), seed, overrides))
+    return found
+
+
+def sweep(
+    cells: Sequence[Cell],
+    study: Path,
+    train: Callable[[Cell, int], Scores],
+    *,
+    identity: str = "",
+    beat: float = BEAT,
+    wait: bool = True,
+    progress: Callable[[str], object] = lambda message: None,
+) -> None:
+    """Be a worker: train cells until all are done. Several may run at once, with the same study.
+
+    cells: of the whole grid; the same for all workers.
+    study: the journal. A worker that ends, or is killed, or whose machine is lost, leaves its cell
+        to the others, and to those that are started later.
+    train: a cell and the number of its trial to its scores, "score" first of all. A cell whose
+        training raises is noted as failed, with the error, and not tried again.
+    identity: of what is trained; a study of something else is refused.
+    beat: seconds between heartbeats; a worker that is silent for six is taken for dead.
+    wait: for cells that others are at; they may die.
+    """
+    optuna = _optuna()
+    state = optuna.trial.TrialState
+    journal = open_study(study, identity, cells)
+    alive = study.with_name(f"{study.name}.alive")
+    alive.mkdir(exist_ok=True)
+    with _heartbeat(alive, beat) as worker:
+        while True:
+            trials = journal.get_trials(deepcopy=False)
+            for trial in trials:
+                if trial.state == state.RUNNING and not _is_alive(alive, trial, worker, beat):
+                    progress(f"Trial {trial.number} was left by its worker: it is run again")
+                    _close(journal, trial, state.FAIL)
+            taken = {trial.user_attrs["cell"] for trial in trials if _keeps_cell(trial)}
+            free = [cell for cell in cells if cell.name not in taken]
+            if not free:
+                if not wait or not any(trial.state == state.RUNNING for trial in trials):
+                    return
+                time.sleep(min(beat, 1.0))
+                continue
+            mine = _claim(journal, free[0], worker)
+            if mine is None:
+                continue
+            progress(f"Trial {mine.number}: {free[0].name}")
+            try:
+                scores = train(free[0], mine.number)
+            except Exception as error:
+                progress(f"Trial {mine.number} failed: {error}")
+                _note(journal, mine, "error", f"{type(error).__name__}: {error}")
+                _close(journal, mine, state.FAIL)
+                continue
+            _note(journal, mine, "scores", scores)
+            _close(journal, mine, state.COMPLETE, [scores["score"]])
+
+
+def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
+    """The study in a journal, made if it is not there. Raises LatentError for one of something
+    else."""
+    optuna = _optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    study: Study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(backend),
+        study_name=STUDY,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    names = hashlib.sha256("".join(cell.name for cell in cells).encode()).hexdigest()[:16]
+    ours = f"{identity} {names}"
+    if study.user_attrs.get("of", ours) != ours:
+        raise LatentError(
+            f"The study {path} is of another config, grid or number of seeds. Give what it was "
+            "begun with, to go on, or another file."
+        )
+    study.set_user_attr("of", ours)
+    return study
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        raise LatentError(
+            "A sweep needs Optuna, which is not installed. Install it with pip install "
+            "'spacy-latent[sweep]'."
+        ) from error
+    return optuna
+
+
+def _keeps_cell(trial: FrozenTrial) -> bool:
+    """Whether its cell is done, failed, or being trained."""
+    if trial.state.is_finished():
+        return trial.state.name == "COMPLETE" or "error" in trial.user_attrs
+    return True
+
+
+def _claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
+    """Note that this worker is at a cell. None if another one was sooner: all workers read the
+    notes in one order, and the first has it."""
+    optuna = _optuna()
+    running = optuna.trial.TrialState.RUNNING
+    token = uuid4().hex
+    # In one line of the journal, so that nobody sees a part of it.
+    attributes = {"cell": cell.name, "worker": worker, "token": token, **cell.settings}
+    study.add_trial(optuna.trial.create_trial(state=running, user_attrs=attributes))
+    at_it = [
+        trial
+        for trial in study.get_trials(deepcopy=False)
+        if trial.user_attrs["cell"] == cell.name and _keeps_cell(trial)
+    ]
+    if at_it[0].user_attrs["token"] == token:
+        return at_it[0]
+    mine = next(trial for trial in at_it if trial.user_attrs["token"] == token)
+    _close(study, mine, optuna.trial.TrialState.FAIL)
+    return None
+
+
+def _close(study: Study, trial: FrozenTrial, state: Any, values: list[float] | None = None) -> None:
+    """Another worker may have done it, who took this one for dead."""
+    with _unless_closed():
+        study._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
+
+
+def _note(study: Study, trial: FrozenTrial, name: str, value: Any) -> None:
+    with _unless_closed():
+        study._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+
+@contextmanager
+def _unless_closed() -> Iterator[None]:
+    # The class of Optuna's error, which older versions do not have, is one of these.
+    with suppress(RuntimeError):
+        yield
+
+
+@contextmanager
+def _heartbeat(folder: Path, beat: float) -> Iterator[str]:
+    """The name of this worker, whose file is touched as long as it lives."""
+    name = uuid4().hex
+    path, stop = folder / name, threading.Event()
+    path.touch()
+
+    def touch() -> None:
+        while not stop.wait(beat):
+            path.touch()
+
+    thread = threading.Thread(target=touch, daemon=True)
+    thread.start()
+    try:
+        yield name
+    finally:
+        stop.set()
+        thread.join()
+        path.unlink(missing_ok=True)
+
+
+def _is_alive(folder: Path, trial: FrozenTrial, worker: str, beat: float) -> bool:
+    """By the clock of whoever keeps the files: those of machines differ."""
+    if trial.user_attrs["worker"] == worker:
+        return True
+    ours = folder / worker
+    ours.touch()
+    try:
+        last = (folder / trial.user_attrs["worker"]).stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return ours.stat().st_mtime - last < MISSED * beat
+
+
+# ---------------------------------------------------------------- trainings
+
+
+def spacy_train(
+    config: Path, output: Path, overrides: Mapping[str, Any], arguments: Sequence[str] = ()
+) -> Callable[[Cell, int], Scores]:
+    """What trains a cell with ``spacy train`` in a process of its own: into a directory with the
+    number of the trial, with what it printed in ``log.txt``.
+
+    overrides: of the config, for all cells; arguments: for ``spacy train``.
+    """
+
+    def train(cell: Cell, number: int) -> Scores:
+        folder = output / f"{number:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        settings: list[str] = []
+        for name, value in {**overrides, **cell.overrides}.items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            settings += [f"--{name}", shown]
+        command = [sys.executable, "-m", "spacy_latent.distributed.trial", str(os.getpid())]
+        command += ["train", str(config), "--output", str(folder), *arguments, *settings]
+        with (folder / "log.txt").open("w", encoding="utf8") as log:
+            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        if done.returncode:
+            said = (folder / "log.txt").read_text(encoding="utf8").strip().splitlines()[-3:]
+            raise LatentError(
+                f"spacy train ended with {done.returncode}: {' / '.join(said)}; see "
+                f"{folder / 'log.txt'}"
+            )
+        return read_scores(folder / "model-best")
+
+    return train
+
+
+def read_scores(model: Path) -> Scores:
+    """The numbers in a pipeline's meta.json, and "score", which is what training chose it by."""
+    from spacy.util import load_config
+
+    measured = srsly.read_json(model / "meta.json")["performance"]
+    numbers = {k: float(v) for k, v in measured.items() if isinstance(v, (int, float))}
+    weights = load_config(model / "config.cfg")["training"]["score_weights"]
+    score = sum(numbers.get(name, 0.0) * (weight or 0.0) for name, weight in weights.items())
+    return {"score": score, **numbers}
+
+
+# ---------------------------------------------------------------- the table
+
+
+def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A row for each setting: "settings"; "seeds", how many are done; "failed" and "left", how many
+    have failed and are to come; and "scores", by name "mean" and "deviation" over the seeds. The
+    deviation is that of a sample, and None for one seed."""
+    trials = {t.user_attrs["cell"]: t for t in study.get_trials() if _keeps_cell(t)}
+    rows: dict[str, dict[str, Any]] = {}
+    measured: dict[str, list[Scores]] = {}
+    for cell in cells:
+        key = json.dumps(cell.settings)
+        row = rows.setdefault(key, {"settings": cell.settings, "seeds": 0, "failed": 0, "left": 0})
+        found = measured.setdefault(key, [])
+        trial = trials.get(cell.name)
+        if trial is None or not trial.state.is_finished():
+            row["left"] += 1
+        elif "error" in trial.user_attrs:
+            row["failed"] += 1
+        else:
+            row["seeds"] += 1
+            found.append(trial.user_attrs["scores"])
+    for key, row in rows.items():
+        found = measured[key]
+        row["scores"] = {
+            name: {
+                "mean": statistics.fmean(scores[name] for scores in found),
+                "deviation": (
+                    statistics.stdev(scores[name] for scores in found) if len(found) > 1 else None
+                ),
+            }
+            for name in (found[0] if found else {})
+            if all(name in scores for scores in found)
+        }
+    return list(rows.values())
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], study: Path) -> tuple[Path, Path]:
+    """As JSON and as Markdown, beside the study; their paths."""
+    as_json, as_markdown = study.with_suffix(".json"), study.with_suffix(".md")
+    _replace(as_json, json.dumps(list(rows), indent=2) + "\n")
+    _replace(as_markdown, markdown(rows))
+    return as_json, as_markdown
+
+
+def _replace(path: Path, text: str) -> None:
+    """Several workers may write it at once."""
+    made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    made.write_text(text, encoding="utf8")
+    os.replace(made, path)
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    settings = list(rows[0]["settings"])
+    names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
+    names = [name for name in names if name != "speed"]
+    header = [*settings, "seeds", *names]
+    lines = [header, [":--"] * len(settings) + ["--:"] * (len(names) + 1)]
+    for row in rows:
+        count = str(row["seeds"])
+        count += f", {row['failed']} failed" if row["failed"] else ""
+        count += f", {row['left']} left" if row["left"] else ""
+        shown = [_shown(row["scores"].get(name)) for name in names]
+        values = [str(row["settings"][name]).replace("|", "\\|") for name in settings]
+        lines.append([*values, count, *shown])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _shown(score: Mapping[str, float | None] | None) -> str:
+    if score is None:
+        return ""
+    deviation = score["deviation"]
+    return f"{score['mean']:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
+
+
+__all__ = ["Cell", "cells_of", "read_grid", "spacy_train", "sweep", "table", "write_table"]

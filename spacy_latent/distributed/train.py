@@ -1,0 +1,419 @@
+"""Training a pipeline on several processes with spaCy's own loop.
+
+Each rank reads the same batches, learns from its share of each, and takes the step that one process
+with the whole batch would take; rank 0 scores, logs and saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from spacy.language import Language
+from spacy.schemas import ConfigSchemaTraining
+from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import (
+    DIR_MODEL_BEST,
+    DIR_MODEL_LAST,
+    create_before_to_disk_callback,
+    create_evaluation_callback,
+    create_train_batches,
+    train_while_improving,
+    update_meta,
+)
+from spacy.util import load_config, registry, resolve_dot_names
+from thinc.api import fix_random_seed, require_gpu, set_gpu_allocator
+from wasabi import Printer
+
+from spacy_latent.distributed.checkpoint import (
+    Progress,
+    check_optimizer,
+    checkpoints_in,
+    folder_of,
+    load_checkpoint,
+    save_checkpoint,
+)
+from spacy_latent.distributed.directories import finish_replacing, replace_directory
+from spacy_latent.distributed.random_state import RandomState, left_alone
+from spacy_latent.distributed.rank_view import RankView, checksum_of_batch
+from spacy_latent.distributed.ranks import TIMEOUT, Ranks, RanksFailed, gpu_of_this_rank
+from spacy_latent.distributed.trained_arrays import checksum, labels_of
+from spacy_latent.errors import LatentError
+
+
+def train(
+    config_path: str | Path,
+    output: str | Path | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    timeout: float = TIMEOUT,
+    use_gpu: bool = False,
+    stdout: IO[str] = sys.stdout,
+    stderr: IO[str] = sys.stderr,
+) -> tuple[Language, Path | None]:
+    """Train the pipeline of a config on all ranks; to be called on each of them.
+
+    The ranks are those of the process group that this process is in, else those that the
+    environment tells of, as ``torchrun`` does, else this process alone.
+
+    output: where ``model-best`` and ``model-last`` are saved as ``spacy train`` does, and
+        ``checkpoints``. None for nowhere.
+    overrides: settings in the place of the config's, such as ``{"training.max_steps": 100}``.
+    resume: go on from the last checkpoint under ``output``, if there is one.
+    checkpoint_every: steps from one checkpoint to the next; None for one at each evaluation, 0 for
+        none.
+    timeout: how many seconds a rank waits for the others before it gives them up. An evaluation,
+        and a checkpoint, have to fit in.
+    use_gpu: each rank uses the GPU of its number on its machine.
+    RETURNS: the trained pipeline, the same on every rank, and where it was saved last.
+    Raises RanksFailed on all ranks where one of them failed, and RanksLost where one is gone.
+    """
+    config_path = Path(config_path)
+    if checkpoint_every is not None and checkpoint_every < 0:
+        raise LatentError(
+            f"checkpoint_every is {checkpoint_every}; expected a number of steps, or 0 for none."
+        )
+    if resume and output is None:
+        raise LatentError("resume needs the output directory of the training to go on with.")
+    gpu = -1
+    if use_gpu:
+        gpu = gpu_of_this_rank().index
+        require_gpu(gpu)
+    ranks = Ranks.join(use_gpu=use_gpu, timeout=timeout)
+    drawn = ranks.of_first(lambda: random.SystemRandom().randrange(2**31), "Drawing a seed")
+    training = ranks.together(
+        lambda: RankTraining(
+            ranks,
+            config_path,
+            None if output is None else Path(output),
+            dict(overrides or {}),
+            gpu=gpu,
+            drawn=drawn,
+            stdout=stdout,
+            stderr=stderr,
+        ),
+        "Initializing the pipeline",
+    )
+    training.begin(resume=resume, checkpoint_every=checkpoint_every)
+    return training.run()
+
+
+class RankTraining:
+    """One rank's part of a training: the pipeline and what its config says of training."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        config_path: Path,
+        output: Path | None,
+        overrides: dict[str, Any],
+        *,
+        gpu: int,
+        drawn: int,
+        stdout: IO[str],
+        stderr: IO[str],
+    ) -> None:
+        self.ranks = ranks
+        self.output = output
+        self.stdout = stdout
+        self.stderr = stderr
+        raw = load_config(config_path, overrides=overrides, interpolate=False)
+        seed = raw.interpolate().get("training", {}).get("seed")
+        if seed is None and not ranks.alone:
+            # Each rank would draw weights of its own.
+            seed = drawn
+            fix_random_seed(seed)
+        self.nlp = init_nlp(raw, use_gpu=gpu)
+        config = self.nlp.config.interpolate()
+        if seed is not None:
+            fix_random_seed(seed)
+        allocator = config["training"]["gpu_allocator"]
+        if gpu >= 0 and allocator:
+            set_gpu_allocator(allocator)
+        self.settings: dict[str, Any] = registry.resolve(
+            config["training"], schema=ConfigSchemaTraining
+        )
+        names = [self.settings["train_corpus"], self.settings["dev_corpus"]]
+        self.train_corpus, self.dev_corpus = resolve_dot_names(config, names)
+        self.optimizer = self.settings["optimizer"]
+        self.frozen: list[str] = self.settings["frozen_components"]
+        self.before_to_disk = create_before_to_disk_callback(self.settings["before_to_disk"])
+        self.progress = Progress(world=ranks.world, seed=seed or 0)
+        self.view = RankView(
+            self.nlp,
+            self.frozen,
+            ranks,
+            seed=self.progress.seed,
+            accumulate=self.settings["accumulate_gradient"],
+        )
+        self.checkpoint_every: int | None = 0
+        self.resumed_at = 0
+        self._score = create_evaluation_callback(
+            self.nlp, self.dev_corpus, self.settings["score_weights"]
+        )
+        self._replayed: list[float] = []
+        self._saved: RandomState | None = None
+
+    # ---------------------------------------------------------------- before the first step
+
+    def begin(self, *, resume: bool, checkpoint_every: int | None) -> None:
+        """Compare the ranks, and go where the last checkpoint is."""
+        self.checkpoint_every = 0 if self.output is None else checkpoint_every
+        if self.checkpoint_every != 0 or resume:
+            check_optimizer(self.optimizer)
+        if not self.ranks.same(list(labels_of(self.nlp))):
+            raise RanksFailed(
+                "The components have other labels, or these in another order, on other ranks. Give "
+                "them in the config (initialize.components.NAME.labels, see spacy init labels)."
+            )
+        self._compare_weights("begin with different weights. Set training.seed")
+        last = self.ranks.of_first(lambda: self._find_checkpoint(resume), "Looking for checkpoints")
+        if last is None:
+            if resume:
+                self._tell("There is no checkpoint yet: training begins anew.")
+            return
+        self.progress = self.ranks.together(
+            lambda: load_checkpoint(last, self.nlp, self.optimizer, self.frozen),
+            "Reading the checkpoint",
+        )
+        self._compare_weights("have read different checkpoints. They need a disk in common")
+        if self.progress.world != self.ranks.world:
+            self._tell(
+                f"The checkpoint is of {self.progress.world} rank(s) and this training of "
+                f"{self.ranks.world}: noise, and the order of sums, are others from here."
+            )
+        self.resumed_at = self.progress.steps
+        self.progress.world = self.ranks.world
+        self.view.seed = self.progress.seed
+        # Of more ranks than there are now the rest is lost: they are for the log alone.
+        mine = self.progress.losses[self.ranks.rank : self.ranks.rank + 1]
+        self.view.carried = dict(mine[0]) if mine else {}
+        self._replayed = list(self.progress.scores)
+        self._saved = self.progress.random
+        self._tell(f"Resuming after {self.resumed_at} steps, from {last}")
+
+    def _find_checkpoint(self, resume: bool) -> Path | None:
+        if self.output is None:
+            return None
+        for name in (DIR_MODEL_BEST, DIR_MODEL_LAST):
+            finish_replacing(self.output / name)
+        found = checkpoints_in(self.output)
+        if found and not resume:
+            raise LatentError(
+                f"{folder_of(self.output)} has checkpoints of a training before. Go on with it "
+                "(--resume), remove that directory, or take another --output."
+            )
+        return found[-1][1] if found else None
+
+    def _compare_weights(self, what: str) -> None:
+        if not self.ranks.alone and not self.ranks.same(checksum(self.nlp, self.frozen)):
+            raise RanksFailed(f"The ranks {what}.")
+
+    def _tell(self, text: str) -> None:
+        if self.ranks.is_first:
+            self.stdout.write(Printer(no_print=True).info(text) + "\n")
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self) -> tuple[Language, Path | None]:
+        settings = self.settings
+        steps = train_while_improving(
+            self.view,  # type: ignore[arg-type]
+            self.optimizer,
+            self._batches(),
+            self._evaluate,
+            dropout=settings["dropout"],
+            # The view divides batches: of each part every rank has its share.
+            accumulate_gradient=1,
+            patience=settings["patience"],
+            max_steps=settings["max_steps"],
+            eval_frequency=settings["eval_frequency"],
+            exclude=self.frozen,
+            annotating_components=settings["annotating_components"],
+            before_update=self._before_update if settings["before_update"] else None,
+        )
+        self._tell(f"Pipeline: {self.nlp.pipe_names}")
+        if self.frozen:
+            self._tell(f"Frozen components: {self.frozen}")
+        if settings["annotating_components"]:
+            self._tell(f"Set annotations on update for: {settings['annotating_components']}")
+        self._tell(f"Initial learn rate: {self.optimizer.learn_rate}")
+        log, finish_log = self.ranks.together(self._logger, "Starting the logger")
+        saved = None
+        try:
+            for _, info, best in steps:
+                if info["step"] < self.resumed_at:
+                    continue
+                self.progress.steps = info["step"] + 1
+                # After an evaluation the loop begins to add up losses anew.
+                losses = dict(info["losses"]) if best is None else {}
+                if best is not None:
+                    saved = self._save(info, best)
+                try:
+                    log(info if best is not None else None)
+                except Exception as error:
+                    if self.ranks.alone:
+                        raise
+                    # Raised on all ranks when they next compare how they are.
+                    self.view.reduce.failure = error
+                if self._checkpoint_is_due(best is not None):
+                    self._save_checkpoint(losses)
+        finally:
+            finish_log()
+        if not self.ranks.alone:
+            self.view.reduce.agree()
+        saved = self._save_last() or saved
+        if saved is not None:
+            text = Printer(no_print=True).good("Saved pipeline to output directory", saved)
+            if self.ranks.is_first:
+                self.stdout.write(text + "\n")
+        return self.nlp, saved
+
+    def _batches(self) -> Iterator[tuple[int, list[Example]]]:
+        """The batches of all ranks; until the checkpoint, in order to come to the same place."""
+        batches = create_train_batches(
+            self.nlp, self.train_corpus, self.settings["batcher"], self.settings["max_epochs"]
+        )
+        replayed, self.progress.epochs = dict(self.progress.epochs), {}
+        data, expected = 0, self.progress.data
+        left = None
+        step = 0
+        while True:
+            if step in replayed:
+                replayed[step].set()
+            if self._saved is not None and step == self.resumed_at:
+                with self._failing_with_all():
+                    self._refuse_other_data(data, expected)
+                self._saved.set()
+                self._saved = None
+            before = RandomState.now()
+            with self._failing_with_all():
+                batch = next(batches, None)
+            now = RandomState.now()
+            if before != now and before != left:
+                self.progress.epochs[step] = before
+            left = now
+            if batch is None:
+                self.view.begin(step, [])
+                return
+            epoch, examples = batch[0], list(batch[1])
+            data = zlib.crc32(str(checksum_of_batch(examples)).encode(), data)
+            self.view.idle = step < self.resumed_at
+            if not self.view.idle:
+                self.progress.data = data
+                self.view.begin(step, examples)
+            yield epoch, examples
+            step += 1
+
+    def _refuse_other_data(self, data: int, expected: int) -> None:
+        if data != expected:
+            raise LatentError(
+                f"The first {self.resumed_at} batches are not those that the checkpoint was "
+                "trained with. Resume with the same data, readers and batchers."
+            )
+
+    def _before_update(self, _: Any, info: dict[str, Any]) -> None:
+        if not self.view.idle:
+            with self._failing_with_all():
+                self.settings["before_update"](self.nlp, info)
+
+    @contextlib.contextmanager
+    def _failing_with_all(self) -> Iterator[None]:
+        """For what comes before an update: the others are about to compare how they are."""
+        try:
+            yield
+        except Exception as error:
+            if not self.ranks.alone:
+                self.view.reduce.failure = error
+                self.view.reduce.agree()
+            raise
+
+    def _evaluate(self) -> tuple[float, dict[str, Any]]:
+        if self._replayed:
+            return self._replayed.pop(0), {}
+        self._compare_weights("have drifted apart: a component changes its weights by itself")
+        score, others = self.ranks.of_first(self._alone_on_first(self._score), "Evaluating")
+        totals = self.ranks.gather(dict(self.view.losses))
+        for name in {name for losses in totals for name in losses}:
+            self.view.losses[name] = sum(losses.get(name, 0.0) for losses in totals)
+        self.progress.scores.append(float(score))
+        return score, others
+
+    def _alone_on_first(self, action: Callable[[], Any]) -> Callable[[], Any]:
+        """With the streams of random numbers left to what all ranks do; one process alone is left
+        as it is with spaCy."""
+
+        def wrapped() -> Any:
+            with contextlib.nullcontext() if self.ranks.alone else left_alone():
+                return action()
+
+        return wrapped
+
+    # ---------------------------------------------------------------- logging and saving
+
+    def _logger(self) -> tuple[Callable[[Any], None], Callable[[], None]]:
+        if not self.ranks.is_first:
+            return lambda info: None, lambda: None
+        with self.nlp.select_pipes(disable=self.frozen):
+            made = self.settings["logger"](self.nlp, self.stdout, self.stderr)
+        log, finish = made
+        return lambda info: self._alone_on_first(lambda: log(info))(), finish
+
+    def _save(self, info: dict[str, Any], best: bool) -> Path | None:
+        with self.nlp.select_pipes(disable=self.frozen):
+            update_meta(self.settings, self.nlp, info)
+        if self.output is None:
+            return None
+        last, kept = self.output / DIR_MODEL_LAST, self.output / DIR_MODEL_BEST
+
+        def save() -> None:
+            self._write_model(last)
+            if best:
+                replace_directory(kept, lambda made: shutil.copytree(last, made))
+
+        self.ranks.of_first(self._alone_on_first(save), f"Saving to {self.output}")
+        info["output_path"] = str(last)
+        return last
+
+    def _save_last(self) -> Path | None:
+        """What the last steps after the last evaluation have made."""
+        if self.output is None:
+            return None
+        last = self.output / DIR_MODEL_LAST
+        self.ranks.of_first(
+            self._alone_on_first(lambda: self._write_model(last)), f"Saving to {self.output}"
+        )
+        return last
+
+    def _write_model(self, path: Path) -> None:
+        with self.nlp.use_params(self.optimizer.averages):
+            replace_directory(path, self.before_to_disk(self.nlp).to_disk)
+
+    def _checkpoint_is_due(self, evaluated: bool) -> bool:
+        if self.checkpoint_every is None:
+            return evaluated
+        return bool(self.checkpoint_every) and self.progress.steps % self.checkpoint_every == 0
+
+    def _save_checkpoint(self, losses: dict[str, float]) -> None:
+        assert self.output is not None
+        output, progress = self.output, self.progress
+        progress.losses = self.ranks.gather(losses)
+        progress.random = RandomState.now()
+        self.ranks.of_first(
+            self._alone_on_first(
+                lambda: save_checkpoint(output, self.nlp, self.optimizer, self.frozen, progress)
+            ),
+            f"Saving a checkpoint under {output}",
+        )
+
+
+__all__ = ["RankTraining", "train"]

@@ -1,0 +1,192 @@
+"""The arrays of a pipeline that training changes: weights with their gradients, and buffers.
+
+They come in the order of ``Model.walk()`` over the components, which is the same on every rank and
+in every process that makes a pipeline from the same config; the ids of Thinc's models are not.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from spacy.language import Language
+from thinc.api import Model, xp2torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+
+
+class Weights:
+    """One array of weights. component: whose, by name. name: which, for messages. key: what an
+    optimizer calls it."""
+
+    def __init__(self, component: str, name: str, key: tuple[int, str]) -> None:
+        self.component = component
+        self.name = name
+        self.key = key
+
+    @property
+    def values(self) -> Tensor:
+        """Shares memory with the weights."""
+        raise NotImplementedError
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """Shares memory with the gradient; None where there is none, and then an optimizer leaves
+        the weights alone."""
+        raise NotImplementedError
+
+    @gradient.setter
+    def gradient(self, value: Tensor) -> None:
+        raise NotImplementedError
+
+
+class ThincWeights(Weights):
+    def __init__(self, component: str, node: Model, name: str) -> None:
+        super().__init__(component, f"{node.name} {name}", (node.id, name))
+        self.node = node
+        self.parameter = name
+
+    @property
+    def values(self) -> Tensor:
+        return _as_torch(self.node.get_param(self.parameter))
+
+    @property
+    def gradient(self) -> Tensor | None:
+        if not self.node.has_grad(self.parameter):
+            return None
+        return _as_torch(self.node.get_grad(self.parameter))
+
+    @gradient.setter
+    def gradient(self, value: Tensor) -> None:
+        own = self.gradient
+        if own is None:
+            like: Any = self.node.get_param(self.parameter)
+            made = self.node.ops.alloc(like.shape, dtype=like.dtype)
+            self.node.set_grad(self.parameter, made)
+            own = self.gradient
+        assert own is not None
+        own.copy_(value.view_as(own))
+
+
+class TorchWeights(Weights):
+    def __init__(self, component: str, shim: Any, name: str, parameter: nn.Parameter) -> None:
+        super().__init__(component, name, (shim.id, name))
+        self.shim = shim
+        self.parameter = parameter
+
+    @property
+    def values(self) -> Tensor:
+        return self.parameter.data
+
+    @property
+    def gradient(self) -> Tensor | None:
+        return self.parameter.grad
+
+    @gradient.setter
+    def gradient(self, value: Tensor) -> None:
+        if self.parameter.grad is None:
+            self.parameter.grad = value.view_as(self.parameter).clone()
+        else:
+            self.parameter.grad.copy_(value.view_as(self.parameter))
+
+
+def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Any]]:
+    """Those whose weights spaCy's loop changes."""
+    found = []
+    for name, pipe in nlp.pipeline:
+        model = getattr(pipe, "model", None)
+        trained = getattr(pipe, "is_trainable", False) and model not in (True, False, None)
+        if name not in frozen and trained:
+            if not isinstance(model, Model):
+                raise LatentError(
+                    f"{name!r} is trained, and its model is a {type(model).__name__}; expected a "
+                    "thinc.api.Model, whose gradients can be added up. Freeze the component "
+                    f'(training.frozen_components = ["{name}"]), or train on one process.'
+                )
+            found.append((name, pipe))
+    return found
+
+
+def shims_of(model: Model) -> list[Any]:
+    """Those with a torch module, once each."""
+    found: dict[int, Any] = {}
+    for node in model.walk():
+        for shim in node.shims:
+            if isinstance(getattr(shim, "_model", None), nn.Module):
+                found[id(shim)] = shim
+    return list(found.values())
+
+
+def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
+    """Each array once, under the first component that has it."""
+    found: list[Weights] = []
+    seen: set[Any] = set()
+    for component, model in models:
+        for node in model.walk():
+            for shim in node.shims:
+                module = getattr(shim, "_model", None)
+                if not isinstance(module, nn.Module):
+                    continue
+                for name, parameter in module.named_parameters():
+                    if parameter.requires_grad and id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        found.append(TorchWeights(component, shim, name, parameter))
+            for name in node.param_names:
+                if node.has_param(name) and (node.id, name) not in seen:
+                    seen.add((node.id, name))
+                    found.append(ThincWeights(component, node, name))
+    return found
+
+
+def buffers_of(models: list[tuple[str, Model]]) -> list[tuple[str, Tensor]]:
+    """What torch modules keep beside their weights, with the component: running means and such."""
+    found: list[tuple[str, Tensor]] = []
+    seen: set[int] = set()
+    for component, model in models:
+        for shim in shims_of(model):
+            for buffer in shim._model.buffers():
+                if id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    found.append((component, buffer))
+    return found
+
+
+def models_of(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Model]]:
+    return [(name, pipe.model) for name, pipe in trained_components(nlp, frozen)]
+
+
+def checksum(nlp: Language, frozen: Collection[str]) -> int:
+    """Of every bit of the trained arrays."""
+    models = models_of(nlp, frozen)
+    crc = 0
+    for tensor in [
+        *(weights.values for weights in weights_of(models)),
+        *(buffer for _, buffer in buffers_of(models)),
+    ]:
+        plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        crc = zlib.crc32(plain.numpy().data, crc)
+    return crc
+
+
+def labels_of(nlp: Language) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, pipe in nlp.pipeline:
+        yield name, tuple(getattr(pipe, "labels", ()))
+
+
+def _as_torch(array: Any) -> Tensor:
+    return xp2torch(array, device=None if hasattr(array, "toDlpack") else torch.device("cpu"))
+
+
+__all__ = [
+    "Weights",
+    "buffers_of",
+    "checksum",
+    "labels_of",
+    "models_of",
+    "shims_of",
+    "trained_components",
+    "weights_of",
+]

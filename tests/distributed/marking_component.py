@@ -1,0 +1,60 @@
+"""A component for tests of annotation: it writes a structure, and fails or dies where the text says
+so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from spacy_latent.annotations import SpanStructure, write
+
+# A directory in which each death is noted, so that it happens once.
+DEATHS = "DEATHS_OF_TESTS"
+
+
+@Language.component("marking")
+def marking(doc: Doc) -> Doc:
+    if "bad" in doc.text:
+        raise ValueError("a bad text")
+    if "kill" in doc.text:
+        die("while it predicts")
+    decoded = np.arange(0, len(doc), 2, dtype="int32")
+    write(doc, "marking", [SpanStructure(0, len(doc), "Even", "items", decoded)] if doc else [])
+    doc.cats = {"long": float(len(doc) > 3)}
+    return doc
+
+
+def die(when: str) -> None:
+    """End this process as the system ends one that takes too much memory, but only once."""
+    note = Path(os.environ[DEATHS], when)
+    if not note.exists():
+        note.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_writing(half: bool) -> None:
+    """half: in the middle of the file; else just before it gets its name."""
+    import pyarrow.parquet as pq
+
+    if half:
+        write_table = pq.ParquetWriter.write_table
+
+        def dying(writer: Any, *arguments: Any, **options: Any) -> None:
+            write_table(writer, *arguments, **options)
+            die("while it writes")
+
+        pq.ParquetWriter.write_table = dying  # type: ignore[method-assign]
+        return
+    replace = os.replace
+
+    def dying_late(source: Any, target: Any) -> None:
+        die("before the name")
+        replace(source, target)
+
+    os.replace = dying_late  # type: ignore[assignment]

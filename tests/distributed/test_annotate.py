@@ -1,0 +1,369 @@
+"""Corpora annotated by one process and by several, of which some are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+from typer.testing import CliRunner
+
+from spacy_latent.cli.app import latent_cli
+from spacy_latent.distributed import annotate as module
+from spacy_latent.distributed.annotate import annotate, annotate_shard, model_hash
+from spacy_latent.distributed.parquet import Row, read_rows
+from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
+from spacy_latent.errors import LatentError
+from tests.distributed import marking_component
+from tests.distributed.marking_component import DEATHS, die_while_writing
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+CODE = Path(marking_component.__file__)
+can_be_killed = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no SIGKILL")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("marking")
+    path = tmp_path_factory.mktemp("model") / "pipeline"
+    nlp.to_disk(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "deaths"
+    path.mkdir()
+    monkeypatch.setenv(DEATHS, str(path))
+    return path
+
+
+def save_lines(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def texts(count: int = 40) -> list[str]:
+    return [f"This is text {number}. It is short." for number in range(count)]
+
+
+def rows_of(output: Path) -> list[Row]:
+    return list(read_rows(output, spacy.blank("en").vocab))
+
+
+def check_whole(output: Path, given: list[str]) -> list[Row]:
+    """Each text once, in order, and nothing but the files that are asked for."""
+    rows = rows_of(output)
+    assert [row.text for row in rows] == given
+    assert max(Counter(row.id for row in rows).values()) == 1
+    assert [path.name for path in output.iterdir() if path.name.startswith(".")] == []
+    return rows
+
+
+def test_each_text_has_a_row_with_what_the_pipeline_says(model: Path, tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts())
+    done = annotate(model, corpus, tmp_path / "out", rows=15)
+    assert (done.rows, done.shards, done.failed, done.skipped) == (40, 3, 0, 0)
+    rows = check_whole(tmp_path / "out", texts())
+    nlp = spacy.load(model)
+    for row in rows:
+        assert row.doc is not None
+        expected = nlp(row.text)
+        ours, theirs = (doc._.latent["marking"].items() for doc in (row.doc, expected))
+        assert ours == theirs and row.doc.cats == expected.cats
+        assert len(list(row.doc.sents)) == 2
+    stored = pq.read_table(tmp_path / "out").to_pylist()[0]
+    assert stored["model_hash"] == model_hash(model) and stored["model"] == "en_pipeline"
+    assert rows[17].id == "corpus.jsonl:17"
+
+
+def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts())
+    annotate(model, corpus, tmp_path / "out", rows=15)
+    middle = tmp_path / "out" / "corpus.jsonl-00001.parquet"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    middle.unlink()
+    done = annotate(model, corpus, tmp_path / "out", rows=15)
+    assert (done.rows, done.shards, done.skipped) == (15, 1, 2)
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert [path for path in after if after[path] != before[path]] == [middle]
+    check_whole(tmp_path / "out", texts())
+
+
+def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(3))
+    annotate(model, corpus, tmp_path / "out")
+    with pytest.raises(LatentError, match="another rows"):
+        annotate(model, corpus, tmp_path / "out", rows=2)
+    save_lines(corpus, texts(5))
+    with pytest.raises(LatentError, match="another files"):
+        annotate(model, corpus, tmp_path / "out")
+    (tmp_path / "out" / module.MANIFEST).unlink()
+    with pytest.raises(LatentError, match="something else"):
+        annotate(model, corpus, tmp_path / "out")
+
+
+def test_another_pipeline_has_another_hash(model: Path, tmp_path: Path) -> None:
+    for name in ("same", "other"):
+        shutil.copytree(model, tmp_path / name)
+    (tmp_path / "other" / "meta.json").write_text("{}")
+    assert model_hash(tmp_path / "same") == model_hash(model) != model_hash(tmp_path / "other")
+    with pytest.raises(LatentError, match="does not exist"):
+        model_hash(tmp_path / "none")
+
+
+def test_a_text_that_fails_keeps_its_error_and_the_others_of_its_batch_are_done(
+    model: Path, tmp_path: Path
+) -> None:
+    given = [*texts(5), "a bad one", *texts(3)]
+    corpus = save_lines(tmp_path / "corpus.jsonl", given)
+    done = annotate(model, corpus, tmp_path / "out")
+    assert (done.rows, done.failed) == (9, 1)
+    rows = check_whole(tmp_path / "out", given)
+    assert [row.doc is None for row in rows] == [text == "a bad one" for text in given]
+    assert rows[5].error == "marking: ValueError: a bad text"
+
+
+def test_a_component_that_gives_up_a_whole_batch_loses_only_what_is_to_blame() -> None:
+    nlp = spacy.blank("en")
+
+    class Batches:
+        def __call__(self, doc: Any) -> Any:
+            return doc
+
+        def pipe(self, stream: Any, batch_size: int) -> Any:
+            for doc in list(stream):
+                if doc.text == "bad":
+                    raise ValueError("no")
+                yield doc
+
+    spacy.Language.component("batches_of_tests", func=Batches())
+    nlp.add_pipe("batches_of_tests")
+    nlp.max_length = 100
+    given = ["a", "bad", "b", "long " * 30, "c"]
+    rows = module.annotate_rows(nlp, [Source(text, text) for text in given])
+    assert [row.text for row in rows if row.doc is None] == ["bad", "long " * 30]
+    assert rows[1].error == "ValueError: no" and str(rows[3].error).startswith("tokenizer: ")
+
+
+def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    docs = [nlp(text) for text in [*texts(3), "bad"]]
+    docs[1].spans["kept"] = [docs[1][:2]]
+    docs[2].user_data["id"] = "own"
+    DocBin(docs=docs, store_user_data=True).to_disk(tmp_path / "corpus.spacy")
+    annotate(model, tmp_path / "corpus.spacy", tmp_path / "out", form="docbin")
+    (file,) = (tmp_path / "out").glob("*.spacy")
+    found = list(DocBin().from_disk(file).get_docs(nlp.vocab))
+    assert [doc.text for doc in found] == [doc.text for doc in docs]
+    assert len(found[1].spans["kept"]) == 1 and "marking" in found[1]._.latent
+    ids = [doc.user_data["id"] for doc in found]
+    assert ids == ["corpus.spacy:0", "corpus.spacy:1", "own", "corpus.spacy:3"]
+    assert "a bad text" in found[3].user_data["error"] and "error" not in found[0].user_data
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_several_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
+    given = [*texts(30), "bad", ""]
+    corpus = save_lines(tmp_path / "corpus.jsonl", given)
+    done = annotate(model, corpus, tmp_path / "several", rows=8, workers=2, prepare=_prepare)
+    alone = annotate(model, corpus, tmp_path / "alone", rows=8)
+    assert done == alone
+    check_whole(tmp_path / "several", given)
+    for path in (tmp_path / "alone").glob("*.parquet"):
+        assert pq.read_table(path).equals(pq.read_table(tmp_path / "several" / path.name))
+
+
+@can_be_killed
+@pytest.mark.parametrize("when", ["while it predicts", "while it writes", "before the name"])
+def test_a_process_that_is_killed_loses_nothing_and_doubles_nothing(
+    model: Path, tmp_path: Path, deaths: Path, when: str
+) -> None:
+    given = texts(30)
+    if when == "while it predicts":
+        given[13] = "This is where to kill."
+    corpus = save_lines(tmp_path / "corpus.jsonl", given)
+    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (deaths, when)}
+    done = annotate(model, corpus, tmp_path / "out", rows=10, workers=2, **how)
+    assert [path.name for path in deaths.iterdir()] == [when]
+    assert (done.rows, done.shards) == (30, 3)
+    check_whole(tmp_path / "out", given)
+
+
+@can_be_killed
+@pytest.mark.parametrize("when", ["while it predicts", "while it writes"])
+def test_a_command_that_is_killed_is_taken_up_by_starting_it_again(
+    model: Path, tmp_path: Path, deaths: Path, when: str
+) -> None:
+    given = texts(30)
+    given[13] = "This is where to kill."
+    corpus = save_lines(tmp_path / "corpus.jsonl", given)
+    child = os.fork()
+    if not child:
+        if when == "while it writes":
+            die_while_writing(True)
+        annotate(model, corpus, tmp_path / "out", rows=10)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+    (deaths / "while it predicts").touch()
+    left = list((tmp_path / "out").glob(".*.tmp"))
+    assert len(left) == 1, "nothing was being written"
+    assert all(row.text in given for row in _rows_if_any(tmp_path / "out"))
+    done = annotate(model, corpus, tmp_path / "out", rows=10)
+    assert done.shards + done.skipped == 3
+    check_whole(tmp_path / "out", given)
+
+
+@can_be_killed
+def test_a_shard_of_which_processes_die_is_given_up_and_the_others_are_done(
+    model: Path, tmp_path: Path
+) -> None:
+    given = [*texts(4), "kill", *texts(3)]
+    corpus = save_lines(tmp_path / "corpus.jsonl", given)
+    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (None, "")}
+    with pytest.raises(LatentError, match=r"corpus\.jsonl-00001"):
+        annotate(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
+    assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
+
+
+def test_an_error_of_a_process_is_told(model: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"body": texts(4)}), corpus)
+    with pytest.raises(LatentError, match="no column 'text'; it has body"):
+        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=_prepare)
+
+
+def _prepare(deaths: Path | None = None, when: str = "") -> None:
+    """In each process. deaths: where they are noted; None for somewhere else in each process, so
+    that all of them die."""
+    if deaths is None:
+        deaths = Path(tempfile.mkdtemp())
+    os.environ[DEATHS] = str(deaths)
+    if when not in ("", "while it predicts"):
+        die_while_writing(when == "while it writes")
+
+
+def _rows_if_any(output: Path) -> list[Row]:
+    return rows_of(output) if list(output.glob("*.parquet")) else []
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_every_form_is_read_in_shards(model: Path, tmp_path: Path) -> None:
+    given = ["first", "", "two words", 'with "marks"', "été", "last"]
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "lines.txt").write_text("\n".join(given), encoding="utf8")
+    rows = [{"id": f"t{i}", "body": text} for i, text in enumerate(given)]
+    (folder / "rows.jsonl").write_bytes("".join(json.dumps(row) + "\r\n" for row in rows).encode())
+    table = pa.table({"id": range(6), "body": given, "other": range(6)})
+    pq.write_table(table, folder / "table.parquet", row_group_size=4)
+    below = folder / "below"
+    below.mkdir()
+    (below / "lines.txt").write_text("under\n")
+    (folder / ".hidden.txt").write_text("hidden\n")
+    (folder / "readme.md").write_text("none\n")
+    shards = shards_of(folder, 4, text_field="body")
+    vocab = spacy.blank("en").vocab
+    read = {shard.name: list(read_shard(shard, vocab)) for shard in shards}
+    expected = {"below--lines.txt": ["under"]}
+    expected |= dict.fromkeys(("lines.txt", "rows.jsonl", "table.parquet"), given)
+    for name, whole in expected.items():
+        found = [row for shard, rows in read.items() for row in rows if shard[:-6] == name]
+        assert [row.text for row in found] == whole
+        assert all(row.error is None for row in found)
+    assert len(read) == 7
+    assert [row.id for row in read["table.parquet-00001"]] == ["4", "5"]
+    assert [row.id for row in read["rows.jsonl-00001"]] == ["t4", "t5"]
+    assert [row.id for row in read["lines.txt-00001"]] == ["lines.txt:4", "lines.txt:5"]
+
+
+def test_lines_that_are_no_rows_are_kept_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "good"}\nno json\n[1]\n{"text": 3}\n\xff\xfe\n{"other": "a"}\n')
+    found = list(read_shard(shards_of(path, 100)[0], spacy.blank("en").vocab))
+    assert [row.error is None for row in found] == [True, False, False, False, False, False]
+    assert [row.id for row in found] == [f"rows.jsonl:{number}" for number in range(6)]
+    assert found[1].text == "no json" and "UTF-8" in str(found[4].error)
+
+
+def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other.csv").touch()
+    for name in ("none.txt", "empty", "other.csv"):
+        with pytest.raises(LatentError, match=name):
+            annotate(model, tmp_path / name, tmp_path / "out")
+    with pytest.raises(LatentError, match=r"expected a .parquet or a .spacy"):
+        annotate_shard(model, Shard("a", "stdin", lines=("a",)), tmp_path / "out.csv")
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a/b.txt", "a--b.txt"):
+        (tmp_path / name).write_text("text\n")
+    with pytest.raises(LatentError, match="another name"):
+        shards_of(tmp_path, 10)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_reads_standard_input(model: Path, tmp_path: Path) -> None:
+    arguments = ["annotate", str(model), "-", str(tmp_path / "out"), "--rows", "2"]
+    arguments += ["--code", str(CODE)]
+    done = CliRunner().invoke(latent_cli, arguments, input="a text\na bad one\nlast\n")
+    assert done.exit_code == 0, done.output
+    assert "3 texts in 2 files" in done.output and "1 of 3 texts failed" in done.output
+    assert [row.id for row in rows_of(tmp_path / "out")] == ["stdin:0", "stdin:1", "stdin:2"]
+    again = CliRunner().invoke(latent_cli, arguments, input="a text\n")
+    assert again.exit_code == 1
+
+
+def test_the_command_says_why_it_cannot(model: Path, tmp_path: Path, capsys: Any) -> None:
+    for more in (["--format", "csv"], ["--code", str(tmp_path / "none.py")]):
+        arguments = ["annotate", str(model), str(CODE), str(tmp_path / "out"), *more]
+        done = CliRunner().invoke(latent_cli, arguments)
+        assert done.exit_code == 1 and not (tmp_path / "out").exists()
+
+
+def test_each_process_keeps_to_its_threads(model: Path, tmp_path: Path) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(2))
+    annotate(
+        model,
+        corpus,
+        tmp_path / "out",
+        threads=3,
+        prepare=lambda: seen.append(torch.get_num_threads()),
+    )
+    assert seen == [3] and torch.get_num_threads() == before
+
+
+def test_without_pyarrow_the_other_format_is_named(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "corpus.txt").write_text("a\n")
+    with pytest.raises(LatentError, match=r"spacy-latent\[parquet\].*docbin"):
+        annotate(model, tmp_path / "corpus.txt", tmp_path / "out")
+    annotate(model, tmp_path / "corpus.txt", tmp_path / "out", form="docbin")
+    (file,) = (tmp_path / "out").glob("*.spacy")
+    assert len(DocBin().from_disk(file)) == 1

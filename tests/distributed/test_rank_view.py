@@ -1,0 +1,265 @@
+"""What one rank does, without any other."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from spacy.training import Example
+from thinc.api import fix_random_seed
+from typer.testing import CliRunner
+
+from spacy_latent.distributed.__main__ import app
+from spacy_latent.distributed.all_reduce import AllReduce
+from spacy_latent.distributed.directories import finish_replacing, replace_directory
+from spacy_latent.distributed.random_state import RandomState, left_alone, noise_of
+from spacy_latent.distributed.rank_view import RankView
+from spacy_latent.distributed.ranks import Ranks, RanksFailed
+from spacy_latent.distributed.train import train
+from spacy_latent.distributed.trained_arrays import TorchWeights, models_of, shims_of, weights_of
+from spacy_latent.errors import LatentError
+from spacy_latent.models.batch_share import only_a_share
+from tests.distributed.trainings import (
+    make_pipeline,
+    save_corpus,
+    shared,
+    textcat,
+    write_config,
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    save_corpus(tmp_path / "train.spacy", count=12)
+    return tmp_path / "train.spacy"
+
+
+def run(config: Path, **options: Any) -> str:
+    shown = io.StringIO()
+    train(config, stdout=shown, stderr=shown, **options)
+    return shown.getvalue()
+
+
+# ---------------------------------------------------------------- what is shared
+
+
+def gradients(nlp: Any, examples: list[Example], *, held: bool) -> dict[str, torch.Tensor]:
+    view = RankView(nlp, [], Ranks(0, 2), seed=0, accumulate=1)
+    if held:
+        with view._shared_components_wait():
+            nlp.update(examples, sgd=False)
+        view.reduce._backpropagate()
+    else:
+        nlp.update(examples, sgd=False)
+    return {
+        f"{w.component} {i}": w.gradient.clone()
+        for i, w in enumerate(weights_of(models_of(nlp, [])))
+        if w.component != "ner" and w.gradient is not None
+    }
+
+
+def test_a_rank_without_gold_for_the_last_listener_learns_from_the_others() -> None:
+    """spaCy's shared layer waits for that one, and on one process it has some more often."""
+    found = []
+    for names, held in (
+        (("tagger", "ner"), True),
+        (("tagger",), False),
+        (("tagger", "ner"), False),
+    ):
+        nlp, examples = make_pipeline(shared(*names))
+        for example in examples:
+            example.reference.set_ents([], default="missing")
+        fix_random_seed(0)
+        found.append(gradients(nlp, examples, held=held))
+    held_back, alone, stock = found
+    assert len(stock) < len(held_back) == len(alone)
+    for name, gradient in alone.items():
+        torch.testing.assert_close(held_back[name], gradient)
+
+
+def test_a_weight_per_token_is_one_of_the_tokens_of_all_ranks() -> None:
+    """The gradients of two halves, each with its share, add up to that of the batch."""
+    settings = textcat(entropy_weight=2.0)
+    nlp, examples = make_pipeline(settings)
+    size = len(examples) // 2
+    parts = [examples, examples[:size], examples[size:]]
+    total = sum(len(example.predicted) for example in examples)
+    found = []
+    for part in parts:
+        with only_a_share(sum(len(example.predicted) for example in part) / total):
+            found.append(_gradient(nlp, part))
+    whole, first, second = found
+    np.testing.assert_allclose(whole, first + second, atol=1e-6)
+    together = _gradient(nlp, parts[1]) + _gradient(nlp, parts[2])
+    assert np.abs(whole - together).max() > 1e-3
+
+
+def _gradient(nlp: Any, examples: list[Example]) -> np.ndarray:
+    weights = weights_of(models_of(nlp, []))
+    for one in weights:
+        if one.gradient is not None:
+            one.gradient.zero_()
+    nlp.update(examples, sgd=False)
+    return np.concatenate(
+        [w.gradient.numpy().ravel() for w in weights if w.gradient is not None]
+    ).astype(np.float64)
+
+
+class Paired(Ranks):
+    """One of two ranks, the other of which always tells the same."""
+
+    def __init__(self, tells: list[Any]) -> None:
+        super().__init__(0, 2)
+        self.tells = tells
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(2)
+
+    def most(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self.tells]
+
+
+def test_a_class_that_another_rank_has_seen_is_seen() -> None:
+    nlp, _ = make_pipeline(shared("ner"))
+    attrs = nlp.get_pipe("ner").model.attrs  # type: ignore[attr-defined]
+    attrs["unseen_classes"] = {1, 2}
+    AllReduce(nlp, [], Paired([[{2, 3}]]))._share_unseen_classes()
+    assert attrs["unseen_classes"] == {2}
+
+
+def test_what_overflowed_in_float16_is_left_out_and_no_error() -> None:
+    nlp, examples = make_pipeline(textcat())
+    reduce = AllReduce(nlp, [], Paired([True]))
+    (shim,) = shims_of(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
+    nlp.update(examples, sgd=False)  # type: ignore[arg-type]
+    weights = [w for w in weights_of(models_of(nlp, [])) if isinstance(w, TorchWeights)]
+    assert weights[0].gradient is not None
+    weights[0].gradient.fill_(float("inf"))
+    with pytest.raises(RanksFailed, match=r"latent_textcat .* is not finite"):
+        reduce.add_up(weights)
+    assert reduce._share_overflow([shim]) == set()
+    shim._grad_scaler._enabled = shim._grad_scaler._found_inf = True
+    assert reduce._share_overflow([shim]) == {id(shim)}
+    assert reduce.add_up(weights, {id(shim)})
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_noise_is_of_its_numbers_and_leaves_the_streams_alone() -> None:
+    fix_random_seed(3)
+    expected = drawn()
+    fix_random_seed(3)
+    noise = []
+    for numbers in ((1, 0, 5), (1, 1, 5), (1, 0, 5)):
+        with noise_of(*numbers):
+            noise.append(drawn())
+    with left_alone():
+        drawn()
+    assert noise[0] == noise[2] and noise[0] != noise[1]
+    assert drawn() == expected
+
+
+def test_streams_come_back_from_arrays() -> None:
+    random.gauss(0, 1)
+    state = RandomState.now()
+    again = RandomState.of_arrays(state.arrays())
+    assert again == state
+    expected = (*drawn(), random.gauss(0, 1), float(np.random.randn()))
+    assert RandomState.now() != state
+    again.set()
+    assert (*drawn(), random.gauss(0, 1), float(np.random.randn())) == expected
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+
+    def write(text: str) -> Any:
+        def fill(folder: Path) -> None:
+            folder.mkdir()
+            (folder / "file").write_text(text)
+            if text == "broken":
+                raise OSError("No space left on device")
+
+        return fill
+
+    replace_directory(path, write("first"))
+    replace_directory(path, write("second"))
+    with pytest.raises(OSError, match="No space"):
+        replace_directory(path, write("broken"))
+    assert (path / "file").read_text() == "second"
+    # Killed between the two renames.
+    os.replace(path, tmp_path / ".model.old")
+    write("third")(tmp_path / ".model.new")
+    finish_replacing(path)
+    assert (path / "file").read_text() == "second"
+    assert [found.name for found in tmp_path.iterdir()] == ["model"]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> None:
+    config = write_config(tmp_path / "tagger.cfg", shared("tagger"), data, max_steps=2)
+    output = tmp_path / "output"
+    assert "There is no checkpoint yet" in run(config, output=output, resume=True)
+    with pytest.raises(LatentError, match="has checkpoints of a training before"):
+        run(config, output=output)
+    with pytest.raises(LatentError, match=r"training\.dropout was 0\.0 and is 0\.5"):
+        run(config, output=output, resume=True, overrides={"training.dropout": 0.5})
+    save_corpus(tmp_path / "other.spacy", count=12, seed=1)
+    longer = {"training.max_steps": 4}
+    with pytest.raises(LatentError, match="batches are not those"):
+        other = {**longer, "corpora.train.path": str(tmp_path / "other.spacy")}
+        run(config, output=output, resume=True, overrides=other)
+    assert "Resuming after 1 steps" in run(config, output=output, resume=True, overrides=longer)
+    assert [p.name for p in sorted((output / "checkpoints").iterdir())] == ["step-1", "step-4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"resume": True}, "resume needs the output directory"),
+        ({"checkpoint_every": -1}, "checkpoint_every is -1"),
+        ({"timeout": 0.0}, "timeout is 0.0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(
+    tmp_path: Path, data: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(LatentError, match=words):
+        train(tmp_path / "none.cfg", **options)
+
+
+def test_the_command_trains_and_says_what_is_wrong(tmp_path: Path, data: Path) -> None:
+    config = write_config(tmp_path / "tagger.cfg", shared("tagger"), data)
+    words = [
+        "train",
+        str(config),
+        "--output",
+        str(tmp_path / "output"),
+        "--training.max_steps",
+        "1",
+    ]
+    runner = CliRunner()
+    done = runner.invoke(app, [*words, "--checkpoint-every", "1"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "output" / "model-last" / "meta.json").exists()
+    again = runner.invoke(app, words)
+    assert again.exit_code == 1 and "--resume" in again.output

@@ -1,0 +1,35 @@
+"""Trainings that Ray starts; skipped where it is not installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import spacy
+
+from spacy_latent.distributed.ray_train import ray_train
+from spacy_latent.errors import LatentError
+from tests.distributed.trainings import save_corpus, shared, write_config
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(LatentError, match=r"spacy-latent\[ray\]"):
+        ray_train(tmp_path / "config.cfg", tmp_path / "output", workers=2)
+
+
+@pytest.mark.slow
+def test_two_workers_of_ray_train_a_pipeline(tmp_path: Path) -> None:
+    pytest.importorskip("ray.train")
+    save_corpus(tmp_path / "train.spacy")
+    config = write_config(tmp_path / "tagger.cfg", shared("tagger"), tmp_path / "train.spacy")
+    output = tmp_path / "output"
+    with pytest.raises(LatentError, match="expected a number of processes"):
+        ray_train(config, output, workers=0)
+    saved = ray_train(config, output, workers=2, overrides={"training.max_steps": 3})
+    assert spacy.load(saved).pipe_names == ["tok2vec", "tagger"]
+    with pytest.raises(LatentError, match="has checkpoints of a training before"):
+        ray_train(config, output, workers=2)
+    steps = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert steps == ["step-1", "step-4"]

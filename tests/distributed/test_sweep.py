@@ -1,0 +1,196 @@
+"""Sweeps: each cell of a grid is trained once, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spacy_latent.cli.app import latent_cli
+from spacy_latent.distributed import trial
+from spacy_latent.distributed.sweep import (
+    Cell,
+    cells_of,
+    markdown,
+    open_study,
+    read_grid,
+    sweep,
+    table,
+)
+from spacy_latent.errors import LatentError
+from tests.distributed.trainings import save_corpus, write_config
+from tests.pipeline.small_pipelines import TOK2VEC, stock
+
+pytest.importorskip("optuna")
+GRID = {"training.dropout": [0.1, 0.5], "size": {"small": {"a.width": 8}, "large": {"a.width": 9}}}
+can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> list[Cell]:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(GRID))
+    return cells_of(read_grid(path), 2)
+
+
+def noting(path: Path, *, seconds: float = 0.0) -> Callable[[Cell, int], dict[str, float]]:
+    """A training that only notes that it was."""
+
+    def train(cell: Cell, number: int) -> dict[str, float]:
+        with path.open("a") as file:
+            file.write(f"{cell.name}\n")
+        time.sleep(seconds)
+        return {"score": cell.overrides["a.width"] + cell.seed, "other": 1.0}
+
+    return train
+
+
+def test_a_grid_has_all_combinations_with_their_overrides(cells: list[Cell]) -> None:
+    assert len(cells) == len({cell.name for cell in cells}) == 8
+    assert [cell.seed for cell in cells] == [0] * 4 + [1] * 4
+    assert cells[3].settings == {"training.dropout": "0.5", "size": "large"}
+    assert cells[3].overrides == {"training.seed": 0, "training.dropout": 0.5, "a.width": 9}
+
+
+def test_a_sweep_trains_each_cell_once_and_makes_a_table(cells: list[Cell], tmp_path: Path) -> None:
+    study, notes = tmp_path / "sweep.log", tmp_path / "notes"
+    sweep(cells, study, noting(notes))
+    sweep(cells, study, noting(notes))
+    assert notes.read_text().splitlines() == [cell.name for cell in cells]
+    rows = table(open_study(study, "", cells), cells)
+    assert [row["seeds"] for row in rows] == [2] * 4
+    assert rows[1]["settings"] == {"training.dropout": "0.1", "size": "large"}
+    assert rows[1]["scores"]["score"] == {"mean": 9.5, "deviation": statistics.stdev([9, 10])}
+    lines = markdown(rows).splitlines()
+    assert lines[0] == "| training.dropout | size | seeds | score | other |"
+    assert lines[3] == "| 0.1 | large | 2 | 9.5000 ± 0.7071 | 1.0000 ± 0.0000 |"
+
+
+def test_a_training_that_fails_is_told_and_not_tried_again(
+    cells: list[Cell], tmp_path: Path
+) -> None:
+    study, tried = tmp_path / "sweep.log", []
+
+    def failing(cell: Cell, number: int) -> dict[str, float]:
+        tried.append(cell.name)
+        if cell.settings["size"] == "large":
+            raise ValueError("too large")
+        return {"score": 1.0}
+
+    sweep(cells, study, failing)
+    sweep(cells, study, failing)
+    assert tried == [cell.name for cell in cells]
+    rows = table(open_study(study, "", cells), cells)
+    assert [(row["seeds"], row["failed"], row["left"]) for row in rows] == [
+        (2, 0, 0),
+        (0, 2, 0),
+    ] * 2
+    assert "0, 2 failed" in markdown(rows)
+
+
+def test_a_study_of_something_else_is_refused(cells: list[Cell], tmp_path: Path) -> None:
+    open_study(tmp_path / "sweep.log", "a", cells)
+    for identity, others in (("b", cells), ("a", cells[:-1])):
+        with pytest.raises(LatentError, match="another config, grid or number of seeds"):
+            open_study(tmp_path / "sweep.log", identity, others)
+
+
+@can_fork
+def test_workers_at_once_share_the_cells(cells: list[Cell], tmp_path: Path) -> None:
+    study, notes = tmp_path / "sweep.log", tmp_path / "notes"
+    children = []
+    for _ in range(3):
+        children.append(os.fork())
+        if not children[-1]:
+            try:
+                sweep(cells, study, noting(notes, seconds=0.05), beat=5.0)
+            finally:
+                os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+    assert sorted(notes.read_text().splitlines()) == sorted(cell.name for cell in cells)
+    assert all(row["seeds"] == 2 for row in table(open_study(study, "", cells), cells))
+
+
+@can_fork
+def test_the_cell_of_a_worker_that_is_killed_is_run_again(
+    cells: list[Cell], tmp_path: Path
+) -> None:
+    study, notes = tmp_path / "sweep.log", tmp_path / "notes"
+    train = noting(notes)
+
+    def killed(cell: Cell, number: int) -> dict[str, float]:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train(cell, number)
+
+    child = os.fork()
+    if not child:
+        sweep(cells, study, killed, beat=0.05)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    # While it may be alive, its cell is its own.
+    sweep(cells, study, train, beat=1000.0, wait=False)
+    assert len(notes.read_text().splitlines()) == 7
+    time.sleep(0.4)
+    sweep(cells, study, train, beat=0.05)
+    assert sorted(notes.read_text().splitlines()) == sorted(cell.name for cell in cells)
+
+
+@can_fork
+def test_a_training_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 0.01)
+    reader, writer = os.pipe()
+    worker = os.fork()
+    if not worker:
+        me = os.getpid()
+        if not os.fork():
+            os.write(writer, b"begun")
+            trial.watch(me)
+        time.sleep(60)
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 5) == b"begun"
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    # The end of what the training held open.
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+@pytest.mark.parametrize("grid", ["[1]", "{}", '{"a": 1}', '{"a": []}', '{"a": {"b": 1}}', "{"])
+def test_a_grid_that_is_none_is_refused(grid: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text(grid)
+    with pytest.raises(LatentError, match=r"grid.json .*Expected an object|Expected an object"):
+        read_grid(tmp_path / "grid.json")
+
+
+def test_the_command_trains_a_config(tmp_path: Path) -> None:
+    save_corpus(tmp_path / "corpus.spacy", count=6)
+    config = write_config(
+        tmp_path / "config.cfg",
+        {"tagger": stock("tagger", TOK2VEC)},
+        tmp_path / "corpus.spacy",
+        max_steps=2,
+        eval_frequency=1,
+    )
+    (tmp_path / "grid.json").write_text('{"training.dropout": [0.1], "wrong": {"a": {}}}')
+    study = tmp_path / "sweep.log"
+    arguments: list[Any] = ["sweep", config, "--grid", tmp_path / "grid.json", "--study", study]
+    arguments += ["--seeds", 1, "--training.max_steps", 1]
+    done = CliRunner().invoke(latent_cli, list(map(str, arguments)))
+    log = tmp_path / "sweep-models" / "0000" / "log.txt"
+    assert done.exit_code == 0, done.output + (log.read_text() if log.exists() else "")
+    (row,) = json.loads((tmp_path / "sweep.json").read_text())
+    assert row["seeds"] == 1 and row["scores"]["score"]["deviation"] is None
+    assert 0 <= row["scores"]["score"]["mean"] <= 1
+    assert "| 0.1 | a | 1 |" in (tmp_path / "sweep.md").read_text() + done.output
+    assert (tmp_path / "sweep-models" / "0000" / "model-best" / "meta.json").exists()
