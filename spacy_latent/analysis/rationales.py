@@ -217,6 +217,7 @@ def report(
     spans_key: str = KEY,
     words: Collection[str] = (),
     seed: int = 0,
+    progress: Callable[[Iterable[Any], str, int], Iterable[Any]] = lambda each, *_: each,
 ) -> dict[str, RationaleReport]:
     """The pipeline's rationales, and the controls at the same rate.
 
@@ -224,11 +225,14 @@ def report(
         ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made of
         words without spaces.
     words: a list of words to compare with, such as an opinion lexicon.
+    progress: of an iterable, what is done and how many there are, gives the same iterable, and may
+        show how far it is.
     """
     from spacy.training import Example
 
     kept = [doc for doc in references if len(doc)]
-    predicted = list(nlp.pipe([_unread(nlp, doc) for doc in kept]))
+    stream = nlp.pipe([_unread(nlp, doc) for doc in kept])
+    predicted = list(progress(stream, "Rationales", len(kept)))
     if predicted and not any(spans_key in doc.spans for doc in predicted):
         raise LatentError(
             f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in the "
@@ -244,7 +248,8 @@ def report(
         found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
     labels = [_best(doc.cats) if doc.cats else None for doc in kept]
-    return {name: _report(nlp, predicted, r, gold, labels) for name, r in found.items()}
+    rows = progress(found.items(), "With and without them", len(found))
+    return {name: _report(nlp, predicted, r, gold, labels) for name, r in rows}
 
 
 def _unread(nlp: Language, doc: Doc) -> Doc:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.analysis.attachment import Share
     from spacy_latent.analysis.trees import Heads
+    from spacy_latent.pipeline.progress import Progress
 
 
 def main(
@@ -43,6 +44,7 @@ def main(
     from spacy.training import Corpus
 
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.report import progress
 
     import_code(code)
     for path in (corpus, *models):
@@ -58,7 +60,7 @@ def main(
         nlp = spacy.load(path)
         examples = list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
         name = short if names.count(short) == 1 else str(path)
-        trees = predicted_trees(nlp, examples, gold_preproc)
+        trees = predicted_trees(nlp, examples, gold_preproc, progress)
         if not trees:
             fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
@@ -77,19 +79,24 @@ COUNTED = ("without punctuation", "all tokens")
 
 
 def predicted_trees(
-    nlp: Language, examples: Sequence[Example], one_sentence: bool = False
+    nlp: Language,
+    examples: Sequence[Example],
+    one_sentence: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Sequence[Heads]]:
     """Heads of every doc, by the component that put them there: those of latent structures, inline
     ones and those that are not stored among them, and "parse" for ``token.head``.
 
     one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
+    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
     """
     if one_sentence:
         for example in examples:
             for token in example.predicted:
                 token.is_sent_start = token.i == 0
     found: dict[str, Sequence[Heads]] = {}
-    docs = list(read_structures(nlp, [example.predicted for example in examples]))
+    stream = read_structures(nlp, [example.predicted for example in examples])
+    docs = list(stream if progress is None else progress(stream, "Trees", len(examples)))
     if any(doc.has_annotation("DEP") for doc in docs):
         found["parse"] = [[token.head.i for token in doc] for doc in docs]
     for name in sorted({name for doc in docs for name in doc._.latent}):

@@ -80,6 +80,7 @@ def calibrate_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.report import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline import entity_calibration as calibration
 
@@ -98,11 +99,12 @@ def calibrate_cli(
             biases=biases,
             confidence=confidence,
             coverage=coverage,
+            progress=progress,
         )
         least = None
         if precision is not None:
             least = calibration.set_precision(nlp, found, precision, component)
-        held_out = calibration.measure(nlp, further, component) if further else None
+        held_out = calibration.measure(nlp, further, component, progress) if further else None
         output.mkdir(parents=True, exist_ok=True)
         with finished_first():
             nlp.to_disk(output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -59,6 +60,7 @@ def explain_cli(
     import srsly
 
     from spacy_latent.cli.corpus import import_code, lines_of_stdin
+    from spacy_latent.cli.report import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import explain
 
@@ -77,6 +79,7 @@ def explain_cli(
                 steps=steps,
                 margin=margin,
                 seed=seed,
+                progress=partial(progress, unit="step"),
             )
             if as_json:
                 print(srsly.json_dumps(to_json(found)))

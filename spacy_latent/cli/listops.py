@@ -93,7 +93,8 @@ def generate_cli(
         known = {" ".join(tokens) for path in without or () for _, tokens in listops.read(path)}
     except (LatentError, OSError) as error:
         fail(str(error))
-    with tqdm(total=sum(counts), desc="Generating ListOps", unit="expression") as bar:
+    total, unit = sum(counts), "expression"
+    with tqdm(total=total, desc="Generating ListOps", unit=unit, disable=None) as bar:
         try:
             splits = listops.generate(
                 counts,

@@ -53,6 +53,7 @@ def main(
 
     from spacy_latent.analysis.rationales import report
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.report import progress
     from spacy_latent.errors import LatentError
 
     for path in (corpus, *(words or [])):
@@ -64,7 +65,7 @@ def main(
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
     listed = {word for path in words or [] for word in read_words(path)}
     try:
-        found = report(nlp, docs[: limit or None], spans_key, listed, seed)
+        found = report(nlp, docs[: limit or None], spans_key, listed, seed, progress)
     except LatentError as error:
         fail("The rationales could not be measured", str(error))
     header = ("", *COLUMNS.values())

@@ -181,11 +181,11 @@ def print_confidence(assessment: Assessment) -> None:
         )
 
 
-def progress(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
+def progress(docs: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
     from tqdm import tqdm
 
     # To standard error, and only where someone looks.
-    return tqdm(docs, desc=stage, total=total, unit="doc", disable=None, leave=False)
+    return tqdm(docs, desc=stage, total=total, unit=unit, disable=None, leave=False)
 
 
 def short_name(path: str, among: Iterable[str] = ()) -> str:

@@ -27,7 +27,6 @@ from spacy_latent.distributed.trained_arrays import (
     trained_components,
     weights_of,
 )
-from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.shared_upstream import SharedBatch
 
 # Numbers in one message: 25 MiB of float32, as torch's own buckets.
@@ -72,7 +71,6 @@ class AllReduce:
         Raises RanksFailed on every rank where one of them failed, read another batch, has another
         number of weights, or has a gradient that is not finite.
         """
-        started = time.perf_counter()
         weights: list[Weights] = []
         if self.failure is None:
             try:
@@ -82,6 +80,7 @@ class AllReduce:
                 raise
             except Exception as error:
                 self.failure = error
+        started = time.perf_counter()
         self.agree(weights)
         shims = self._shims()
         overflowed = self._share_overflow(shims)
@@ -147,11 +146,12 @@ class AllReduce:
         own = [not bool(torch.isfinite(parts[i]).all()) for i in wrong]
         having = [rank for rank, found in enumerate(self.ranks.gather(any(own))) if found]
         named = ", ".join(f"{bucket[i].component} ({bucket[i].name})" for i in wrong[:5])
-        where = f"rank(s) {', '.join(map(str, having))}" if having else "no rank, but their sum is"
+        ranks = ", ".join(map(str, having))
+        where = f"on rank(s) {ranks}" if having else "once those of all ranks are added up"
         raise RanksFailed(
             f"Step {self.step}: the gradient of {named}{', ...' if len(wrong) > 5 else ''} is not "
-            f"finite on {where}. No weight was changed. Lower the learning rate, or look at the "
-            "batch of that rank; --resume goes on from the last checkpoint."
+            f"finite {where}. No weight was changed by it. Lower the learning rate, or look at "
+            "the batch of that rank; --resume goes on from the last checkpoint."
         )
 
     def _backpropagate(self) -> None:
@@ -310,4 +310,4 @@ def _told(error: BaseException) -> str:
     return f"{component!r}: {text}" if component and component not in text else text
 
 
-__all__ = ["AllReduce", "InnerSteps", "LatentError"]
+__all__ = ["AllReduce", "InnerSteps"]

@@ -47,6 +47,9 @@ def _beside(path: Path, ending: str) -> Path:
 
 def _synchronize(folder: Path) -> None:
     """Have the disk hold what was written, before anything is named after it."""
+    if not hasattr(os, "O_DIRECTORY"):
+        # Windows, which does not do this for files that are open for reading.
+        return
     for place, _, files in os.walk(folder):
         for file in files:
             with open(os.path.join(place, file), "rb") as opened:

@@ -247,7 +247,7 @@ class RankTraining:
         if settings["annotating_components"]:
             self._tell(f"Set annotations on update for: {settings['annotating_components']}")
         self._tell(f"Initial learn rate: {self.optimizer.learn_rate}")
-        log, finish_log = self._logger()
+        log, finish_log = self.ranks.together(self._logger, "Starting the logger")
         saved = None
         try:
             for _, info, best in steps:

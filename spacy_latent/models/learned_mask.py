@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +22,14 @@ MULTIPLIER_RATE, DAMPING = 0.1, 1.0
 START = 1.0
 
 
-def learn_mask(scores: Scores, count: int, steps: int, margin: float, seed: int) -> np.ndarray:
+def learn_mask(
+    scores: Scores,
+    count: int,
+    steps: int,
+    margin: float,
+    seed: int,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> np.ndarray:
     """P(z ≠ 0) of each word, ``(count,)``, of hard concrete masks z (Louizos et al. 2018) that keep
     few words in expectation, subject to E[fall of the score] ≤ margin: DiffMask's objective (De Cao
     et al. 2020, section 3.1), whose constraint a Lagrange multiplier keeps. The masks are those of
@@ -35,7 +42,8 @@ def learn_mask(scores: Scores, count: int, steps: int, margin: float, seed: int)
     it works for models without a derivative, and no weight or state of the model is touched. A step
     reads the text about ``2 · min(count, 48)`` times.
 
-    margin: of the score, above 0. seed: of the draws, which no other draws disturb.
+    margin: of the score, above 0. seed: of the draws, which no other draws disturb. progress: goes
+        through the steps, and may show how far they are.
     """
     if steps < 1:
         raise LatentError(f"steps is {steps}; expected at least 1.")
@@ -49,7 +57,7 @@ def learn_mask(scores: Scores, count: int, steps: int, margin: float, seed: int)
     multiplier = 1.0
     kept = torch.zeros(count, dtype=torch.float64)
     tried = min(count, TRIED)
-    for step in range(steps):
+    for step in progress(range(steps)):
         uniform = torch.rand(count, dtype=torch.float64, generator=generator).clamp(1e-9, 1 - 1e-9)
         with torch.no_grad():
             drawn = masks.mask(logits, uniform).numpy()

@@ -67,12 +67,11 @@ from spacy_latent.pipeline.inspection import (
     inspect_pipe,
     latent_components,
 )
+from spacy_latent.pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
 
-# Shows how far a loop over so many docs is: (docs, name of the stage, how many) -> docs.
-Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 # Random structures are drawn so often that about this many texts have one.
 DRAWN = 1000
 MOST_DRAWS = 5
@@ -103,11 +102,6 @@ class Assessment:
     heads: list[np.ndarray | None]
 
 
-def silent(docs: Iterable[Any], stage: str, total: int) -> Iterable[Any]:
-    """A :data:`Progress` that shows nothing."""
-    return docs
-
-
 def assess(
     nlp: Language,
     examples: Iterable[Example],
@@ -134,7 +128,7 @@ def assess(
     ignore: texts of tokens that agreement with reference heads leaves out.
     random: whether to run the pipeline with random structures as well.
     seed: of these and of the bootstrap.
-    progress: see :data:`Progress`.
+    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]

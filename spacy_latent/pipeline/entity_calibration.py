@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from spacy.util import minibatch
 
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -441,6 +443,7 @@ def calibrate(
     biases: bool = False,
     confidence: bool | None = None,
     coverage: float | None = None,
+    progress: Progress = silent,
 ) -> Calibrated:
     """Fit the calibration of a component and put it there.
 
@@ -451,12 +454,13 @@ def calibrate(
     confidence: whether there are a slope and a shift; None for where held-out entities ask for
         them, see :func:`choose_confidence`.
     coverage: of texts with entities, the share whose set is to hold all of them; None for no sets.
+    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
-    made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
+    made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -464,7 +468,7 @@ def calibrate(
         )
     known = pipe.calibration
     try:
-        return _fit(pipe, made, biases, confidence, coverage)
+        return _fit(pipe, made, biases, confidence, coverage, progress)
     except Exception:
         pipe.calibration = known
         raise
@@ -476,10 +480,11 @@ def _fit(
     biases: bool,
     confidence: bool | None,
     coverage: float | None,
+    progress: Progress,
 ) -> Calibrated:
     pipe.calibration = None
-    before = _judge(pipe, made)
-    fit, left_out = _score_fit(pipe, made)
+    before = _judge(pipe, made, progress)
+    fit, left_out = _score_fit(pipe, made, progress)
     point, losses = fit.choose(None if biases else False)
     found = EntityCalibration(
         temperature=float((-point[0]).exp()),
@@ -488,15 +493,15 @@ def _fit(
         entities=sum(len(example.reference.ents) for example in made),
     )
     pipe.calibration = found
-    after = _judge(pipe, made)
+    after = _judge(pipe, made, progress)
     sure, told = choose_confidence(after, confidence)
     found = replace(found, slope=sure.slope, shift=sure.shift, shifts=sure.shifts)
     sizes: list[int] = []
     if coverage is not None:
-        least = _least(pipe, made, found, coverage)
+        least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
     pipe.calibration = found
-    after = _judge(pipe, made, sizes)
+    after = _judge(pipe, made, progress, sizes)
     return Calibrated(found, losses, told, before, after, sizes, left_out)
 
 
@@ -511,17 +516,22 @@ class Measured:
     set_size: float
 
 
-def measure(nlp: Language, examples: Iterable[Example], component: str | None = None) -> Measured:
+def measure(
+    nlp: Language,
+    examples: Iterable[Example],
+    component: str | None = None,
+    progress: Progress = silent,
+) -> Measured:
     """What a component says of texts, beside their annotation; arguments as of :func:`calibrate`.
     Nothing is fitted."""
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    made = [example for example in _up_to(nlp, name, examples) if len(example.predicted)]
+    made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
     sizes: list[int] = []
-    judged, covered = _judge(pipe, made, sizes), None
+    judged, covered = _judge(pipe, made, progress, sizes), None
     found = pipe.calibration
     if found is not None and found.least is not None:
-        scores = _least_of_texts(pipe, made, found)
+        scores = _least_of_texts(pipe, made, found, progress)
         if scores:
             covered = sum(score >= found.least for score in scores) / len(scores), len(scores)
     return Measured(judged, covered, sum(sizes) / len(sizes) if sizes else math.nan)
@@ -569,7 +579,9 @@ def _choose(nlp: Language, component: str | None) -> str:
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
 
 
-def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Example]:
+def _up_to(
+    nlp: Language, name: str, examples: Iterable[Example], progress: Progress
+) -> list[Example]:
     """With docs that the components before ``name`` have processed."""
     from spacy.training import Example
 
@@ -579,11 +591,12 @@ def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Exampl
         if before == name:
             break
         size = nlp.batch_size
-        docs = (
-            list(pipe.pipe(docs, batch_size=size))
+        stream = (
+            pipe.pipe(docs, batch_size=size)
             if hasattr(pipe, "pipe")
-            else [pipe(doc) for doc in docs]
+            else (pipe(doc) for doc in docs)
         )
+        docs = list(progress(stream, before, len(docs)))
     if len(docs) != len(examples):
         raise LatentError(
             f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
@@ -592,16 +605,17 @@ def _up_to(nlp: Language, name: str, examples: Iterable[Example]) -> list[Exampl
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 
-def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
-    for start in range(0, len(examples), BATCH):
-        yield examples[start : start + BATCH]
+def _batches(
+    examples: Sequence[Example], progress: Progress, stage: str
+) -> Iterator[list[Example]]:
+    return minibatch(progress(examples, stage, len(examples)), BATCH)
 
 
-def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
+def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
     import torch
 
     groups, done = [], 0
-    for batch in _batches(examples):
+    for batch in _batches(examples, progress, "Scores"):
         gold = [pipe._gold_tags(example) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
@@ -619,7 +633,7 @@ def _score_fit(pipe: Any, examples: Sequence[Example]) -> tuple[ScoreFit, int]:
 
 
 def _judge(
-    pipe: Any, examples: Sequence[Example], sizes: list[int] | None = None
+    pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
     """What the component finds now. sizes: those of the sets are added."""
     from spacy_latent.analysis.calibration import judged_entities
@@ -628,7 +642,7 @@ def _judge(
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
     try:
-        for batch in _batches(examples):
+        for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]
             for doc, found in zip(docs, pipe.predict(docs)):
                 # Not set_annotations: entities on a doc would stay as they are from then on.
@@ -643,12 +657,16 @@ def _judge(
 
 
 def _least(
-    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, coverage: float
+    pipe: Any,
+    examples: Sequence[Example],
+    calibration: EntityCalibration,
+    coverage: float,
+    progress: Progress,
 ) -> float:
     """The probability that all entities of a text reach, in so many of the texts with some."""
     from spacy_latent.analysis.calibration import conformal_threshold
 
-    scores = _least_of_texts(pipe, examples, calibration)
+    scores = _least_of_texts(pipe, examples, calibration, progress)
     least = conformal_threshold(scores, coverage)
     if least < LEAST:
         reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
@@ -662,14 +680,14 @@ def _least(
 
 
 def _least_of_texts(
-    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration
+    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, progress: Progress
 ) -> list[float]:
     """Of each text with entities the probability of the least probable one."""
     from spacy_latent.models.span_probabilities import SpanProbabilities
 
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
-    for batch in _batches(examples):
+    for batch in _batches(examples, progress, "Sets"):
         for group in pipe.scored([example.predicted for example in batch], calibration):
             likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
             for b, d in enumerate(group.docs):

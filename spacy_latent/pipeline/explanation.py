@@ -27,6 +27,7 @@ from spacy_latent.models.learned_mask import (
 )
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+from spacy_latent.pipeline.progress import Progress, silent
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 RANDOM_DRAWS = 10
@@ -101,6 +102,7 @@ def explain(
     steps: int = 80,
     margin: float = 0.1,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> Explanation:
     """Learn which words of a text do for what a trained component says of it. Nothing of the
     pipeline is changed; but while this runs its models read hidden words, so that no other thread
@@ -115,6 +117,7 @@ def explain(
     steps: of learning. Each reads the text about twice for each of its words, 48 words at most.
     margin: by how much the probability may fall when all but the chosen words are hidden.
     seed: of the masks that are drawn and of the random words.
+    progress: see :data:`spacy_latent.pipeline.progress.Progress`; of steps.
 
     Raises LatentError for a pipeline without such a component, a label that it does not have, a
     text without the entity, regression, and pairs of texts.
@@ -147,7 +150,9 @@ def explain(
         )
     from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
-    weights = learn_mask(scores, count, steps, margin, seed)
+    weights = learn_mask(
+        scores, count, steps, margin, seed, lambda each: progress(each, "Hiding words", steps)
+    )
     falls = leave_one_out(scores, count)
     # Where weights are equal, as those that learning has left alone, the greater fall goes first.
     order = np.lexsort((-falls, -weights))

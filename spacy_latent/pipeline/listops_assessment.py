@@ -40,8 +40,8 @@ from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tr
 from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
-from spacy_latent.pipeline.assessment import Progress, silent
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.progress import Progress, silent
 
 ALL = "all"
 # What is said of the value, and of each kind of tree.

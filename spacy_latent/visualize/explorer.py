@@ -148,7 +148,9 @@ class SeenStructure:
     def _numbered(self, part: Part) -> str:
         """Of which words of the span it is, from 1, where others have the same words."""
         numbers = sorted(int(word.lstrip("b")) + 1 for word in self.words_of(part))
-        return f"word {', '.join(map(str, numbers))}" if numbers else str(list(part))
+        if not numbers:
+            return str(list(part))
+        return f"word{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
     def axes(self) -> list[dict[str, Any]]:
         """What the numbers of a part may be: a name, what it is called in words from the first on,

@@ -22,6 +22,10 @@ from spacy_latent.visualize.picture import stylesheet
 SECONDS = 0.9
 # The last drawing stands for so many times as long as the others.
 LAST_STANDS = 3
+SEEN = (
+    "How the structures of each text changed in training: as an animation, and below it the "
+    "drawings one by one, in the order of time."
+)
 CAPTION = 40
 SIZE = re.compile(r'\s(width|height)="([\d.]+)"')
 
@@ -96,7 +100,7 @@ def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text(title)}</title><style>{stylesheet()}{PAGE_RULES}</style></head>\n"
-        f'<body class="spacy-latent"><h1>{text(title)}</h1>\n'
+        f'<body class="spacy-latent"><h1>{text(title)}</h1>\n<p>{SEEN}</p>\n'
         f'<div class="film-charts">{charts}</div>\n{sections}\n'
         "</body></html>\n"
     )
@@ -161,4 +165,5 @@ align-items:end;margin-top:1rem}
 .film-charts text{fill:currentColor;font-size:12px}
 .film-charts path,.film-charts polyline{fill:none;stroke-width:1.6}
 .film-charts .frame{stroke:var(--sl-muted)}
+@media print{.film{display:none}.film-strip figure{break-inside:avoid}}
 """

@@ -107,11 +107,13 @@ def stylesheet() -> str:
 @media (prefers-color-scheme:dark){{.spacy-latent{{{variables(True)}}}}}
 {light_there}{{{variables(False)}}}
 {dark_there}{{{variables(True)}}}
-@media print{{.spacy-latent.spacy-latent{{{variables(False)};print-color-adjust:exact}}}}
+@media print{{{PRINTED}{{{variables(False)};print-color-adjust:exact}}}}
 {RULES}
 """
 
 
+# Before any of the hosts' rules.
+PRINTED = ".spacy-latent" * 3
 # How pages around a drawing say that they are light or dark, whatever the browser prefers:
 # JupyterLab and Jupyter Notebook 7, Visual Studio Code, Colab, sites of Material for MkDocs.
 HOSTS = (

@@ -188,6 +188,14 @@
     node.append(html("h3", {}, one.name, " of ", html("code", {}, one.key)));
     const drawing = html("div", { class: "drawing" }, drawn(one.drawing));
     node.append(drawing);
+    for (const part of one.parts) {
+      const known = own.edits.get(nameOfPart(one, part.part));
+      if (!known || !known.edit.force) continue;
+      const wanted = [...part.words].sort().join(" ");
+      for (const shape of drawing.querySelectorAll("[data-words]")) {
+        shape.classList.toggle("asked", shape.classList.contains("asked") || shape.dataset.words.split(" ").sort().join(" ") === wanted);
+      }
+    }
     const table = drawParts(own, i, one, place);
     const picked = () => (own.words.has(place) ? [own.words.get(place)] : []);
     function pick(word) {

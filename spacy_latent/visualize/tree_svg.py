@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -185,10 +187,12 @@ class _Side:
             x = max(half, min(columns.across - half, x))
             label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
             drawn.append(of_words(look.marked, _words(arc), label))
+        lines.sort()
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if _shown(arc):
                 turn, (left, right) = self.turn(i, base, up, look), self._sides(columns, i)
-                passing = [x for x, other in lines if up * other > up * turn and left < x < right]
+                inside = lines[bisect_right(lines, (left, inf)) : bisect_left(lines, (right, -inf))]
+                passing = [x for x, other in inside if up * other > up * turn]
                 x = _clear(left, right, text_width(arc.label, LABEL) / 2, passing)
                 label = _label(arc.label, x, turn, up, arc.faint)
                 drawn.append(of_words(look.marked, _words(arc), label))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ from spacy.util import registry
 
 from spacy_latent.cli.output import finished_first, write_page
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+
+
+@pytest.fixture(autouse=True)
+def listens_to_interrupts() -> Iterator[None]:
+    """What a shell starts in the background ignores them, and so would the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def small(name: str = "latent_textcat") -> spacy.Language:
@@ -43,6 +52,8 @@ def test_a_command_ends_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # The settings of signals are inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     assert process.stdout is not None
     try:

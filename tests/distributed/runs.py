@@ -20,7 +20,17 @@ from tests.distributed.trainings import (
     write_config,
 )
 
-AVERAGED = {**ADAM, "use_averages": True}
+# With a rate that is another at each step.
+AVERAGED = {
+    **ADAM,
+    "use_averages": True,
+    "learn_rate": {
+        "@schedules": "warmup_linear.v1",
+        "warmup_steps": 3,
+        "total_steps": 30,
+        "initial_rate": 0.02,
+    },
+}
 WHOLE, PART, SHORT = 11, 5, 7
 TREES = {"@misc": "spacy-latent.ProjectiveTree.v1"}
 STAGED = {
@@ -64,7 +74,11 @@ class Runs:
             for name, pipeline, training in [
                 ("small", shared("tagger"), {**noise_and_averages, "max_steps": SHORT}),
                 ("additive", shared("tagger", "textcat", "spancat"), slowly),
-                ("divided", textcat(entropy_weight=0.5), {**slowly, "accumulate_gradient": 3}),
+                (
+                    "divided",
+                    {**supervised, **textcat(entropy_weight=0.5)},
+                    {**slowly, "accumulate_gradient": 3},
+                ),
                 ("supervised", supervised, slowly),
                 ("noisy", noisy, {**noise_and_averages, "max_steps": WHOLE}),
                 ("staged", textcat(**STAGED), {"optimizer": AVERAGED, "max_steps": 7}),

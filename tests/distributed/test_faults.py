@@ -15,13 +15,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thinc.api import Config
 
 from tests.distributed.runs import Runs, files_under
-from tests.distributed.trainings import SHARED, TOK2VEC, save_corpus, stock, write_config
+from tests.distributed.trainings import (
+    SHARED,
+    TOK2VEC,
+    encoder,
+    save_corpus,
+    stock,
+    textcat,
+    write_config,
+)
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
-    not os.environ.get("SPACY_LATENT_ALL_FAULTS"), reason="SPACY_LATENT_ALL_FAULTS is not set"
+    not os.environ.get("SPACY_LATENT_ALL_FAULTS") or not hasattr(os, "fork"),
+    reason="SPACY_LATENT_ALL_FAULTS is not set, or ranks cannot be forks of a process",
 )
 OFTEN = {"checkpoint_every": 2}
 # kind, rank, step, steps after which it is resumed
@@ -144,6 +154,45 @@ def test_another_number_of_ranks_goes_on(runs: Runs) -> None:
 def test_hanging(runs: Runs, rank: int) -> None:
     found = runs.found[name_of("hangs", rank), 2]
     assert found[1 - rank]["kind"] == "RanksLost" and found[rank]["error"] == "killed"
+
+
+def test_a_stream_with_draws_of_its_own_is_resumed(tmp_path: Path) -> None:
+    """Its reader, the batcher's schedule and dropout all go on where they were."""
+    runs = Runs(tmp_path)
+    growing = {"@schedules": "compounding.v1", "start": 3, "stop": 9, "compound": 1.2}
+    config = write_config(
+        tmp_path / "stream.cfg",
+        {**encoder("tagger"), **textcat()},
+        tmp_path / "train.spacy",
+        max_epochs=-1,
+        max_steps=11,
+        dropout=0.2,
+        batcher={"@batchers": "spacy.batch_by_sequence.v1", "size": growing, "get_length": None},
+    )
+    draws = Config().from_disk(config)
+    draws["corpora"]["train"]["augmenter"] = {"@augmenters": "spacy.lower_case.v1", "level": 0.5}
+    draws.to_disk(config)
+    runs.configs["stream"] = str(config)
+    groups = []
+    for world in (1, 2):
+        into = runs.output(f"stopped {world}")
+        part = {"overrides": {"training.max_steps": 6}, "checkpoint_every": 3}
+        groups.append(
+            {
+                "world": world,
+                "runs": [
+                    runs.run("stream", world, output=runs.output(f"whole {world}")),
+                    runs.run("part", world, "stream", output=into, **part),
+                    runs.run("resumed", world, "stream", output=into, resume=True),
+                ],
+            }
+        )
+    runs.start(groups)
+    for world in (1, 2):
+        assert "Resuming after 6 steps" in runs.of("resumed", world)[0]["shown"]
+        for model in ("model-best", "model-last"):
+            whole = files_under(tmp_path / f"whole {world}" / model)
+            assert files_under(tmp_path / f"stopped {world}" / model) == whole
 
 
 def test_a_transformer(tmp_path: Path) -> None:

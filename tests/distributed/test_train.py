@@ -5,12 +5,15 @@ All of them are run once, by :mod:`tests.distributed.processes`; the tests look 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.distributed.runs import PART, Runs, files_under
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks of a process")
 
 
 def groups(runs: Runs) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -427,24 +425,6 @@ def test_a_long_doc(nlp: Language) -> None:
     doc = nlp(Doc(nlp.vocab, words=["I", "like", "London", "."] * 2_500))
     found = {ent.start for ent in doc.ents}
     assert found >= set(range(2, 10_000, 4))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes(nlp: Language, method: str, tmp_path: Path) -> None:
-    nlp.to_disk(tmp_path / "model")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import multiprocessing, spacy\n"
-        "if __name__ == '__main__':\n"
-        f"    multiprocessing.set_start_method({method!r})\n"
-        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
-        "    docs = list(nlp.pipe(['I like London'] * 6, n_process=2, batch_size=2))\n"
-        "    print(*{doc._.latent['crf_ner'].entities()[0].label for doc in docs})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip() == "GPE", done.stderr
 
 
 def test_the_recipes_fill_without_a_change() -> None:

@@ -3,8 +3,6 @@ it refuses."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from itertools import product
 from pathlib import Path
@@ -553,23 +551,6 @@ def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
     doc = made("She saw the old dog He left")
     assert doc._.latent["latent_encoder"].heads.tolist() == [token.head.i for token in doc]
     assert len(doc._.latent["latent_encoder"].spans) == 2
-
-
-def test_processes(nlp: Language, tmp_path: Path) -> None:
-    nlp.to_disk(tmp_path / "model")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import multiprocessing, spacy\n"
-        "if __name__ == '__main__':\n"
-        "    multiprocessing.set_start_method('fork')\n"
-        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
-        "    docs = list(nlp.pipe(['He left'] * 6, n_process=2, batch_size=2))\n"
-        "    print(*{doc._.latent['latent_parser'].dependencies()[0].label for doc in docs})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip() == "nsubj", done.stderr
 
 
 def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) -> None:

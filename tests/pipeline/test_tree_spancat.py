@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -430,23 +428,6 @@ def test_a_long_doc_is_split(nlp: Language) -> None:
 def test_it_may_be_pickled(nlp: Language) -> None:
     again = pickle.loads(pickle.dumps(nlp.get_pipe("tree_spancat")))
     assert found(again(nlp.make_doc(FIRST))) == NESTED_FIRST
-
-
-def test_processes(nlp: Language, tmp_path: Path) -> None:
-    nlp.to_disk(tmp_path / "model")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import multiprocessing, spacy\n"
-        "if __name__ == '__main__':\n"
-        "    multiprocessing.set_start_method('fork')\n"
-        f"    nlp = spacy.load({str(tmp_path / 'model')!r})\n"
-        "    docs = list(nlp.pipe(['in the park'] * 6, n_process=2, batch_size=2))\n"
-        "    print(*{str([s.label_ for s in doc.spans['sc']]) for doc in docs})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip() == "['PP', 'NP']", done.stderr
 
 
 def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:

@@ -12,7 +12,15 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
-from spacy_latent.visualize.film import LAST_STANDS, SECONDS, Film, Frame, animated_svg, film_page
+from spacy_latent.visualize.film import (
+    LAST_STANDS,
+    SECONDS,
+    SEEN,
+    Film,
+    Frame,
+    animated_svg,
+    film_page,
+)
 
 NLP = spacy.blank("en")
 
@@ -52,6 +60,7 @@ def test_pages_fetch_nothing(film: Film) -> None:
     page = film_page([film], "Films")
     addresses = set(re.findall(r"https?://[\w./]+", page + animated_svg(film)))
     assert {re.sub(r"^https?://www\.w3\.org/.*", "", address) for address in addresses} == {""}
+    assert page.index("<h1>Films</h1>") < page.index(SEEN) < page.index("<section")
     assert "default-src 'none'" in page and page.count("<figcaption>step ") == 3
 
 

@@ -165,6 +165,8 @@ def test_any_part_may_be_forced_and_what_cannot_be_says_so(driver: Any, address:
     driver.execute_script(force, "4", "1")
     wait_for(lambda: "good <- bad" in chosen(driver) and "1 edit" in read(driver))
     assert "good <- bad" in script(driver, "document.querySelector('.edits').textContent")
+    forced = "[...document.querySelectorAll('.asked')].map(part => part.dataset.words)"
+    assert {tuple(sorted(one.split())) for one in script(driver, forced)} == {("0", "3")}
     driver.execute_script(force, "3", "1")
     alert = wait_for(
         lambda: script(driver, "(document.querySelector('[role=alert]') || {}).textContent")

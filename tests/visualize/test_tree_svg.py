@@ -282,8 +282,11 @@ def test_gold_that_leaves_the_span_is_left_out():
 @pytest.mark.parametrize("words", [["a"], ["word"] * 10_000])
 def test_one_word_and_ten_thousand(words):
     doc = annotated("heads", [0, *range(1, len(words))], words=words)
+    heads = [0, *range(1, len(words))]
+    numbered = annotated("heads", heads, {(h, m): 0.5 for m, h in enumerate(heads, 1)}, words=words)
     started = time.process_time()
     svg = render(doc, jupyter=False)
+    assert render(numbered, jupyter=False).count(">0.50<") == len(words) - 1
     assert svg.count("displacy-word") == len(words)
     # Of this process alone, however busy the machine is. It takes two where it is linear.
     assert time.process_time() - started < 20

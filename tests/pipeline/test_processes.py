@@ -1,0 +1,74 @@
+"""``nlp.pipe(n_process=2)``: what several processes give is what one gives, forked or spawned."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import spacy
+import srsly
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+
+COMPONENTS = ("crf_ner", "latent_parser", "tree_spancat")
+TEXTS = ["I like London a lot", "I hate Paris"] * 3
+# One program for both: most of the time goes into imports, in each process that is not forked.
+PROGRAM = """
+import multiprocessing, sys
+import spacy, srsly
+from tests.pipeline.test_processes import TEXTS, found
+
+if __name__ == "__main__":
+    nlp = spacy.load(sys.argv[1])
+    for method in ("fork", "spawn"):
+        multiprocessing.set_start_method(method, force=True)
+        docs = nlp.pipe(TEXTS, n_process=2, batch_size=2)
+        print(srsly.json_dumps([method, [found(doc) for doc in docs]]))
+"""
+
+
+def found(doc: Doc) -> list[Any]:
+    """What the components have written, and where it came from."""
+    return [
+        [[span.start, span.end, span.label_] for span in doc.ents],
+        [[token.head.i, token.dep_] for token in doc],
+        [[span.start, span.end, span.label_] for span in doc.spans["sc"]],
+        {name: len(doc._.latent[name].spans) for name in COMPONENTS},
+    ]
+
+
+def trained() -> Language:
+    nlp = spacy.blank("en")
+    for name in COMPONENTS:
+        nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
+    optimizer = initialized(nlp)
+    sample = examples(nlp)
+    for _ in range(40):
+        nlp.update(sample, sgd=optimizer)
+    return nlp
+
+
+def test_processes_give_what_one_gives(tmp_path: Path) -> None:
+    nlp = trained()
+    nlp.to_disk(tmp_path / "model")
+    wanted = [found(doc) for doc in nlp.pipe(TEXTS)]
+    # Else nothing is compared.
+    entities, arcs, spans, latent = wanted[0]
+    assert entities == [[2, 3, "GPE"]] == spans and arcs[1] == [1, "ROOT"]
+    assert min(latent.values()) >= 1
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), str(tmp_path / "model")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    lines = [srsly.json_loads(line) for line in done.stdout.splitlines()]
+    assert lines == [["fork", wanted], ["spawn", wanted]], done.stderr
