@@ -62,8 +62,9 @@ def annotate_cli(
             threads=threads,
             text_field=text_field,
             id_field=id_field,
-            prepare=prepare,
-            prepare_with=(code, gpu_id),
+            # With one worker that is this process, which is prepared.
+            prepare=prepare if workers > 1 else None,
+            prepare_with=(code, gpu_id) if workers > 1 else (),
             progress=show,
         )
     except LatentError as error:

@@ -87,9 +87,16 @@ def load(model: str | Path) -> Model:
     if key not in _loaded:
         import spacy
 
-        nlp = spacy.load(model)
+        hash_ = model_hash(model)
+        try:
+            nlp = spacy.load(model)
+        except Exception as error:
+            raise LatentError(
+                f"The pipeline {key!r} cannot be loaded: {_said(error)}. Give a directory that "
+                "'spacy train' wrote, with --code where it needs functions of your own."
+            ) from error
         name = f"{nlp.meta.get('lang', '')}_{nlp.meta.get('name', '')}"
-        _loaded[key] = Model(nlp, name, str(nlp.meta.get("version", "")), model_hash(model))
+        _loaded[key] = Model(nlp, name, str(nlp.meta.get("version", "")), hash_)
     return _loaded[key]
 
 
@@ -199,11 +206,15 @@ def annotate_shard(
         with made.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(made, target)
+    except FileNotFoundError:
+        # Another command that does the same was sooner, and has cleared away.
+        if not target.exists():
+            raise
+        return Done(skipped=1)
     except BaseException:
         made.unlink(missing_ok=True)
         raise
-    # Of processes that were killed. One that still writes the same finds its file gone, and the
-    # target in its place.
+    # Of processes that were killed, or still write the same.
     for rest in target.parent.glob(f".{glob_escape(target.name)}.*.tmp"):
         rest.unlink(missing_ok=True)
     return done
@@ -305,7 +316,7 @@ def annotate(
         listed = None
     else:
         shards = listed = shards_of(Path(source), rows, id_field, text_field)
-    _check_output(output, model_hash(model), form, rows, listed)
+    _check_output(output, model_hash(model), form, rows, (id_field, text_field), listed)
     jobs = ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
     share = max(1, _cores() // workers) if threads is None else threads
     how = _How(str(model), batch_size, share, prepare, prepare_with)
@@ -332,17 +343,26 @@ def _cores() -> int:
 
 
 def _check_output(
-    output: Path, hash_: str, form: str, rows: int, shards: list[Shard] | None
+    output: Path,
+    hash_: str,
+    form: str,
+    rows: int,
+    fields: tuple[str, str],
+    shards: list[Shard] | None,
 ) -> None:
     """Refuse to add to what was made of something else."""
     output.mkdir(parents=True, exist_ok=True)
-    files = sorted({shard.path for shard in shards or ()})
     ours = {
         "model_hash": hash_,
         "format": form,
         "rows": rows,
-        "files": {path: os.path.getsize(path) for path in files} if shards is not None else STDIN,
+        "fields": list(fields),
+        "files": STDIN,
     }
+    if shards is not None:
+        # By the names that they are written under: a corpus may be moved.
+        paths = {shard.name.rsplit("-", 1)[0]: shard.path for shard in shards}
+        ours["files"] = {name: os.path.getsize(path) for name, path in paths.items()}
     path = output / MANIFEST
     if not path.exists():
         if any(file.suffix in ENDINGS.values() for file in output.iterdir()):

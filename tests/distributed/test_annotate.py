@@ -105,6 +105,12 @@ def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -
     annotate(model, corpus, tmp_path / "out")
     with pytest.raises(LatentError, match="another rows"):
         annotate(model, corpus, tmp_path / "out", rows=2)
+    with pytest.raises(LatentError, match="another fields"):
+        annotate(model, corpus, tmp_path / "out", text_field="body")
+    moved = tmp_path / "moved" / corpus.name
+    moved.parent.mkdir()
+    shutil.copy(corpus, moved)
+    assert annotate(model, moved, tmp_path / "out").skipped == 1
     save_lines(corpus, texts(5))
     with pytest.raises(LatentError, match="another files"):
         annotate(model, corpus, tmp_path / "out")
@@ -308,6 +314,30 @@ def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> N
             annotate(model, tmp_path / name, tmp_path / "out")
     with pytest.raises(LatentError, match=r"expected a .parquet or a .spacy"):
         annotate_shard(model, Shard("a", "stdin", lines=("a",)), tmp_path / "out.csv")
+
+
+def test_a_shard_that_another_command_has_done_meanwhile_is_left_alone(
+    model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out" / "a.parquet"
+    shard = Shard("a-00000", "stdin", lines=("first", "second"))
+
+    def sooner() -> None:
+        if not target.exists():
+            annotate_shard(model, shard, tmp_path / "other.parquet")
+            (tmp_path / "other.parquet").rename(target)
+            for path in target.parent.glob(".*.tmp"):
+                path.unlink()
+
+    assert annotate_shard(model, shard, target, after_chunk=sooner).skipped == 1
+    assert [row.text for row in rows_of(target)] == ["first", "second"]
+
+
+def test_a_pipeline_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "corpus.txt").write_text("a\n")
+    with pytest.raises(LatentError, match=r"broken.* cannot be loaded"):
+        annotate(tmp_path / "broken", tmp_path / "corpus.txt", tmp_path / "out")
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
