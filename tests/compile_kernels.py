@@ -15,7 +15,6 @@ from multiprocessing import get_context
 
 import torch
 
-from spacy_latent.errors import LatentError
 from tests.structures.contracts import every_structure
 
 # Those that take longest come first, so that no core waits for the other at the end.
@@ -34,7 +33,7 @@ def compile_kernels(name: str) -> None:
     listed = next(one for one in every_structure() if type(one.structure).__name__ == name)
     for check in listed.checks():
         # A check that fails is for the tests to tell of.
-        with contextlib.suppress(AssertionError, LatentError):
+        with contextlib.suppress(Exception):
             check()
 
 

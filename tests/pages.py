@@ -254,11 +254,12 @@ def check_project(arguments: list[str]) -> None:
 
 
 def check_module(module: str, arguments: list[str]) -> None:
-    assert find_spec(module), f"python -m {module}: there is no such module"
+    found = find_spec(module)
+    assert found, f"python -m {module}: there is no such module"
     if module.startswith(("spacy_latent.cli.", "spacy_latent.distributed")):
         from typer.main import get_command
 
-        main = "" if find_spec(f"{module}.__main__") is None else ".__main__"
+        main = "" if found.submodule_search_locations is None else ".__main__"
         app = getattr(import_module(module + main), "app", None)
         if app is not None:
             parse(get_command(app), arguments)

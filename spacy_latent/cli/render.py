@@ -154,18 +154,21 @@ def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Marku
 
     names = [component] if component else list(dict.fromkeys(n for d in docs for n in d._.latent))
     gold = [[token.head.i for token in doc] for doc in trees]
+    counted = [[token.has_head() for token in doc] for doc in trees]
     rows = []
     for name in names:
         found = [doc._.latent.get(name) for doc in docs]
         spans = [span for one in found if one is not None for span in one.spans]
         if spans and all("heads" in find_kind(span.kind).accessors for span in spans):
             heads = [[-1] * len(d) if one is None else one.heads for d, one in zip(docs, found)]
-            rows.append(FigureRow(name, [(f"{attachment(heads, gold):.1%}", "")], own=True))
+            rows.append(
+                FigureRow(name, [(f"{attachment(heads, gold, counted):.1%}", "")], own=True)
+            )
     if not rows:
         return NOTHING
     words = [[token.text for token in doc] for doc in docs]
     for name, controls in control_trees(words, CONTROLS).items():
-        rows.append(FigureRow(name, [(f"{attachment(controls, gold):.1%}", "")]))
+        rows.append(FigureRow(name, [(f"{attachment(controls, gold, counted):.1%}", "")]))
     caption = "Tokens with the head of the gold tree; below, trees that look at no model"
     return figure_table(caption, ["same head"], rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -166,7 +167,13 @@ def application_of(
         )
     steps = explorers[: len(places)]
     other = explorers[len(places)] if beside else None
-    hosts = [*LOCAL_NAMES, *allow_host]
+    for name in allow_host:
+        if re.search(r"[/\s]|^[^\[].*:|\]:", name):
+            fail(
+                f"--allow-host is {name!r}",
+                "Give a name or an address, without port or http://, one of IPv6 in brackets.",
+            )
+    hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
     if host not in EVERYWHERE:
         hosts.append(f"[{host}]" if ":" in host else host)
     return make_application(steps, other, hosts=hosts, example=text), names
@@ -225,13 +232,17 @@ def listen(host: str, port: int) -> Any:
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made: socket.socket | None = None
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made = socket.socket(family, socket.SOCK_STREAM)
+        # Elsewhere it lets two servers listen on one port.
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(64)
     except OSError as error:
-        made.close()
+        if made is not None:
+            made.close()
         fail(
             f"{host}:{port} cannot be listened on: {error.strerror or error}",
             "Give another --port, or --port 0 for any that is free.",

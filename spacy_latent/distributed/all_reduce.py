@@ -255,8 +255,16 @@ class InnerSteps:
     def finish_update(self, sgd: Optimizer) -> None:
         self.model.finish_update(sgd)
         while True:
-            own = self.pipe.backprop_further()
-            weights = weights_of([(self.name, self.pipe.further_model)])
+            own, weights = False, list[Weights]()
+            try:
+                own = self.pipe.backprop_further()
+                weights = weights_of([(self.name, self.pipe.further_model)])
+            except RanksLost:
+                raise
+            except Exception as error:
+                self.reduce.failure = error
+            # Raises on all ranks where one has failed.
+            self.reduce.agree(weights)
             if not self.reduce.ranks.most(_flags([own])).item():
                 return
             self.reduce.add_up(weights)

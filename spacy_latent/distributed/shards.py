@@ -201,10 +201,19 @@ def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
 
 
 def _source(id_: Any, text: Any) -> Source:
-    known = "" if id_ is None else str(id_)
+    known = _encodable("" if id_ is None else str(id_))
     if not isinstance(text, str):
-        return Source(known, "" if text is None else str(text), f"The text is {text!r}, no string")
+        shown = _encodable("" if text is None else str(text))
+        return Source(known, shown, _encodable(f"The text is {text!r}, no string"))
+    shown = _encodable(text)
+    if shown != text:
+        return Source(known, shown, "The text has half of a surrogate pair, which no UTF-8 has")
     return Source(known, text)
+
+
+def _encodable(text: str) -> str:
+    """JSON may hold halves of surrogate pairs, which no file of ours can."""
+    return text.encode("utf8", "replace").decode("utf8")
 
 
 __all__ = ["Shard", "Source", "form_of", "read_shard", "shards_of", "shards_of_lines"]

@@ -156,7 +156,10 @@ def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path.parent.mkdir(parents=True, exist_ok=True)
-    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    journal = optuna.storages.journal
+    # The default one makes a link, for which Windows asks for a privilege.
+    lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
+    backend = journal.JournalFileBackend(str(path), lock_obj=lock)
     study: Study = optuna.create_study(
         storage=optuna.storages.JournalStorage(backend),
         study_name=STUDY,
@@ -241,7 +244,9 @@ def _heartbeat(folder: Path, beat: float) -> Iterator[str]:
 
     def touch() -> None:
         while not stop.wait(beat):
-            path.touch()
+            # One that fails on a disk elsewhere is made up for by the next.
+            with suppress(OSError):
+                path.touch()
 
     thread = threading.Thread(target=touch, daemon=True)
     thread.start()

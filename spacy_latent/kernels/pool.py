@@ -42,14 +42,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _work(tasks: SimpleQueue[Task], ready: threading.Barrier) -> None:
+def _work(tasks: SimpleQueue[Task], ready: threading.Event) -> None:
     # Work inside work would wait for threads that wait for it.
     _calm.threads = 1
     # As in one_torch_thread; also, sums of torch's threads round otherwise than those of one.
     torch.set_num_threads(1)
     # Else the thread's first operation would set what is common to all of them by then.
     torch.get_num_threads()
-    ready.wait()
+    ready.set()
     while True:
         kernel, start, stop, arguments, done = tasks.get()
         try:
@@ -61,20 +61,30 @@ def _work(tasks: SimpleQueue[Task], ready: threading.Barrier) -> None:
         del kernel, arguments, done
 
 
-def _get_tasks() -> SimpleQueue[Task]:
+def _get_tasks() -> SimpleQueue[Task] | None:
+    """None where there can be no other thread."""
     global _tasks
     with _lock:
         if _tasks is None:
-            _tasks = SimpleQueue()
-            count, own = max(1, (os.cpu_count() or 1) - 1), torch.get_num_threads()
-            ready = threading.Barrier(count + 1)
-            for _ in range(count):
-                threading.Thread(
-                    target=_work, args=(_tasks, ready), name="spacy-latent", daemon=True
-                ).start()
-            ready.wait()
-            # What the threads have set for themselves is for those to come as well.
-            torch.set_num_threads(own)
+            tasks: SimpleQueue[Task] = SimpleQueue()
+            own, started = torch.get_num_threads(), 0
+            try:
+                for _ in range(max(1, (os.cpu_count() or 1) - 1)):
+                    ready = threading.Event()
+                    try:
+                        threading.Thread(
+                            target=_work, args=(tasks, ready), name="spacy-latent", daemon=True
+                        ).start()
+                    except RuntimeError:
+                        # A limit on threads: those that there are do the work.
+                        break
+                    started += 1
+                    ready.wait()
+            finally:
+                # What the threads have set for themselves is for those to come as well.
+                torch.set_num_threads(own)
+            if started:
+                _tasks = tasks
         return _tasks
 
 
@@ -109,11 +119,11 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     """
     count, total = len(costs), float(costs.sum())
     threads = min(getattr(_calm, "threads", None) or torch.get_num_threads(), count)
-    if threads <= 1 or total < SERIAL_NANOSECONDS:
+    tasks = None if threads <= 1 or total < SERIAL_NANOSECONDS else _get_tasks()
+    if tasks is None:
         kernel(0, count, *arguments)
         return
-    bounds = _bounds(costs, threads)
-    tasks, done = _get_tasks(), SimpleQueue[BaseException | None]()
+    bounds, done = _bounds(costs, threads), SimpleQueue[BaseException | None]()
     for start, stop in zip(bounds[1:], bounds[2:]):
         tasks.put((kernel, start, stop, arguments, done))
     try:

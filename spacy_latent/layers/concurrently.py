@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, spread
+from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, one_torch_thread, spread
 
 Call = Callable[..., Tensor]
 
@@ -92,7 +92,9 @@ class _Work:
 
 
 def _spread(work: Callable[[int, int], None], parts: int) -> None:
-    spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
+    # The part on this thread is to round as those on the pool's.
+    with one_torch_thread():
+        spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
 
 
 def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:

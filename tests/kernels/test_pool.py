@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -38,3 +40,36 @@ def test_small_work_is_one_range() -> None:
 
 def test_nothing_is_no_work() -> None:
     assert [stop - start for start, stop in pool.ranges(np.empty(0))] == [0]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_work_is_done_where_few_threads_may_start(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Also afterwards, and not by waiting for threads that are not there."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_few(thread: threading.Thread) -> None:
+        if len(started) == most:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(pool, "_tasks", None)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for _ in range(2):
+            done = np.zeros(30, dtype=int)
+            pool.spread(_count, np.full(30, pool.SERIAL_NANOSECONDS), (done,))
+            assert (done == 1).all()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def _count(start: int, stop: int, done: np.ndarray) -> None:
+    done[start:stop] += 1
