@@ -35,21 +35,12 @@ import torch
 from spacy.tokens import Doc, DocBin
 from thinc.api import Config
 
+from benchmarks.pipeline import TOK2VEC
 from benchmarks.sections import write_section
 
 BATCHES = (1200, 4800, 19200)
 WARM_UP, LENGTH, WORDS = 3, 20, 120_000
-WIDTH = 96
-TOK2VEC = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "width": WIDTH,
-    "depth": 4,
-    "embed_size": 2000,
-    "window_size": 1,
-    "maxout_pieces": 3,
-    "subword_features": True,
-    "pretrained_vectors": None,
-}
+WIDTH = TOK2VEC["width"]
 SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
 LATENT = {"@architectures": "spacy-latent.LatentListener.v1", "width": WIDTH}
 # Bytes per second and seconds of the model of costs: 10 Gb/s, and what a message takes.

@@ -8,9 +8,10 @@ component, and the ranks drift apart.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,13 +74,9 @@ class AllReduce:
         """
         weights: list[Weights] = []
         if self.failure is None:
-            try:
+            with self.keeping_failure():
                 self._backpropagate()
                 weights = weights_of(models_of(self.nlp, self.frozen))
-            except RanksLost:
-                raise
-            except Exception as error:
-                self.failure = error
         started = time.perf_counter()
         self.agree(weights)
         shims = self._shims()
@@ -88,6 +85,17 @@ class AllReduce:
         self._average_buffers()
         self._share_unseen_classes()
         self.seconds += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def keeping_failure(self) -> Iterator[None]:
+        """What fails inside is raised on all ranks when they next agree: until then the others wait
+        for this one."""
+        try:
+            yield
+        except RanksLost:
+            raise
+        except Exception as error:
+            self.failure = error
 
     def agree(self, weights: Sequence[Weights] = ()) -> None:
         """Compare failures, batches and layouts, in one small message."""
@@ -256,13 +264,9 @@ class InnerSteps:
         self.model.finish_update(sgd)
         while True:
             own, weights = False, list[Weights]()
-            try:
+            with self.reduce.keeping_failure():
                 own = self.pipe.backprop_further()
                 weights = weights_of([(self.name, self.pipe.further_model)])
-            except RanksLost:
-                raise
-            except Exception as error:
-                self.reduce.failure = error
             # Raises on all ranks where one has failed.
             self.reduce.agree(weights)
             if not self.reduce.ranks.most(_flags([own])).item():

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.distributed.directories import replace_file
 from spacy_latent.distributed.parquet import Row, pyarrow, schema, to_table
 from spacy_latent.distributed.shards import (
     STDIN,
@@ -369,9 +370,7 @@ def _check_output(
             raise LatentError(
                 f"{output} holds files of something else. Give a directory of its own."
             )
-        made = path.with_name(f".{MANIFEST}.{os.getpid()}.tmp")
-        made.write_text(json.dumps(ours, indent=2) + "\n", encoding="utf8")
-        os.replace(made, path)
+        replace_file(path, json.dumps(ours, indent=2) + "\n")
         return
     if shards is None:
         raise LatentError(

@@ -1,4 +1,4 @@
-"""Directories that are there as a whole or not at all, also where a process is killed."""
+"""Directories and files that are there as a whole or not at all, also where a process is killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 NEW, OLD = ".new", ".old"
 
@@ -30,6 +31,13 @@ def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
     os.replace(made, path)
     shutil.rmtree(before, ignore_errors=True)
     _synchronize_entries(path.parent)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Several processes may write it at once: the last one's text stays."""
+    made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    made.write_text(text, encoding="utf8")
+    os.replace(made, path)
 
 
 def finish_replacing(path: Path) -> None:
@@ -67,4 +75,4 @@ def _synchronize_entries(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["finish_replacing", "replace_directory"]
+__all__ = ["finish_replacing", "replace_directory", "replace_file"]

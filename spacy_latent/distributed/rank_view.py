@@ -15,7 +15,7 @@ from spacy.training.loop import subdivide_batch
 
 from spacy_latent.distributed.all_reduce import AllReduce, InnerSteps
 from spacy_latent.distributed.random_state import noise_of
-from spacy_latent.distributed.ranks import Ranks, RanksLost
+from spacy_latent.distributed.ranks import Ranks
 from spacy_latent.distributed.trained_arrays import trained_components
 from spacy_latent.models.batch_share import only_a_share
 from spacy_latent.pipeline.shared_upstream import SharedBatch
@@ -85,19 +85,13 @@ class RankView:
             for part in parts:
                 self.nlp.update(part, losses=losses, **options)
             return losses
-        try:
-            with self._shared_components_wait():
-                for number, part in enumerate(parts):
-                    share = part[self.ranks.rank :: self.ranks.world]
-                    if share:
-                        noise = noise_of(self.seed, self.ranks.rank, self.step, number)
-                        with noise, only_a_share(_words(share) / _words(part)):
-                            self.nlp.update(share, losses=losses, **options)
-        except RanksLost:
-            raise
-        except Exception as error:
-            # The others wait for this rank's gradients: they are told when they ask for them.
-            self.reduce.failure = error
+        with self.reduce.keeping_failure(), self._shared_components_wait():
+            for number, part in enumerate(parts):
+                share = part[self.ranks.rank :: self.ranks.world]
+                if share:
+                    noise = noise_of(self.seed, self.ranks.rank, self.step, number)
+                    with noise, only_a_share(_words(share) / _words(part)):
+                        self.nlp.update(share, losses=losses, **options)
         return losses
 
     @contextlib.contextmanager

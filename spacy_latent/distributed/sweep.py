@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import srsly
 
+from spacy_latent.distributed.directories import replace_file
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -356,16 +357,9 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 def write_table(rows: Sequence[Mapping[str, Any]], study: Path) -> tuple[Path, Path]:
     """As JSON and as Markdown, beside the study; their paths."""
     as_json, as_markdown = study.with_suffix(".json"), study.with_suffix(".md")
-    _replace(as_json, json.dumps(list(rows), indent=2) + "\n")
-    _replace(as_markdown, markdown(rows))
+    replace_file(as_json, json.dumps(list(rows), indent=2) + "\n")
+    replace_file(as_markdown, markdown(rows))
     return as_json, as_markdown
-
-
-def _replace(path: Path, text: str) -> None:
-    """Several workers may write it at once."""
-    made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    made.write_text(text, encoding="utf8")
-    os.replace(made, path)
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

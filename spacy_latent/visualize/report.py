@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -39,7 +37,14 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
-from spacy_latent.visualize.elements import Markup, data_block, inert_json, join, tag
+from spacy_latent.visualize.elements import (
+    Markup,
+    data_block,
+    inert_json,
+    join,
+    script_policy,
+    tag,
+)
 
 # The page's share of 5 MB that the gallery may take.
 GALLERY_BYTES = 4_300_000
@@ -76,14 +81,12 @@ def render_report(
     style = _resource("report.css")
     # It draws the gallery.
     script = _resource("report.js") if figures.components else ""
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf8")).digest()).decode("ascii")
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     page = tag(
         "html",
         tag(
             "head",
             tag("meta", charset="utf-8"),
-            tag("meta", http_equiv="Content-Security-Policy", content=policy),
+            script_policy(script),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("title", f"{_subject(figures)} of {model}"),
             tag("style", Markup(style)),

@@ -4,17 +4,15 @@ and without scripts only pointing at words has no effect."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from spacy.language import Language
 
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
-from spacy_latent.visualize.elements import Markup, tag
+from spacy_latent.visualize.elements import Markup, script_policy, tag
 from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
 from spacy_latent.visualize.page import packaged, rules
 
@@ -180,13 +178,11 @@ def _percent(p: float) -> str:
 
 def _page(seen: Seen, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     lang, direction = (seen.pipeline.settings[name] for name in ("lang", "direction"))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        script_policy(script),
         tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
         tag("title", "Latent structures"),
         tag("style", Markup(rules() + packaged("isolate.css") + RULES)),
