@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from spacy.training import Example
-from thinc.api import fix_random_seed
+from thinc.api import Adam, Model, fix_random_seed
 from typer.testing import CliRunner
 
 from spacy_latent.distributed.__main__ import app
-from spacy_latent.distributed.all_reduce import AllReduce
+from spacy_latent.distributed.all_reduce import AllReduce, InnerSteps
 from spacy_latent.distributed.directories import finish_replacing, replace_directory
 from spacy_latent.distributed.random_state import RandomState, left_alone, noise_of
 from spacy_latent.distributed.rank_view import RankView
@@ -150,6 +150,28 @@ def test_what_overflowed_in_float16_is_left_out_and_no_error() -> None:
     shim._grad_scaler._enabled = shim._grad_scaler._found_inf = True
     assert reduce._share_overflow([shim]) == {id(shim)}
     assert reduce.add_up(weights, {id(shim)})
+
+
+class FailingFurther:
+    """A component whose further step on a batch fails on this rank."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = self.further_model = model
+
+    def backprop_further(self) -> bool:
+        raise MemoryError("no room for a further step")
+
+    def finish_further(self, sgd: Any) -> None:
+        raise AssertionError("No step was agreed on")
+
+
+def test_a_further_step_that_fails_on_a_rank_is_told_to_all() -> None:
+    """The others would wait for its gradients until the timeout."""
+    nlp, _ = make_pipeline(textcat())
+    reduce = AllReduce(nlp, [], Paired([None]))
+    pipe = FailingFurther(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
+    with pytest.raises(RanksFailed, match="rank 0: MemoryError: no room for a further step"):
+        InnerSteps("latent_textcat", pipe, reduce).finish_update(Adam())
 
 
 # ---------------------------------------------------------------- random numbers

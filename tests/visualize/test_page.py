@@ -159,6 +159,13 @@ def test_the_caption_says_what_the_text_was_classified_as():
     assert "encoder · Some · predicted &lt;good&gt; (75\u202f%)<" in html and "bad" not in html
 
 
+def test_the_caption_of_a_regression_is_no_probability():
+    doc = annotated("items", [1], words=["a", "b"])
+    doc.cats = {"similarity": 3.5}
+    html = render(doc, jupyter=False)
+    assert "predicted similarity (3.5)<" in html and "350" not in html
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
