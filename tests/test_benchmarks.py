@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cases, footprint, gpu, inference, scaling, sections
+from benchmarks import cases, footprint, inference, scaling, sections
+from benchmarks.gpu.structures import results
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,10 +45,10 @@ def test_results_keep_other_sections(tmp_path):
 
 
 def test_every_structure_has_scores_and_agrees_with_itself():
-    """What ``gpu`` does, on the CPU."""
+    """What the plan for a GPU does, on the CPU."""
     for structure in cases.structures():
         for operation in ("map", *sorted({"log_partition", "marginals"} & structure.tractable)):
-            gpu.run(structure, operation, *cases.scores_for(structure, 7, 2))
+            results(structure, operation, *cases.scores_for(structure, 7, 2))
 
 
 def test_exponents_and_their_plot(tmp_path, monkeypatch):

@@ -1,0 +1,30 @@
+"""tests/gpu, as pytest ends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.gpu.machine import Machine, Record
+
+
+def run(machine: Machine, record: Record) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"]
+    if machine.pretended:
+        # They ask torch itself for a GPU.
+        command.append("--collect-only")
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.strip())
+    said = [line for line in lines if line]
+    record(ended=said[-1] if said else "no output", failed=[s for s in said if s[:6] == "FAILED"])
+    if process.returncode:
+        raise SystemExit(said[-1] if said else "pytest said nothing")
+
+
+def report(records: list[dict[str, Any]]) -> list[str]:
+    return [records[-1]["ended"].strip("= "), *(f"- {line}" for line in records[-1]["failed"])]

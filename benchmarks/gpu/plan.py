@@ -1,0 +1,180 @@
+"""The steps in their order, and what is done with what they find."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import date
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.machine import read
+from benchmarks.sections import RESULTS, write_section
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Step:
+    """name: of its module here. seconds: its limit. must: the plan ends where it fails. extra: not
+    of the nine minutes, done only where it is asked for."""
+
+    name: str
+    seconds: int
+    title: str
+    must: bool = False
+    extra: bool = False
+
+
+STEPS = (
+    Step("prerequisites", 20, "what must be there", must=True),
+    Step("answers", 60, "eight kernels against stored answers"),
+    Step("memory_check", 90, "kernels under a checker of memory"),
+    Step("kernels", 100, "kernels beside the path through the CPU and the peers"),
+    Step("training", 120, "spacy train on the GPU"),
+    Step("checks", 90, "tests/gpu"),
+    Step("one_step", 45, "one step of training"),
+    Step("structures", 420, "every structure on the GPU beside the CPU", extra=True),
+    Step("demo", 570, "the demo from end to end", extra=True),
+)
+# What the later ones need of machine code for the CPU is made beside the first.
+COMPILES_BEFORE = "kernels"
+COMPILE_SECONDS = 150
+
+
+def run_step(step: Step, folder: Path) -> str:
+    """How it ended. Whatever it has started ends with it."""
+    command = [sys.executable, "-m", "benchmarks.gpu.step", step.name, str(folder)]
+    start = time.monotonic()
+    with (folder / f"{step.name}.log").open("w", encoding="utf8") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(step.seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            end(process)
+    took = f"{time.monotonic() - start:.0f} s"
+    if code is None:
+        return f"stopped after its {step.seconds} s"
+    return f"done in {took}" if code == 0 else f"FAILED after {took}: {last_line(log.name)}"
+
+
+def rehearse(step: Step, folder: Path) -> str:
+    """As :func:`run_step`, in this process, on a pretended GPU, which no error breaks."""
+    from benchmarks.gpu.step import run
+
+    start = time.monotonic()
+    with (folder / f"{step.name}.log").open("w", encoding="utf8") as log, redirect_stdout(log):
+        try:
+            run(step.name, folder, dry=True)
+        except (SystemExit, Exception) as error:
+            return f"FAILED after {time.monotonic() - start:.0f} s: {error}"
+    return f"done in {time.monotonic() - start:.0f} s"
+
+
+def end(process: subprocess.Popen) -> None:
+    """The process, and all of its own."""
+    if os.name == "posix":
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    else:
+        process.kill()
+    process.wait()
+
+
+def last_line(path: str) -> str:
+    lines = Path(path).read_text(encoding="utf8", errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:200].replace("|", "/") if said else "it said nothing"
+
+
+def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list[str]:
+    """What stands in RESULTS.md after these steps."""
+    found = read(folder / "prerequisites.jsonl")
+    versions = {key: value for line in found for key, value in line.get("versions", {}).items()}
+    on = next((line["gpu"] for line in found if "gpu" in line), "no GPU")
+    said = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [f"{date.today()}, {on}; {said}.", "", "| step | how it ended |", "|---|---|"]
+    lines += [f"| {step.title} | {ended.get(step.name, 'not run')} |" for step in chosen]
+    for step in chosen:
+        records = read(folder / f"{step.name}.jsonl")
+        tables = import_module(f"benchmarks.gpu.{step.name}").report(records) if records else []
+        lines += ["", f"**{step.title[0].upper()}{step.title[1:]}.**", "", *tables] if tables else []
+    return lines
+
+
+def compile_beside(folder: Path) -> subprocess.Popen | None:
+    """The machine code of all structures for the CPU, on all cores."""
+    if not find_spec("hypothesis"):
+        # Of the tests' own; then each step compiles what it needs.
+        return None
+    with (folder / "compile.log").open("w", encoding="utf8") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.compile_kernels"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks gpu")
+    parser.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=[])
+    parser.add_argument("--output", type=Path, default=Path("training/gpu"), metavar="FOLDER")
+    parser.add_argument("--dry-run", action="store_true")
+    given = parser.parse_args(arguments)
+    if not (given.dry_run or torch.cuda.is_available()):
+        print("No GPU here: nothing to run. --dry-run goes through the plan without one.")
+        return
+    folder = given.output.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [step for step in STEPS if (step.name in given.only if given.only else not step.extra)]
+    for step in chosen:
+        (folder / f"{step.name}.jsonl").unlink(missing_ok=True)
+    results = folder / "RESULTS.md" if given.dry_run else RESULTS
+    compiling = None if given.dry_run else compile_beside(folder)
+    ended: dict[str, str] = {}
+    try:
+        for step in chosen:
+            if compiling is not None and step.name == COMPILES_BEFORE:
+                wait_for(compiling)
+            print(f"{step.title} ...", flush=True)
+            ended[step.name] = (rehearse if given.dry_run else run_step)(step, folder)
+            print(f"    {ended[step.name]}", flush=True)
+            write_section("gpu", "On a GPU", section(folder, ended, chosen), results)
+            if step.must and not ended[step.name].startswith("done"):
+                break
+    finally:
+        if compiling is not None:
+            end(compiling)
+    print(f"Written to {results} and {folder}.")
+    if len(ended) < len(chosen) or not all(said.startswith("done") for said in ended.values()):
+        sys.exit("Not all of it ran to its end.")
+
+
+def wait_for(compiling: subprocess.Popen) -> None:
+    try:
+        compiling.wait(COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        print("Compiling for the CPU takes too long: the steps go on without.", flush=True)
+        end(compiling)

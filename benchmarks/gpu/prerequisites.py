@@ -1,0 +1,60 @@
+"""What every later step stands on: packages, entry points, and a kernel that can be launched."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.machine import Machine, Record
+
+PACKAGES = ("torch", "spacy", "thinc", "numba", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x")
+GROUPS = ("spacy_factories", "spacy_architectures", "spacy_misc")
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def run(machine: Machine, record: Record) -> None:
+    record(gpu=machine.name(), versions=versions())
+    missing = [name for name in ("spacy", "thinc", "cupy", "pytest") if not find_spec(name)]
+    # A dry run stands in for what only a machine with a GPU has.
+    missing = [name for name in missing if not (machine.pretended and name == "cupy")]
+    record(missing=missing)
+    counts = {
+        group: sum(point.value.startswith("spacy_latent") for point in entry_points(group=group))
+        for group in GROUPS
+    }
+    record(entry_points=counts)
+    if missing or not all(counts.values()):
+        raise SystemExit(f"Not here: {', '.join(missing) or 'the entry points of spacy_latent'}.")
+    numbers = torch.arange(4, device=machine.device).float()
+    assert float((numbers @ numbers).cpu()) == 14.0
+    if machine.pretended:
+        record(kernel="a pretended GPU launches none")
+        return
+    from spacy_latent.kernels import launch
+
+    # Not blocks.usable(), which keeps its reason to itself: a traceback says more.
+    if not launch.works():
+        raise SystemExit("A small kernel gave other numbers than it should.")
+    record(kernel="launched")
+
+
+def report(records: list[dict[str, Any]]) -> list[str]:
+    found = {key: value for line in records for key, value in line.items()}
+    counts = found.get("entry_points", {})
+    said = ", ".join(f"{count} in {group}" for group, count in counts.items())
+    return [
+        f"Not installed: {', '.join(found.get('missing', [])) or 'nothing'}. Entry points: "
+        f"{said or 'none'}. A small kernel: {found.get('kernel', 'not launched')}."
+    ]
