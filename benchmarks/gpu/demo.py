@@ -27,5 +27,7 @@ def run(machine: Machine, record: Record) -> None:
 
 def report(records: list[dict[str, Any]]) -> list[str]:
     lines = [f"Data, training and report: {records[-1]['ended']}."]
-    figures = records[-1].get("figures")
-    return [*lines, "", "```json", json.dumps(figures, indent=1)[:3000], "```"] if figures else lines
+    if "figures" in records[-1]:
+        shown = json.dumps(records[-1]["figures"], indent=1)[:3000]
+        lines += ["", "```json", shown, "```"]
+    return lines

@@ -7,10 +7,12 @@ trees the inverse of the Laplacian by torch.linalg in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -108,21 +110,33 @@ def linalg(name: str, scores: Tensor, along: Tensor) -> Runs:
 
 
 @contextmanager
-def through_the_cpu() -> Any:
+def through_the_cpu() -> Iterator[None]:
     """Nothing is given to a kernel of the GPU."""
-    before = blocks.serves
-    blocks.serves = lambda *_: False
-    try:
+    with patch.object(blocks, "serves", lambda *_: False):
         yield
-    finally:
-        blocks.serves = before
 
 
-def timed(machine: Machine, runs: Callable[[], Runs], operation: str) -> float | None:
+def sides(name: str, scores: Tensor, along: Tensor) -> dict[str, Callable[[], Runs]]:
+    """What makes the operations of each, the path through the CPU left out."""
+    # torch-struct has only trees with any number of roots.
+    structure = type(STRUCTURES[name])()
+    size = scores.shape[1] - int(structure.parts == "arcs")
+    # Where the callers in a component have them.
+    lengths = torch.full((len(scores),), size)
+    found: dict[str, Callable[[], Runs]] = {
+        "kernel": partial(own, structure, scores, lengths, along)
+    }
+    if find_spec("torch_struct"):
+        found["torch_struct"] = partial(torch_struct, name, scores, along)
+    found["linalg"] = partial(linalg, name, scores, along)
+    return found
+
+
+def timed(machine: Machine, make: Callable[[], Runs], operation: str) -> float | None:
     """None where this side has no such operation, or cannot do it."""
     try:
-        made = runs()
-        return machine.milliseconds(made[operation], ROUNDS, 0.2) if operation in made else None
+        runs = make()
+        return machine.milliseconds(runs[operation], ROUNDS, 0.2) if operation in runs else None
     except Exception as error:
         print(f"{operation}: {error!r}")
         return None
@@ -132,36 +146,24 @@ def run(machine: Machine, record: Record) -> None:
     for batch, n in SMALL if machine.pretended else (*TARGETS, *GRID):
         for name, structure in STRUCTURES.items():
             size = n + int(structure.parts == "arcs")
-            chain = structure.parts == "transitions"
-            shape = (batch, size, *((TAGS, TAGS) if chain else (size,)))
+            tail = (TAGS, TAGS) if structure.parts == "transitions" else (size,)
             generator = torch.Generator().manual_seed(n)
-            scores = torch.randn(shape, generator=generator).to(machine.device)
-            along = torch.randn(shape, generator=generator).to(machine.device)
-            # Where the caller of a component has them.
-            lengths = torch.full((batch,), n)
-            # torch-struct has trees with any number of roots only.
-            free = type(structure)()
+            scores, along = (
+                torch.randn(batch, size, *tail, generator=generator).to(machine.device)
+                for _ in range(2)
+            )
+            made = sides(name, scores, along)
             for operation in OPERATIONS:
-                found: dict[str, float | None] = {}
-                found["kernel"] = timed(
-                    machine, lambda: own(free, scores, lengths, along), operation
-                )
+                found = {side: timed(machine, make, operation) for side, make in made.items()}
                 with through_the_cpu():
-                    found["cpu"] = timed(
-                        machine, lambda: own(free, scores, lengths, along), operation
-                    )
-                if find_spec("torch_struct"):
-                    found["torch_struct"] = timed(
-                        machine, lambda: torch_struct(name, scores, along), operation
-                    )
-                found["linalg"] = timed(machine, lambda: linalg(name, scores, along), operation)
+                    found["cpu"] = timed(machine, made["kernel"], operation)
                 record(structure=name, batch=batch, n=n, operation=operation, **found)
 
 
 def report(records: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "Milliseconds, float32, by the clock; *kernel* is what a user gets on this GPU, and *times* "
-        "what the faster of the peers on the GPU takes, divided by it.",
+        "Milliseconds, float32, by the clock; *kernel* is what a user gets on this GPU, and "
+        "*times* what the faster of the peers on the GPU takes, divided by it.",
         "",
         "| structure | batch | n | operation | kernel | through the CPU | torch-struct | "
         "torch.linalg | times |",

@@ -118,7 +118,9 @@ def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list
     for step in chosen:
         records = read(folder / f"{step.name}.jsonl")
         tables = import_module(f"benchmarks.gpu.{step.name}").report(records) if records else []
-        lines += ["", f"**{step.title[0].upper()}{step.title[1:]}.**", "", *tables] if tables else []
+        lines += (
+            ["", f"**{step.title[0].upper()}{step.title[1:]}.**", "", *tables] if tables else []
+        )
     return lines
 
 

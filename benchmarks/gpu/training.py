@@ -1,8 +1,8 @@
 """``spacy train -g 0`` for a hundred steps: words a second, waits in a step, and what is saved is
 loaded on a CPU and predicts the same.
 
-Texts are made up, since a machine that is lent for minutes has none: ListOps for ``latent_textcat``,
-and sentences of random words for the others, whose category hangs on a few of the words.
+Texts are made up, since a machine that is lent for minutes has none: ListOps for the demo, and
+sentences of random words for the others, whose category hangs on one of the words.
 """
 
 from __future__ import annotations
@@ -233,15 +233,17 @@ def run(machine: Machine, record: Record) -> None:
 
 def report(records: list[dict[str, Any]]) -> list[str]:
     lines = [
-        f"{STEPS} steps of each config; waits counted in the last {WATCHED}; the last column is the "
-        "largest difference of a category's score when the saved pipeline is loaded on a CPU.",
+        f"{STEPS} steps of each config; waits counted in the last {WATCHED}; the last column is "
+        "the largest difference of a category's score when the saved pipeline is loaded on a CPU.",
         "",
         "| training | words/s | waits a step | seconds in all | apart on a CPU |",
         "|---|---:|---:|---:|---:|",
     ]
     for line in records:
         if "failed" in line and "apart_on_cpu" not in line:
-            lines.append(fill("{}", [line["training"], line["failed"].replace("|", "/"), "", "", ""]))
+            lines.append(
+                fill("{}", [line["training"], line["failed"].replace("|", "/"), "", "", ""])
+            )
             continue
         numbers = [f"{line['words_per_second']:,.0f}", f"{line['waits_per_step']:.1f}"]
         apart = f"{line['apart_on_cpu']:.0e}"
