@@ -103,12 +103,16 @@ def main(
     models: list[Path],
     metrics: Path | None = None,
     beside: str = "nearest same word",
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
     the F1 less that of the row BESIDE."""
     import srsly
 
+    from spacy_latent.cli.show import use_gpu
+
+    use_gpu(gpu_id)
     for path in (corpus, *models):
         if not path.exists():
             fail(f"{path} does not exist.")

@@ -39,6 +39,18 @@ def test_the_demo_runs_dry():
     assert "configs/demo.cfg" in result.output
 
 
+def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
+    """``spacy project run NAME --vars.gpu_id 0`` is all that a user with a GPU says."""
+    running = 0
+    for command in COMMANDS.values():
+        for line in command["script"]:
+            if "training/" not in line or "cli.compare" in line:
+                continue
+            running += 1
+            assert "--gpu-id ${vars.gpu_id}" in line, line
+    assert running > 40
+
+
 def test_assets_have_checksums_or_are_checked_when_read():
     checked = set()
     for found in iter_modules(spacy_latent.corpora.__path__):
