@@ -6,7 +6,7 @@ python -m spacy_latent.cli.pairs corpus/alignment/dev.spacy training/one_to_one/
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from wasabi import msg
@@ -103,7 +103,7 @@ def main(
     models: list[Path],
     metrics: Path | None = None,
     beside: str = "nearest same word",
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")] = -1,
 ) -> None:
     """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
