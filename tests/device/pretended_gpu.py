@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
@@ -130,7 +131,7 @@ def _place() -> str:
 
 
 def _refuse(operation: str, reason: str) -> DeviceError:
-    return DeviceError(f"{operation}: {reason} At {_place()}.")
+    return DeviceError(f"{operation}: {reason} Asked for by {_place()}.")
 
 
 class CudaTensor(torch.Tensor):
@@ -194,6 +195,12 @@ class CudaTensor(torch.Tensor):
         _note("wait", "tolist", self)
         return self.held.tolist()
 
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_without_lists(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_without_lists(index), value)
+
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or CUDA, **kwargs)
 
@@ -222,6 +229,13 @@ class CudaTensor(torch.Tensor):
 
 def _is_dtype(value: Any) -> bool:
     return isinstance(value, torch.dtype)
+
+
+def _without_lists(index: Any) -> Any:
+    """Lists as tensors, which torch makes of them out of sight, on the CPU."""
+    if isinstance(index, tuple):
+        return tuple(_without_lists(part) for part in index)
+    return torch.tensor(index) if isinstance(index, list) else index
 
 
 def _is_gpu(device: Any) -> bool:
@@ -254,60 +268,88 @@ def _wrap(value: Any) -> Any:
     return value
 
 
+class _Known(NamedTuple):
+    """Of an operation. takes_numbers: without axes, from the CPU."""
+
+    name: str
+    own: bool
+    in_place: bool
+    takes_numbers: bool
+    draws: bool
+
+
+@cache
+def _know(func: Any) -> _Known:
+    name, schema = func.overloadpacket.__name__, func._schema
+    return _Known(
+        name,
+        func.namespace == "spacy_latent",
+        schema.is_mutable and name.endswith("_"),
+        name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
+        any(argument.name == "generator" for argument in schema.arguments),
+    )
+
+
 def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if func.namespace == "spacy_latent":
+    known = _know(func)
+    name = known.name
+    if known.own:
         # As on a real GPU: its body runs in Python, and moves what it must.
         with _OnGpu():
-            return OPDEFS[f"{func.namespace}::{func._schema.name.split('::')[1]}"]._init_fn(
-                *args, **kwargs
-            )
-    tensors = list(_tensors((*args, *kwargs.values())))
-    ours = any(isinstance(tensor, CudaTensor) for tensor in tensors)
-    target = ours
-    if "device" in kwargs and kwargs["device"] is not None:
-        target = _is_gpu(kwargs["device"])
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    pins = bool(kwargs.get("pin_memory"))
-    if pins:
-        kwargs = {**kwargs, "pin_memory": False}
-    name = func.overloadpacket.__name__
-    if ours or target:
-        _check(func, name, args, kwargs, tensors)
-    if ours and name in _WAITS:
-        _note("wait", name)
+            return OPDEFS[f"spacy_latent::{name}"]._init_fn(*args, **kwargs)
+    tensors = list(_tensors((*args, *kwargs.values()) if kwargs else args))
+    count = sum(isinstance(tensor, CudaTensor) for tensor in tensors)
+    target = count > 0
+    pins = False
+    if kwargs:
+        if kwargs.get("device") is not None:
+            target = _is_gpu(kwargs["device"])
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        pins = bool(kwargs.get("pin_memory"))
+        if pins:
+            kwargs = {**kwargs, "pin_memory": False}
+    if known.draws and (count or target):
+        _check_generator(name, (*args, *kwargs.values()))
+    if 0 < count < len(tensors) or (count and name in _INDEXED):
+        _check_devices(known, args, tensors)
     if name in _OF_TWO_DEVICES:
         _note_move(name, args, kwargs, target)
-    elif name == "is_pinned":
-        return not ours and _running.is_pinned(args[0])
-    elif name == "_pin_memory":
-        found = args[0].clone()
-        _running.pin(found)
-        return found
-    elif ours and name in _RESHAPE_IN_PLACE:
-        raise NotImplementedError(f"{name} is not pretended")
-    if not ours:
-        found = func(*args, **kwargs)
+    elif not count:
+        if name == "is_pinned":
+            return _running.is_pinned(args[0])
+        pins = pins or name == "_pin_memory"
+        found = torch.clone(args[0]) if name == "_pin_memory" else func(*args, **kwargs)
         if pins:
             _running.pin(found)
         return _wrap(found) if target else found
-    found = func(*_open(args), **{key: _open(value) for key, value in kwargs.items()})
+    elif name in _WAITS:
+        _note("wait", name)
+    elif name in _RESHAPE_IN_PLACE:
+        raise NotImplementedError(f"{name} is not pretended")
+    if kwargs:
+        found = func(*_open(args), **{key: _open(value) for key, value in kwargs.items()})
+    else:
+        found = func(*_open(args))
+    if known.in_place:
+        # torch asks for the very tensor.
+        return args[0]
     if not target or name in _ON_THE_CPU:
         return found
     if name == "_pack_padded_sequence":
         return _wrap(found[0]), found[1]
-    if "out" in kwargs:
-        return kwargs["out"]
-    # In place: torch asks for the very tensor.
-    return args[0] if func._schema.is_mutable and name.endswith("_") else _wrap(found)
+    return kwargs["out"] if "out" in kwargs else _wrap(found)
 
 
-def _check(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> None:
-    generators = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
-    if any(generator.device.type == "cpu" for generator in generators):
+def _check_generator(name: str, values: Iterable[Any]) -> None:
+    if any(isinstance(v, torch.Generator) and v.device.type == "cpu" for v in values):
         raise _refuse(name, "a generator of the CPU draws numbers of the GPU.")
-    foreign = [tensor for tensor in tensors if not isinstance(tensor, CudaTensor)]
+
+
+def _check_devices(known: _Known, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+    name = known.name
+    assert not any(tensor.is_meta for tensor in tensors), "torch made a tensor out of sight"
+    if name in _OF_TWO_DEVICES:
+        return
     if name in _INDEXED:
         if not isinstance(args[0], CudaTensor):
             raise _refuse(name, "a tensor of the CPU is indexed by one of the GPU.")
@@ -316,11 +358,9 @@ def _check(
                 _note("up", "index", index)
             if index.dtype in (torch.bool, torch.uint8):
                 _note("wait", "index by a mask")
-        foreign = [value for value in _tensors(args[2:3]) if not isinstance(value, CudaTensor)]
-    elif len(foreign) in (0, len(tensors)) or name in _OF_TWO_DEVICES:
-        return
-    takes = name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags
-    refused = [tuple(tensor.shape) for tensor in foreign if tensor.dim() or not takes]
+        tensors = list(_tensors(args[2:3]))
+    foreign = [tensor for tensor in tensors if not isinstance(tensor, CudaTensor)]
+    refused = [tuple(tensor.shape) for tensor in foreign if tensor.dim() or not known.takes_numbers]
     if refused:
         raise _refuse(name, f"tensors of the CPU of shape {refused} among those of the GPU.")
 
@@ -342,6 +382,11 @@ def _note_move(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], target:
 
 class _OnGpu(TorchDispatchMode):
     """For what has no tensor of the GPU among its arguments: new ones, and uploads."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and its compiler takes seconds to import.
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -69,6 +69,10 @@ def test_what_a_real_gpu_takes_passes(log: Log) -> None:
     assert torch.zeros(2).new_zeros(2, device=CUDA).is_cuda and not torch.zeros(2).is_cuda
     same[1:].mul_(3.0)
     assert same.tolist() == [0.0, 3.0, 6.0]
+    assert same[[2, 0]].tolist() == same[np.array([2, 0])].tolist() == [6.0, 0.0]
+    same[[0, 1]] = torch.ones(2, device=CUDA)
+    assert same.tolist() == [1.0, 1.0, 6.0] and same.new_tensor([5]).tolist() == [5.0]
+    assert torch.tensor([[1, 2]], device=CUDA)[:, [1]].tolist() == [[2]]
 
 
 ASKED: dict[str, tuple[Callable[[], object], str, str]] = {
