@@ -73,6 +73,9 @@ def test_what_a_real_gpu_takes_passes(log: Log) -> None:
     same[[0, 1]] = torch.ones(2, device=CUDA)
     assert same.tolist() == [1.0, 1.0, 6.0] and same.new_tensor([5]).tolist() == [5.0]
     assert torch.tensor([[1, 2]], device=CUDA)[:, [1]].tolist() == [[2]]
+    assert (same @ torch.ones(3, 2, device=CUDA)).tolist() == [8.0, 8.0]
+    column = vector().unsqueeze_(1)
+    assert column.shape == (3, 1) and column.t_().shape == (1, 3) and column.tolist() == [[0, 1, 2]]
 
 
 ASKED: dict[str, tuple[Callable[[], object], str, str]] = {
