@@ -269,13 +269,14 @@ def _wrap(value: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """Of an operation. takes_numbers: without axes, from the CPU."""
+    """Of an operation. takes_numbers: without axes, from the CPU. parts: it is made of others."""
 
     name: str
     own: bool
     in_place: bool
     takes_numbers: bool
     draws: bool
+    parts: bool
 
 
 @cache
@@ -287,6 +288,7 @@ def _know(func: Any) -> _Known:
         schema.is_mutable and name.endswith("_"),
         name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
         any(argument.name == "generator" for argument in schema.arguments),
+        func._can_decompose(),
     )
 
 
@@ -297,6 +299,10 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # As on a real GPU: its body runs in Python, and moves what it must.
         with _OnGpu():
             return OPDEFS[f"spacy_latent::{name}"]._init_fn(*args, **kwargs)
+    if known.parts:
+        # In the body of an operator torch does not take these apart by itself, and they may move.
+        with _OnGpu():
+            return func.decompose(*args, **kwargs)
     tensors = list(_tensors((*args, *kwargs.values()) if kwargs else args))
     count = sum(isinstance(tensor, CudaTensor) for tensor in tensors)
     target = count > 0
