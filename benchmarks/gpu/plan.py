@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.machine import read
+from benchmarks.gpu.machine import Machine, read
+from benchmarks.gpu.step import run
 from benchmarks.sections import RESULTS, write_section
 
 ROOT = Path(__file__).parents[2]
@@ -76,17 +77,26 @@ def run_step(step: Step, folder: Path) -> str:
     return f"done in {took}" if code == 0 else f"FAILED after {took}: {last_line(log.name)}"
 
 
-def rehearse(step: Step, folder: Path) -> str:
+def rehearse(step: Step, machine: Machine) -> str:
     """As :func:`run_step`, in this process, on a pretended GPU, which no error breaks."""
-    from benchmarks.gpu.step import run
-
     start = time.monotonic()
-    with (folder / f"{step.name}.log").open("w", encoding="utf8") as log, redirect_stdout(log):
+    log = (machine.folder / f"{step.name}.log").open("w", encoding="utf8")
+    with log, redirect_stdout(log), redirect_stderr(log):
         try:
-            run(step.name, folder, dry=True)
+            run(step.name, machine)
         except (SystemExit, Exception) as error:
             return f"FAILED after {time.monotonic() - start:.0f} s: {error}"
     return f"done in {time.monotonic() - start:.0f} s"
+
+
+@contextmanager
+def pretended(folder: Path) -> Iterator[Machine]:
+    """Of the tests: a machine with a GPU may have none. Thinc must not have been imported."""
+    from tests.device.pretended_cupy import pretended_cupy
+    from tests.device.pretended_gpu import pretended_gpu
+
+    with pretended_gpu() as log, pretended_cupy():
+        yield Machine(folder, log)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -154,21 +164,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for step in chosen:
         (folder / f"{step.name}.jsonl").unlink(missing_ok=True)
     results = folder / "RESULTS.md" if given.dry_run else RESULTS
-    compiling = None if given.dry_run else compile_beside(folder)
     ended: dict[str, str] = {}
-    try:
+    with ExitStack() as stack:
+        machine = stack.enter_context(pretended(folder)) if given.dry_run else None
+        compiling = None if given.dry_run else compile_beside(folder)
+        if compiling is not None:
+            stack.callback(end, compiling)
         for step in chosen:
             if compiling is not None and step.name == COMPILES_BEFORE:
                 wait_for(compiling)
             print(f"{step.title} ...", flush=True)
-            ended[step.name] = (rehearse if given.dry_run else run_step)(step, folder)
+            ended[step.name] = rehearse(step, machine) if machine else run_step(step, folder)
             print(f"    {ended[step.name]}", flush=True)
             write_section("gpu", "On a GPU", section(folder, ended, chosen), results)
             if step.must and not ended[step.name].startswith("done"):
                 break
-    finally:
-        if compiling is not None:
-            end(compiling)
     print(f"Written to {results} and {folder}.")
     if len(ended) < len(chosen) or not all(said.startswith("done") for said in ended.values()):
         sys.exit("Not all of it ran to its end.")

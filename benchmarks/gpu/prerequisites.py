@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any
@@ -26,9 +27,9 @@ def versions() -> dict[str, str]:
 
 def run(machine: Machine, record: Record) -> None:
     record(gpu=machine.name(), versions=versions())
-    missing = [name for name in ("spacy", "thinc", "cupy", "pytest") if not find_spec(name)]
-    # A dry run stands in for what only a machine with a GPU has.
-    missing = [name for name in missing if not (machine.pretended and name == "cupy")]
+    needed = ("spacy", "thinc", "cupy", "pytest")
+    # That of a dry run is imported, and was not found anywhere.
+    missing = [name for name in needed if not (name in sys.modules or find_spec(name))]
     record(missing=missing)
     counts = {
         group: sum(point.value.startswith("spacy_latent") for point in entry_points(group=group))
