@@ -48,7 +48,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         textwrap.dedent(
             """
             import json
-            def Machine(folder, log=None): return folder
+            class Machine:
+                def __init__(self, folder): self.folder = folder
             def Record(path):
                 def record(**found):
                     with path.open("a") as file:
