@@ -11,7 +11,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from spacy_latent.distributed.annotate import (
     jobs_of,
     load,
 )
+from spacy_latent.distributed.directories import locked
 from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.distributed.shards import STDIN, Shard, read_shard
 from spacy_latent.errors import LatentError
@@ -270,17 +271,11 @@ def _first_on_this_machine(output: Path) -> Iterator[bool]:
     """Whether no other actor of this machine has been here. All others wait for the first: it
     compiles kernels, for seconds to minutes, and they find the machine code in the cache."""
     path = output / f".{platform.node()}.warm"
-    with path.open("ab") as file:
-        # Where there are no such locks, as on some disks, each compiles for itself. One that is
-        # killed lets go of its lock.
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        is_first = os.path.getsize(path) == 0
+    with locked(path):
+        is_first = path.stat().st_size == 0
         yield is_first
         if is_first:
-            file.write(b".")
+            path.write_bytes(b".")
 
 
 __all__ = ["annotate_with_ray"]
