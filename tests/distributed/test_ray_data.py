@@ -168,7 +168,7 @@ def test_what_has_no_room_is_refused_with_the_reason(ray: Any, model: Path, tmp_
 def test_an_error_of_an_actor_is_told_as_it_is(ray: Any, model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"body": texts(4)}), corpus)
-    with pytest.raises(LatentError, match=r"^The file .*no column 'text'; it has body"):
+    with pytest.raises(LatentError, match=r"^/.*corpus.parquet has no column 'text'; it has body"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=2, prepare=prepare)
 
 
@@ -209,7 +209,8 @@ def test_a_shard_of_which_actors_die_is_given_up_and_the_others_are_done(
     with pytest.raises(LatentError, match=r"3 actors died of each: corpus\.jsonl-00001"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
     assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
-    assert [path.name for path in (tmp_path / "out").glob(".*")] == []
+    # What an actor was writing is passed over, and cleared away by who does the shard.
+    assert {path.suffix for path in (tmp_path / "out").glob(".*")} <= {".tmp"}
 
 
 @with_ray
