@@ -2,6 +2,7 @@
 
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
     python -m benchmarks learning systems --only rationale_fusedmax
+    python -m benchmarks learning systems --seeds      # no run, the table alone
 
 Each run is a training in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
@@ -390,7 +391,14 @@ def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     dates = sorted({row["date"] for row in rows})
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
     made = [", ".join(sorted({row[name] for row in rows})) for name in ("torch", "spacy")]
-    return f"{when}, torch {made[0]}, spaCy {made[1]}, one thread. Figures in percent."
+    shown = f"{when}, torch {made[0]}, spaCy {made[1]}, one thread. Figures in percent."
+    old = sum(row["digest"] is None for row in rows)
+    if old:
+        shown += (
+            f" {old} of {len(rows)} runs are from before raw results had a digest of their config, "
+            "which may have changed since."
+        )
+    return shown
 
 
 def main() -> None:

@@ -29,7 +29,13 @@ def digests(monkeypatch):
 
 def keep(raw: Path, config: str, seed: int, seconds: float, **scores: float) -> None:
     row = {"seed": seed, "digest": learning.digest_of(config), "scores": scores}
-    raw_results.add(raw / f"{config}.jsonl", {**row, "processor_seconds": seconds})
+    made = {
+        "processor_seconds": seconds,
+        "date": f"2030-01-0{1 + seed}",
+        "torch": "2",
+        "spacy": "3",
+    }
+    raw_results.add(raw / f"{config}.jsonl", {**row, **made})
 
 
 def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path, digests):
@@ -51,7 +57,13 @@ def test_results_of_another_config_are_kept_and_not_shown(tmp_path, digests):
         ("second", {0: 0.1, 2: 0.2}),
     ):
         digests.a = digest
-        (found,) = learning.measured(GROUP, tmp_path).values()
+        measured = learning.measured(GROUP, tmp_path)
+        (found,) = measured.values()
+        # Those from before results had a digest, which are seed 2 or all.
+        old = {"first": 1, "second": 2}[digest]
+        said = learning.heading(measured)
+        assert said.startswith("2030-01-01 to 2030-01-03, torch 2, spaCy 3, one thread")
+        assert f"{old} of {len(found)} runs" in said
         assert {seed: row["scores"]["ents_f"] for seed, row in found.items()} == expected
     assert len(raw_results.read(tmp_path / "a.jsonl")) == 4
 
