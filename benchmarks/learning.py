@@ -300,7 +300,9 @@ def result_of(run: Run) -> dict[str, Any]:
         metrics = folder / "metrics.json"
         report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(model)]
         report += [f"{entry.listops}/test.tsv", "--metrics", str(metrics)]
-        subprocess.run(report, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
+        done = subprocess.run(report, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+        if done.returncode:
+            raise LatentError(f"{' '.join(report)} failed:\n{done.stderr[-4000:]}")
         scores = of_listops(json.loads(metrics.read_text(encoding="utf8")))
     clocks = time_noted(folder)
     return {

@@ -35,6 +35,9 @@ from spacy_latent.errors import LatentError
 INSTEAD = "Without Ray, --engine local annotates with processes of this machine."
 # Texts by which an actor comes to the machine code that it needs.
 WARMING = 32
+DONE = ("rows", "failed", "shards", "skipped")
+# Of the files that actors leave for each other.
+NOTES = ("attempts", "warm")
 
 
 def annotate_with_ray(
@@ -135,11 +138,6 @@ def annotate_with_ray(
     return total
 
 
-DONE = ("rows", "failed", "shards", "skipped")
-# Of the files that actors leave for each other.
-NOTES = ("attempts", "warm")
-
-
 def _packed(shard: Shard, target: Path) -> dict[str, str]:
     return {"job": json.dumps([asdict(shard), str(target)])}
 
@@ -220,7 +218,12 @@ class _Annotator:
                     done = annotate_shard(self.model, shard, target, batch_size=self.batch_size)
                 else:
                     lost = True
-        except (Exception, SystemExit) as raised:
+        except SystemExit:
+            error = (
+                f"An actor on {platform.node()} ended when it should prepare itself; why is in "
+                "Ray's log of it. All machines need the file of --code, by the same path."
+            )
+        except Exception as raised:
             said = isinstance(raised, LatentError)
             error = str(raised) if said else f"{type(raised).__name__}: {raised}"
         return {
@@ -231,6 +234,7 @@ class _Annotator:
         }
 
     def _be_ready(self, shard: Shard, output: Path) -> None:
+        """Not when it is made: Ray does that in another thread, and a GPU is of a thread."""
         if self.is_ready:
             return
         import torch

@@ -6,6 +6,7 @@ What kills actors takes minutes: SPACY_LATENT_ALL_FAULTS=1 python -m pytest THIS
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -170,6 +171,10 @@ def test_an_error_of_an_actor_is_told_as_it_is(ray: Any, model: Path, tmp_path: 
     pq.write_table(pa.table({"body": texts(4)}), corpus)
     with pytest.raises(LatentError, match=r"^/.*corpus.parquet has no column 'text'; it has body"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=2, prepare=prepare)
+    # Ray would take the end of a process for a death, and begin it again for ever.
+    lines = save_lines(tmp_path / "corpus.jsonl", texts(2))
+    with pytest.raises(LatentError, match=r"An actor on .* --code"):
+        annotate_with_ray(model, lines, tmp_path / "other", prepare=sys.exit, prepare_with=(1,))
 
 
 @with_ray
