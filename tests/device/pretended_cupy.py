@@ -319,12 +319,23 @@ def _backprop_reduce_mean(
     out[...] = np.repeat(change / np.maximum(lengths, 1)[:, None], lengths, 0)
 
 
+def _reduce_max(out: np.ndarray, which: np.ndarray, *given: Any) -> None:
+    out[...], which[...] = _on_the_cpu().reduce_max(*given[:2])
+
+
+def _backprop_reduce_max(
+    out: np.ndarray, change: np.ndarray, which: np.ndarray, lengths: np.ndarray, *_: int
+) -> None:
+    out[...] = _on_the_cpu().backprop_reduce_max(change, which, lengths)
+
+
 def _hash(out: np.ndarray, ids: np.ndarray, *sizes: int) -> None:
     out[...] = _on_the_cpu().hash(ids, sizes[-1])
 
 
 KERNELS: dict[str, Callable[..., None]] = {
     "backprop_maxout": _backprop_maxout,
+    "backprop_reduce_max": _backprop_reduce_max,
     "backprop_reduce_mean": _backprop_reduce_mean,
     "backprop_reduce_sum": _backprop_reduce_sum,
     "backprop_seq2col": _backprop_seq2col,
@@ -332,6 +343,7 @@ KERNELS: dict[str, Callable[..., None]] = {
     "hash_data": _hash,
     "maxout": _maxout,
     "pad": _pad,
+    "reduce_max": _reduce_max,
     "reduce_sum": _reduce_sum,
     "seq2col": _seq2col,
 }
