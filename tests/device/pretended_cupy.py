@@ -165,8 +165,10 @@ def _index(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_index(part) for part in value)
     if isinstance(value, (list, np.ndarray)):
-        note("up", "index", np.asarray(value).nbytes)
-        return np.asarray(value)
+        # No places are places, too.
+        places = np.asarray(value if len(value) else np.zeros(0, dtype=np.int64))
+        note("up", "index", places.nbytes)
+        return places
     return value.held if isinstance(value, Array) else value
 
 

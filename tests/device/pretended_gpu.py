@@ -306,7 +306,7 @@ def _know(func: Any) -> _Known:
     return _Known(
         name,
         func.namespace == "spacy_latent",
-        schema.is_mutable and name.endswith("_"),
+        schema.is_mutable and name.endswith("_") and bool(schema.returns),
         name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
         any(argument.name == "generator" for argument in schema.arguments),
         func._can_decompose(),
