@@ -321,10 +321,8 @@ def _backprop_reduce_mean(
     out[...] = np.repeat(change / np.maximum(lengths, 1)[:, None], lengths, 0)
 
 
-def _reduce_max(
-    out: np.ndarray, which: np.ndarray, given: np.ndarray, lengths: np.ndarray, *_: int
-) -> None:
-    out[...], which[...] = _on_the_cpu().reduce_max(given, lengths)
+def _reduce_max(out: np.ndarray, which: np.ndarray, *given: Any) -> None:
+    out[...], which[...] = _on_the_cpu().reduce_max(*given[:2])
 
 
 def _backprop_reduce_max(
