@@ -1,0 +1,458 @@
+"""A GPU that is not there, for torch.
+
+Its tensors hold their numbers on the CPU and say that they are on ``cuda:0``. What a real one
+refuses raises :class:`DeviceError`: tensors of two devices in one operation, a generator of the CPU
+for numbers of the GPU, NumPy. What a real one does without a word, and slowly, is logged with the
+line of the package that asked for it: transfers, and waits for the GPU's queue to run empty.
+
+Under torch the tensors are of the device "meta", for which it has neither kernels nor threads of
+its own; nothing else may use that device meanwhile. Random numbers come from torch's generator for
+the CPU in the order in which they are asked for: with the same seed they are those of the CPU. A
+real GPU draws others.
+
+Not pretended: what is slow or wrong in a kernel, memory, mixed precision, a result read before it
+has come over, and operations that only the CPU has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._library.custom_ops import OPDEFS
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spacy_latent
+from spacy_latent.kernels import operators
+
+CUDA = torch.device("cuda", 0)
+# What C++ sees of the tensors.
+_UNDER_TORCH = torch.device("meta")
+_PACKAGE = str(Path(spacy_latent.__file__).parent)
+
+Kind = Literal["up", "down", "wait"]
+
+# The result says on the CPU how large it is, or is on the CPU itself.
+_WAITS = {
+    "_linalg_check_errors",
+    "_local_scalar_dense",
+    "_unique2",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "repeat_interleave",
+    "unique_consecutive",
+    "unique_dim",
+}
+_ON_THE_CPU = {"_local_scalar_dense", "equal", "is_nonzero"}
+_INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+# Those that move, and those for which lengths lie on the CPU.
+_OF_TWO_DEVICES = {"_to_copy", "copy_", "_pack_padded_sequence"}
+# Take numbers without axes from the CPU, as all do that work part by part.
+_TAKE_NUMBERS = {"fill_", "masked_fill", "masked_fill_", "where"}
+# They change what torch knows of a tensor beside its numbers.
+_RESHAPE_IN_PLACE = {"as_strided_", "resize_", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_"}
+
+
+class DeviceError(RuntimeError):
+    """What a real GPU would refuse."""
+
+
+class Event(NamedTuple):
+    """kind: a transfer "up" to the GPU or "down" from it, or a "wait" for it. place: lines of the
+    package, the innermost first. size: bytes. blocking: whether the CPU waits for a transfer."""
+
+    kind: Kind
+    operation: str
+    place: str
+    size: int
+    blocking: bool = True
+
+
+class Log(list[Event]):
+    """What was asked, in order."""
+
+    def count(self, kind: Any) -> int:
+        return sum(event.kind == kind for event in self)
+
+    def size(self, kind: Kind) -> int:
+        """Bytes of all transfers of a kind."""
+        return sum(event.size for event in self if event.kind == kind)
+
+    def lines(self, kind: Kind) -> str:
+        """Who asked how often, one in a line."""
+        places = Counter(f"{e.operation} at {e.place}" for e in self if e.kind == kind)
+        return "\n".join(f"{count:4} {kind} {place}" for place, count in places.most_common())
+
+
+class _Running:
+    """What the pretended GPU knows while it is there."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        # By their addresses; kept, so that nothing else comes to lie there.
+        self.pinned: dict[int, Any] = {}
+
+    def pin(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self.pinned[storage.data_ptr()] = storage
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self.pinned
+
+
+_running = _Running()
+
+
+def _note(kind: Kind, operation: str, tensor: Tensor | None = None, blocking: bool = True) -> None:
+    size = 0 if tensor is None else tensor.numel() * tensor.element_size()
+    _running.log.append(Event(kind, operation, _place(), size, blocking))
+
+
+def _place() -> str:
+    frame: Any = sys._getframe(2)
+    lines: list[str] = []
+    while frame is not None and len(lines) < 2:
+        path = frame.f_code.co_filename
+        if path.startswith(_PACKAGE):
+            lines.append(f"{path[len(_PACKAGE) + 1 :]}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines) or "outside of the package"
+
+
+def _refuse(operation: str, reason: str) -> DeviceError:
+    return DeviceError(f"{operation}: {reason} Asked for by {_place()}.")
+
+
+class CudaTensor(torch.Tensor):
+    """held: the numbers, on the CPU."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor, requires_grad: bool = False) -> CudaTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=_UNDER_TORCH,
+            requires_grad=requires_grad,
+        )
+        made.held = held.detach() if held.requires_grad else held
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+    device = property(lambda self: CUDA)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+    is_meta = property(lambda self: False)
+
+    def get_device(self) -> int:
+        return 0
+
+    def _set_data(self, value: Tensor) -> None:
+        if not isinstance(value, CudaTensor) or value.shape != self.shape:
+            raise _refuse("data", "this tensor of the GPU would become another kind of tensor.")
+        self.held = value.held
+
+    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_device(args, kwargs)
+        first = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        if isinstance(first, CudaTensor):
+            args, first = (CUDA, first.dtype), CUDA
+            kwargs.pop("other", None)
+        if first == CUDA and not kwargs.get("copy"):
+            # Under torch it is on another device, and would be copied.
+            dtypes = [value for value in (*args, kwargs.get("dtype")) if _is_dtype(value)]
+            return self if dtypes in ([], [self.dtype]) else super().to(dtypes[0])
+        return super().to(*args, **kwargs)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> CudaTensor:
+        return self
+
+    def tolist(self) -> Any:
+        _note("wait", "tolist", self)
+        return self.held.tolist()
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_without_lists(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_without_lists(index), value)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or CUDA, **kwargs)
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise _refuse("numpy", "NumPy reads nothing of a GPU. Use Tensor.cpu() first.")
+
+    __array__ = numpy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CudaTensor:
+        if id(self) not in memo:
+            copied = CudaTensor(self.held.clone(), self.requires_grad)
+            if isinstance(self, torch.nn.Parameter):
+                copied._is_param = True
+            if self.grad is not None:
+                copied.grad = self.grad.__deepcopy__(memo)
+            memo[id(self)] = copied
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _note("down", "pickle", self)
+        return self.held.__reduce_ex__(protocol)
+
+    def __repr__(self, *args: Any, **kwargs: Any) -> str:
+        return f"CudaTensor({self.held})"
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, torch.dtype)
+
+
+def _without_lists(index: Any) -> Any:
+    """Lists as tensors, which torch makes of them out of sight, on the CPU."""
+    if isinstance(index, tuple):
+        return tuple(_without_lists(part) for part in index)
+    return torch.tensor(index) if isinstance(index, list) else index
+
+
+def _is_gpu(device: Any) -> bool:
+    if isinstance(device, int) and not isinstance(device, bool):
+        return True
+    return device is not None and torch.device(device).type in ("cuda", _UNDER_TORCH.type)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, CudaTensor):
+        return value.held
+    if isinstance(value, (list, tuple)):
+        return type(value)(_open(part) for part in value)
+    return value
+
+
+def _wrap(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value if isinstance(value, CudaTensor) else CudaTensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_wrap(part) for part in value)
+    return value
+
+
+class _Known(NamedTuple):
+    """Of an operation. takes_numbers: without axes, from the CPU."""
+
+    name: str
+    own: bool
+    in_place: bool
+    takes_numbers: bool
+    draws: bool
+
+
+@cache
+def _know(func: Any) -> _Known:
+    name, schema = func.overloadpacket.__name__, func._schema
+    return _Known(
+        name,
+        func.namespace == "spacy_latent",
+        schema.is_mutable and name.endswith("_"),
+        name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
+        any(argument.name == "generator" for argument in schema.arguments),
+    )
+
+
+def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    known = _know(func)
+    name = known.name
+    if known.own:
+        # As on a real GPU: its body runs in Python, and moves what it must.
+        with _OnGpu():
+            return OPDEFS[f"spacy_latent::{name}"]._init_fn(*args, **kwargs)
+    tensors = list(_tensors((*args, *kwargs.values()) if kwargs else args))
+    count = sum(isinstance(tensor, CudaTensor) for tensor in tensors)
+    target = count > 0
+    pins = False
+    if kwargs:
+        if kwargs.get("device") is not None:
+            target = _is_gpu(kwargs["device"])
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        pins = bool(kwargs.get("pin_memory"))
+        if pins:
+            kwargs = {**kwargs, "pin_memory": False}
+    if known.draws and (count or target):
+        _check_generator(name, (*args, *kwargs.values()))
+    if 0 < count < len(tensors) or (count and name in _INDEXED):
+        _check_devices(known, args, tensors)
+    if name in _OF_TWO_DEVICES:
+        _note_move(name, args, kwargs, target)
+    elif not count:
+        if name == "is_pinned":
+            return _running.is_pinned(args[0])
+        pins = pins or name == "_pin_memory"
+        found = torch.clone(args[0]) if name == "_pin_memory" else func(*args, **kwargs)
+        if pins:
+            _running.pin(found)
+        return _wrap(found) if target else found
+    elif name in _WAITS:
+        _note("wait", name)
+    elif name in _RESHAPE_IN_PLACE:
+        raise NotImplementedError(f"{name} is not pretended")
+    if kwargs:
+        found = func(*_open(args), **{key: _open(value) for key, value in kwargs.items()})
+    else:
+        found = func(*_open(args))
+    if known.in_place:
+        # torch asks for the very tensor.
+        return args[0]
+    if not target or name in _ON_THE_CPU:
+        return found
+    if name == "_pack_padded_sequence":
+        return _wrap(found[0]), found[1]
+    return kwargs["out"] if "out" in kwargs else _wrap(found)
+
+
+def _check_generator(name: str, values: Iterable[Any]) -> None:
+    if any(isinstance(v, torch.Generator) and v.device.type == "cpu" for v in values):
+        raise _refuse(name, "a generator of the CPU draws numbers of the GPU.")
+
+
+def _check_devices(known: _Known, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+    name = known.name
+    assert not any(tensor.is_meta for tensor in tensors), "torch made a tensor out of sight"
+    if name in _OF_TWO_DEVICES:
+        return
+    if name in _INDEXED:
+        if not isinstance(args[0], CudaTensor):
+            raise _refuse(name, "a tensor of the CPU is indexed by one of the GPU.")
+        for index in _tensors(args[1]):
+            if not isinstance(index, CudaTensor):
+                _note("up", "index", index)
+            if index.dtype in (torch.bool, torch.uint8):
+                _note("wait", "index by a mask")
+        tensors = list(_tensors(args[2:3]))
+    foreign = [tensor for tensor in tensors if not isinstance(tensor, CudaTensor)]
+    refused = [tuple(tensor.shape) for tensor in foreign if tensor.dim() or not known.takes_numbers]
+    if refused:
+        raise _refuse(name, f"tensors of the CPU of shape {refused} among those of the GPU.")
+
+
+def _note_move(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], target: bool) -> None:
+    if name == "_pack_padded_sequence":
+        if isinstance(args[1], CudaTensor):
+            raise _refuse(name, "lengths must be on the CPU.")
+        return
+    source = args[0] if name == "_to_copy" else args[1]
+    if name == "copy_":
+        target = isinstance(args[0], CudaTensor)
+    asynchronous = bool(kwargs.get("non_blocking", name == "copy_" and args[2:3] == (True,)))
+    if isinstance(source, CudaTensor) and not target:
+        _note("down", name, source, not asynchronous)
+    elif target and not isinstance(source, CudaTensor):
+        _note("up", name, source, not (asynchronous and _running.is_pinned(source)))
+
+
+class _OnGpu(TorchDispatchMode):
+    """For what has no tensor of the GPU among its arguments: new ones, and uploads."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and its compiler takes seconds to import.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+
+def _with_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """With the number of the GPU, without which torch would ask CUDA for it."""
+    if args and isinstance(args[0], (str, int, torch.device)) and _is_gpu(args[0]):
+        args = (CUDA, *args[1:])
+    if kwargs.get("device") is not None and _is_gpu(kwargs["device"]):
+        kwargs = {**kwargs, "device": CUDA}
+    return args, kwargs
+
+
+def _sent_up(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """What torch makes on the CPU, out of sight, and sends up."""
+
+    def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+        if device is None and isinstance(args[0], CudaTensor):
+            device = CUDA
+        if device is None or not _is_gpu(device):
+            found = make(*args, device=device, **kwargs)
+        elif isinstance(args[0], Tensor):
+            found = args[0].to(CUDA, kwargs.get("dtype", args[0].dtype))
+        else:
+            found = make(*args, **kwargs).to(CUDA)
+        return found.requires_grad_() if requires_grad else found
+
+    return made
+
+
+def _moved(this: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    args, kwargs = _with_device(args, kwargs)
+    return torch._C.TensorBase.to(this, *args, **kwargs)
+
+
+@contextmanager
+def pretended_gpu() -> Iterator[Log]:
+    """A GPU, ``CUDA``, and the log of what was asked of it. Modules keep their parameters, as the
+    same objects, when they are moved there and back."""
+    global _running
+    before, _running = _running, _Running()
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    patches = [
+        (torch.cuda, "is_available", lambda: True),
+        (torch.cuda, "device_count", lambda: 1),
+        (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "_lazy_init", lambda: None),
+        (torch.cuda, "synchronize", lambda device=None: _note("wait", "synchronize")),
+        (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
+        (torch, "tensor", _sent_up(torch.tensor)),
+        (torch, "as_tensor", _sent_up(torch.as_tensor)),
+        (torch.Tensor, "to", _moved),
+        (torch.Tensor, "cuda", lambda this, device=None: this.to(CUDA)),
+        # On a real GPU the type is Tensor itself.
+        (operators, "is_traced", lambda scores: torch.compiler.is_compiling()),
+    ]
+    try:
+        with ExitStack() as stack:
+            for owner, name, value in patches:
+                stack.enter_context(patch.object(owner, name, value))
+            stack.enter_context(_OnGpu())
+            yield _running.log
+    finally:
+        _running = before
+        torch.__future__.set_swap_module_params_on_conversion(swaps)

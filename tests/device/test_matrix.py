@@ -1,0 +1,115 @@
+"""Every registered structure, estimator and composer together gives on a GPU, a pretended one, what
+it gives on the CPU, and keeps its results there."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.device.pretended_gpu import CUDA, CudaTensor, DeviceError, pretended_gpu
+from tests.matrix import registered
+from tests.matrix import test_matrix as matrix
+
+MARGINALS = "spacy-latent.Marginals.v1"
+ATTENTION = "spacy-latent.HeadAttention.v1"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def found_once() -> Any:
+    """Entry points are asked for at each estimator otherwise."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registered, "estimators", lambda: matrix.ESTIMATORS)
+        yield
+
+
+def step(layer: LatentLayer, vectors: Tensor, lengths: Tensor) -> dict[str, Tensor | None]:
+    """A loss, all gradients, and what is predicted; noise is drawn from the same seed."""
+    torch.manual_seed(5)
+    layer.train()
+    loss = matrix.total_loss(layer, vectors, lengths)
+    loss.backward()
+    layer.eval()
+    with torch.no_grad():
+        predicted = layer(vectors, lengths).vectors
+    inside = matrix.tokens_inside(lengths)[..., None]
+    return {
+        "loss": loss.detach(),
+        "gradient of the input": vectors.grad,
+        # What stands in padding is nobody's business.
+        "prediction": torch.where(inside, predicted, 0.0),
+        **{f"gradient of {name}": p.grad for name, p in layer.named_parameters()},
+    }
+
+
+def differences(layer: LatentLayer, lengths: Tensor) -> list[str]:
+    """What the GPU gives otherwise than the CPU, or elsewhere than on the GPU."""
+    vectors = torch.randn(3, 7, matrix.WIDTH)
+    twin = copy.deepcopy(layer)
+    expected = step(twin, vectors.clone().requires_grad_(), lengths)
+    with pretended_gpu():
+        found = step(layer.to(CUDA), vectors.to(CUDA).requires_grad_(), lengths.to(CUDA))
+    wrong = []
+    for name, value in found.items():
+        reference = expected[name]
+        if value is None or reference is None:
+            if value is not reference:
+                wrong.append(f"{name} is there on one device only")
+        elif not isinstance(value, CudaTensor):
+            wrong.append(f"{name} is left on the CPU")
+        elif not torch.allclose(value.held, reference, rtol=1e-4, atol=1e-5):
+            wrong.append(f"{name} is another")
+    return wrong
+
+
+@cache
+def composers_of(structure: str) -> list[tuple[str, str]]:
+    """The estimators and composers that a structure fits."""
+    triples = [triple for triple in matrix.TRIPLES if triple[0] == structure]
+    return [triple[1:] for triple in triples if matrix.refused(*triple) is None]
+
+
+@pytest.mark.parametrize("structure", matrix.STRUCTURES)
+def test_a_gpu_gives_what_the_cpu_gives(structure: str) -> None:
+    failures = []
+    for estimator, composer in composers_of(structure):
+        layer = matrix.build(structure, estimator, composer, matrix.scorer_for(structure))
+        try:
+            wrong = differences(layer, matrix.lengths_for(structure, estimator))
+        except (RuntimeError, TypeError, ValueError) as error:
+            wrong = [f"{type(error).__name__}: {error}"]
+        failures += [f"{estimator} with {composer}: {what}" for what in wrong]
+    assert not failures, "\n".join(failures)
+
+
+def test_no_row_of_the_matrix_is_empty() -> None:
+    fitting = {structure: composers_of(structure) for structure in matrix.STRUCTURES}
+    reached = {name for pairs in fitting.values() for pair in pairs for name in pair}
+    assert all(fitting.values()) and reached == {*matrix.ESTIMATORS, *matrix.COMPOSERS}
+
+
+class LeavesThemOnTheCpu(SpanningTree):
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return super().marginals(scores, lengths).cpu()
+
+
+class DrawsOnTheCpu(SpanningTree):
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        noise = torch.zeros_like(scores).normal_(generator=torch.Generator())
+        return super().marginals(scores + noise, lengths)
+
+
+@pytest.mark.parametrize("structure", [LeavesThemOnTheCpu, DrawsOnTheCpu])
+def test_what_is_on_the_wrong_device_is_found(structure: type[SpanningTree]) -> None:
+    name = "spacy-latent.SpanningTree.v1"
+    layer = matrix.build(name, MARGINALS, ATTENTION, matrix.scorer_for(name))
+    assert not differences(copy.deepcopy(layer), matrix.LENGTHS)
+    layer.structure = structure()
+    with pytest.raises(DeviceError):
+        differences(layer, matrix.LENGTHS)
