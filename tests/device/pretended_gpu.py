@@ -61,7 +61,7 @@ _OF_TWO_DEVICES = {"_to_copy", "copy_", "_pack_padded_sequence"}
 # Take numbers without axes from the CPU, as all do that work part by part.
 _TAKE_NUMBERS = {"fill_", "masked_fill", "masked_fill_", "where"}
 # They change what torch knows of a tensor beside its numbers.
-_RESHAPE_IN_PLACE = {"as_strided_", "resize_", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_"}
+_RESHAPE_IN_PLACE = {"squeeze_", "t_", "transpose_", "unsqueeze_"}
 
 
 class DeviceError(RuntimeError):
@@ -114,8 +114,8 @@ class _Running:
 _running = _Running()
 
 
-def _note(kind: Kind, operation: str, tensor: Tensor | None = None, blocking: bool = True) -> None:
-    size = 0 if tensor is None else tensor.numel() * tensor.element_size()
+def note(kind: Kind, operation: str, size: int = 0, blocking: bool = True) -> None:
+    """Log what is asked, by the line of the package that is running."""
     _running.log.append(Event(kind, operation, _place(), size, blocking))
 
 
@@ -192,7 +192,7 @@ class CudaTensor(torch.Tensor):
         return self
 
     def tolist(self) -> Any:
-        _note("wait", "tolist", self)
+        note("wait", "tolist", self.nbytes)
         return self.held.tolist()
 
     def __getitem__(self, index: Any) -> Any:
@@ -220,7 +220,7 @@ class CudaTensor(torch.Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        _note("down", "pickle", self)
+        note("down", "pickle", self.nbytes)
         return self.held.__reduce_ex__(protocol)
 
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
@@ -269,13 +269,14 @@ def _wrap(value: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """Of an operation. takes_numbers: without axes, from the CPU."""
+    """Of an operation. takes_numbers: without axes, from the CPU. parts: it is made of others."""
 
     name: str
     own: bool
     in_place: bool
     takes_numbers: bool
     draws: bool
+    parts: bool
 
 
 @cache
@@ -287,6 +288,7 @@ def _know(func: Any) -> _Known:
         schema.is_mutable and name.endswith("_"),
         name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
         any(argument.name == "generator" for argument in schema.arguments),
+        func._can_decompose(),
     )
 
 
@@ -297,6 +299,10 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # As on a real GPU: its body runs in Python, and moves what it must.
         with _OnGpu():
             return OPDEFS[f"spacy_latent::{name}"]._init_fn(*args, **kwargs)
+    if known.parts:
+        # In the body of an operator torch does not take these apart by itself, and they may move.
+        with _OnGpu():
+            return func.decompose(*args, **kwargs)
     tensors = list(_tensors((*args, *kwargs.values()) if kwargs else args))
     count = sum(isinstance(tensor, CudaTensor) for tensor in tensors)
     target = count > 0
@@ -323,9 +329,10 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             _running.pin(found)
         return _wrap(found) if target else found
     elif name in _WAITS:
-        _note("wait", name)
+        note("wait", name)
     elif name in _RESHAPE_IN_PLACE:
-        raise NotImplementedError(f"{name} is not pretended")
+        with torch._C._DisableTorchDispatch():
+            func(*args, **kwargs)
     if kwargs:
         found = func(*_open(args), **{key: _open(value) for key, value in kwargs.items()})
     else:
@@ -355,9 +362,9 @@ def _check_devices(known: _Known, args: tuple[Any, ...], tensors: Sequence[Tenso
             raise _refuse(name, "a tensor of the CPU is indexed by one of the GPU.")
         for index in _tensors(args[1]):
             if not isinstance(index, CudaTensor):
-                _note("up", "index", index)
+                note("up", "index", index.nbytes)
             if index.dtype in (torch.bool, torch.uint8):
-                _note("wait", "index by a mask")
+                note("wait", "index by a mask")
         tensors = list(_tensors(args[2:3]))
     foreign = [tensor for tensor in tensors if not isinstance(tensor, CudaTensor)]
     refused = [tuple(tensor.shape) for tensor in foreign if tensor.dim() or not known.takes_numbers]
@@ -375,9 +382,9 @@ def _note_move(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], target:
         target = isinstance(args[0], CudaTensor)
     asynchronous = bool(kwargs.get("non_blocking", name == "copy_" and args[2:3] == (True,)))
     if isinstance(source, CudaTensor) and not target:
-        _note("down", name, source, not asynchronous)
+        note("down", name, source.nbytes, not asynchronous)
     elif target and not isinstance(source, CudaTensor):
-        _note("up", name, source, not (asynchronous and _running.is_pinned(source)))
+        note("up", name, source.nbytes, not (asynchronous and _running.is_pinned(source)))
 
 
 class _OnGpu(TorchDispatchMode):
@@ -437,8 +444,10 @@ def pretended_gpu() -> Iterator[Log]:
         (torch.cuda, "is_available", lambda: True),
         (torch.cuda, "device_count", lambda: 1),
         (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "set_device", lambda device: None),
+        (torch.cuda, "manual_seed_all", lambda seed: None),
         (torch.cuda, "_lazy_init", lambda: None),
-        (torch.cuda, "synchronize", lambda device=None: _note("wait", "synchronize")),
+        (torch.cuda, "synchronize", lambda device=None: note("wait", "synchronize")),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
         (torch, "tensor", _sent_up(torch.tensor)),
         (torch, "as_tensor", _sent_up(torch.as_tensor)),

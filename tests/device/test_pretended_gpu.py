@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from spacy_latent.kernels import operators
+from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.device.pretended_gpu import CUDA, CudaTensor, DeviceError, Log, pretended_gpu
 
 
@@ -73,6 +74,9 @@ def test_what_a_real_gpu_takes_passes(log: Log) -> None:
     same[[0, 1]] = torch.ones(2, device=CUDA)
     assert same.tolist() == [1.0, 1.0, 6.0] and same.new_tensor([5]).tolist() == [5.0]
     assert torch.tensor([[1, 2]], device=CUDA)[:, [1]].tolist() == [[2]]
+    assert (same @ torch.ones(3, 2, device=CUDA)).tolist() == [8.0, 8.0]
+    column = vector().unsqueeze_(1)
+    assert column.shape == (3, 1) and column.t_().shape == (1, 3) and column.tolist() == [[0, 1, 2]]
 
 
 ASKED: dict[str, tuple[Callable[[], object], str, str]] = {
@@ -163,3 +167,12 @@ def test_it_leaves_nothing_behind() -> None:
     assert kept == (torch.tensor, torch.Tensor.to, operators.is_traced)
     assert not torch.__future__.get_swap_module_params_on_conversion()
     assert "to" not in vars(torch.Tensor)
+
+
+def test_what_an_operator_of_the_package_moves_is_logged(log: Log) -> None:
+    """There torch hands over operations whole that it takes apart elsewhere."""
+    scores = torch.zeros(2, 4, 4, device=CUDA)
+    lengths = torch.full((2,), 3, device=CUDA)
+    log.clear()
+    ProjectiveTree().log_partition(scores, lengths)
+    assert log.size("down") >= scores.numel() * scores.element_size()
