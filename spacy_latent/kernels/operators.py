@@ -412,7 +412,8 @@ def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     scores, lengths = ctx.saved_tensors
-    result = marginals(scores, lengths, *ctx.family)
+    with blocks.looked_at_before():
+        result = marginals(scores, lengths, *ctx.family)
     return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
+from spacy_latent.kernels.blocks import looked_at_later
 from spacy_latent.kernels.transfers import fetch, send_together
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
@@ -207,6 +209,19 @@ class SpanModule(nn.Module):
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         """edits: of each group what is asked of its structures, for prediction; None for
         nothing."""
+        # Supervision leaves out items without a structure, so it must know them.
+        later = self.training and supervision is None
+        with looked_at_later() if later else nullcontext():
+            return self._forward(rows, groups, given, supervision, edits)
+
+    def _forward(
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        given: Given | None,
+        supervision: Supervision | None,
+        edits: list[Edits] | None,
+    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         loss, tokens = rows.new_zeros(()), 0

@@ -270,9 +270,7 @@ def _backprop_maxout(out: np.ndarray, change: np.ndarray, which: np.ndarray, *_:
     np.put_along_axis(out, which[..., None].astype(np.int64), change[..., None], 2)
 
 
-def _seq2col(
-    out: np.ndarray, given: np.ndarray, lengths: np.ndarray, window: int, *_: int
-) -> None:
+def _seq2col(out: np.ndarray, given: np.ndarray, lengths: np.ndarray, window: int, *_: int) -> None:
     out[...] = _on_the_cpu().seq2col(given, window, lengths=lengths)
 
 
@@ -291,9 +289,7 @@ def _reduce_sum(out: np.ndarray, given: np.ndarray, lengths: np.ndarray, *_: int
         row[...] = given[segment].sum(0)
 
 
-def _backprop_reduce_sum(
-    out: np.ndarray, change: np.ndarray, lengths: np.ndarray, *_: int
-) -> None:
+def _backprop_reduce_sum(out: np.ndarray, change: np.ndarray, lengths: np.ndarray, *_: int) -> None:
     out[...] = np.repeat(change, lengths, 0)
 
 
