@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -35,8 +35,14 @@ _READS_ON_THE_CPU = {"split", "array_split"}
 class Array(NDArrayOperatorsMixin):
     """``cupy.ndarray``. held: the numbers."""
 
-    def __init__(self, held: np.ndarray) -> None:
-        self.held = held
+    def __init__(self, shape: Any, dtype: Any = np.float64, order: Any = "C") -> None:
+        self.held = np.empty(shape, dtype, order)
+
+    @classmethod
+    def over(cls, held: np.ndarray) -> Array:
+        made = cls.__new__(cls)
+        made.held = held
+        return made
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Use get().")
@@ -69,9 +75,15 @@ class Array(NDArrayOperatorsMixin):
     def device(self) -> Device:
         return Device(0)
 
-    def get(self) -> np.ndarray:
-        note("down", "get", self.held.nbytes)
+    def get(self, stream: Any = None, **options: Any) -> np.ndarray:
+        note("down", "get", self.held.nbytes, stream is None)
         return self.held.copy()
+
+    def set(self, values: np.ndarray, stream: Any = None) -> None:
+        if values.dtype != self.dtype or values.shape != self.shape:
+            raise ValueError("An array is set to one of its own type and shape.")
+        note("up", "set", values.nbytes, stream is None)
+        self.held[...] = values
 
     def item(self) -> Any:
         note("wait", "item", self.held.nbytes)
@@ -109,7 +121,7 @@ class Array(NDArrayOperatorsMixin):
         return _sent_up, (self.get(),)
 
     def __deepcopy__(self, memo: Any) -> Array:
-        return Array(self.held.copy())
+        return Array.over(self.held.copy())
 
     def __repr__(self) -> str:
         return f"Array({self.held!r})"
@@ -161,7 +173,7 @@ def _index(value: Any) -> Any:
 def _wrap(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         # What has no axes stays on the GPU too.
-        return Array(np.asarray(value))
+        return Array.over(np.asarray(value))
     if isinstance(value, (list, tuple)):
         return type(value)(_wrap(part) for part in value)
     return value
@@ -177,17 +189,17 @@ def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> An
 
 def _sent_up(data: Any, *args: Any, **kwargs: Any) -> Array:
     if isinstance(data, CudaTensor):
-        return Array(np.array(data.held.numpy(), *args, **kwargs))
+        return Array.over(np.array(data.held.numpy(), *args, **kwargs))
     if isinstance(data, (list, tuple)) and any(isinstance(part, Array) for part in data):
-        return Array(np.array([part.held for part in data], *args, **kwargs))
+        return Array.over(np.array([part.held for part in data], *args, **kwargs))
     if not isinstance(data, Array):
         note("up", "array", np.asarray(data).nbytes)
-        data = Array(np.array(data))
+        data = Array.over(np.array(data))
         kwargs.pop("copy", None)
-        return Array(np.asarray(data.held, *args, **kwargs))
+        return Array.over(np.asarray(data.held, *args, **kwargs))
     if kwargs.pop("copy", True):
-        return Array(np.array(data.held, *args, **kwargs))
-    return Array(np.asarray(data.held, *args, **kwargs))
+        return Array.over(np.array(data.held, *args, **kwargs))
+    return Array.over(np.asarray(data.held, *args, **kwargs))
 
 
 def _as_array(data: Any, dtype: Any = None, **kwargs: Any) -> Array:
@@ -225,6 +237,14 @@ class Device:
 
     def __exit__(self, *error: Any) -> None:
         pass
+
+
+class Stream:
+    def __init__(self, **options: Any) -> None:
+        self.ptr = 0
+
+    def synchronize(self) -> None:
+        note("wait", "synchronize")
 
 
 class _Nothing:
@@ -370,9 +390,7 @@ def _scatter_add(table: Array, indices: Any, values: Any) -> None:
 
 
 def _to_dlpack(tensor: torch.Tensor) -> Capsule:
-    if tensor.requires_grad:
-        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    return Capsule(tensor.held.numpy() if isinstance(tensor, CudaTensor) else tensor.numpy())
+    return Capsule((tensor.held if isinstance(tensor, CudaTensor) else tensor.detach()).numpy())
 
 
 def _torch_from_dlpack(given: Any) -> torch.Tensor:
@@ -380,6 +398,10 @@ def _torch_from_dlpack(given: Any) -> torch.Tensor:
         return torch.from_numpy(given)
     held = (given if isinstance(given, Capsule) else given.toDlpack()).open()
     return CudaTensor(torch.from_numpy(held))
+
+
+def _as_numpy(data: Any) -> np.ndarray:
+    return data.get() if isinstance(data, Array) else np.asarray(data)
 
 
 def _array_module(*values: Any) -> Any:
@@ -404,7 +426,7 @@ def _modules() -> dict[str, ModuleType]:
         Device=Device,
         MemoryPool=_Nothing,
         set_allocator=lambda malloc: None,
-        Stream=lambda *args, **kwargs: nullcontext(),
+        Stream=Stream,
     )
     vars(cupy).update(
         __version__="13.6.0",
@@ -414,9 +436,11 @@ def _modules() -> dict[str, ModuleType]:
         ascontiguousarray=lambda data, dtype=None: _wrap(
             np.ascontiguousarray(_as_array(data).held, dtype)
         ),
-        asnumpy=lambda data: data.get() if isinstance(data, Array) else np.asarray(data),
+        asnumpy=_as_numpy,
+        save=lambda file, data, **options: np.save(file, _as_numpy(data), **options),
+        load=lambda file, **options: _sent_up(np.load(file, **options)),
         copyto=lambda to, values: np.copyto(to.held, _open(values)),
-        from_dlpack=lambda given: Array(given.open()),
+        from_dlpack=lambda given: Array.over(given.open()),
         get_array_module=_array_module,
         get_default_memory_pool=_Nothing,
         RawModule=RawModule,

@@ -427,6 +427,16 @@ def _sent_up(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return made
 
 
+def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
+    def loaded(*args: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if isinstance(map_location, (str, torch.device)) and _is_gpu(map_location):
+            values = load(*args, map_location="cpu", **kwargs)
+            return {name: value.to(CUDA) for name, value in values.items()}
+        return load(*args, map_location=map_location, **kwargs)
+
+    return loaded
+
+
 def _moved(this: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     args, kwargs = _with_device(args, kwargs)
     return torch._C.TensorBase.to(this, *args, **kwargs)
@@ -451,6 +461,7 @@ def pretended_gpu() -> Iterator[Log]:
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
         (torch, "tensor", _sent_up(torch.tensor)),
         (torch, "as_tensor", _sent_up(torch.as_tensor)),
+        (torch, "load", _loaded(torch.load)),
         (torch.Tensor, "to", _moved),
         (torch.Tensor, "cuda", lambda this, device=None: this.to(CUDA)),
         # On a real GPU the type is Tensor itself.

@@ -1,0 +1,113 @@
+"""``spacy train -g 0`` from beginning to end, on a pretended GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+from spacy.language import Language
+from spacy.tokens import DocBin
+
+from spacy_latent.corpora import listops
+from tests.device.train_on_gpu import RECIPES
+from tests.pipeline.small_pipelines import examples, save_small_transformer
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained")
+    (expressions,) = listops.generate([40], ["MAX", "MIN", "MED"], max_length=16)
+    listops.write(path / "listops.tsv", expressions)
+    docs = [example.reference for example in examples(spacy.blank("en"))]
+    DocBin(docs=docs).to_disk(path / "docs.spacy")
+    (path / "encoder").mkdir()
+    save_small_transformer(path / "encoder")
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.device.train_on_gpu", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
+    return path
+
+
+@cache
+def pipeline(trained: Path, name: str) -> Language:
+    return spacy.load(trained / name / "model-last")
+
+
+def weights(nlp: Language) -> dict[str, np.ndarray]:
+    found = {}
+    for pipe_name, pipe in nlp.pipeline:
+        for i, node in enumerate(pipe.model.walk()):  # type: ignore[attr-defined]
+            for name in node.param_names:
+                if node.has_param(name):
+                    found[f"{pipe_name} {i} {node.name} {name}"] = node.get_param(name)
+            for shim in node.shims:
+                for name, value in shim._model.named_parameters():
+                    found[f"{pipe_name} {i} {node.name} {name}"] = value.detach().numpy()
+    return found
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_on_a_gpu_gives_what_the_cpu_gives(trained: Path, name: str) -> None:
+    """Saved there, and read without one."""
+    on_cpu, on_gpu = (weights(pipeline(trained, f"{name}-{device}")) for device in ("cpu", "gpu"))
+    assert on_cpu.keys() == on_gpu.keys() and on_cpu
+    for key, reference in on_cpu.items():
+        np.testing.assert_allclose(on_gpu[key], reference, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_annotates_there_as_on_the_cpu(trained: Path, name: str) -> None:
+    nlp = pipeline(trained, f"{name}-gpu")
+    made = list(DocBin().from_disk(trained / f"{name}.spacy").get_docs(nlp.vocab))
+    assert [doc.text for doc in made] == RECIPES[name][1]
+    for doc in made:
+        own = nlp(doc.text)
+        assert own.cats == pytest.approx(doc.cats, abs=1e-4)
+        assert [(e.text, e.label_) for e in own.ents] == [(e.text, e.label_) for e in doc.ents]
+        assert_same(dict(own.user_data), dict(doc.user_data))
+
+
+def assert_same(found: Any, reference: Any) -> None:
+    if isinstance(found, dict):
+        assert found.keys() == reference.keys()
+        for key in found:
+            assert_same(found[key], reference[key])
+    elif isinstance(found, (list, tuple)):
+        assert len(found) == len(reference)
+        for one, other in zip(found, reference):
+            assert_same(one, other)
+    elif isinstance(found, (float, np.ndarray)):
+        np.testing.assert_allclose(found, reference, atol=1e-4)
+    else:
+        assert found == reference
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_lies_on_the_wrong_side(trained: Path, name: str) -> None:
+    found = srsly.read_json(trained / "found.json")[name]
+    assert found["left on the CPU"] == [] and found["left on docs"] == []
+    assert found["up"] and found["down"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_its_bytes_are_those_of_the_cpu(trained: Path, name: str) -> None:
+    nlp = pipeline(trained, f"{name}-gpu")
+    saved = {key: value.copy() for key, value in weights(nlp).items()}
+    for value in weights(nlp).values():
+        value[...] = 0.0
+    nlp.from_bytes((trained / f"{name}.bytes").read_bytes())
+    for key, value in weights(nlp).items():
+        np.testing.assert_array_equal(value, saved[key], err_msg=key)

@@ -1,0 +1,127 @@
+"""``spacy train`` on the CPU and on a pretended GPU, for the tests: in a process of its own, since
+Thinc looks for a GPU once.
+
+    python -m tests.device.train_on_gpu DIRECTORY [NAME ...]
+
+In the directory lie the data. Written there: of each recipe the pipelines NAME-cpu and NAME-gpu,
+the docs that the second one makes on the GPU, its bytes after it was read there, and found.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.device.pretended_cupy import Array, pretended_cupy
+from tests.device.pretended_gpu import CudaTensor, pretended_gpu
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+STEPS = 4
+SHORT = {
+    "training.max_steps": STEPS,
+    "training.max_epochs": 0,
+    "training.eval_frequency": STEPS,
+    # Else Adam makes whole steps of gradients that are 0 but for rounding.
+    "training.optimizer.eps": 1e-3,
+}
+# By the name of the config: what makes it small, and texts.
+RECIPES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    # Through both of its structures and both of its estimators.
+    "demo": (
+        {
+            "paths.train": "listops.tsv",
+            "paths.dev": "listops.tsv",
+            "training.batcher.size": 300,
+            "training.optimizer.learn_rate.warmup_steps": 1,
+            "components.latent_textcat.model.structure.release_at": 1,
+            "components.latent_textcat.model.estimator.switch_at": 2,
+        },
+        ["[MAX 1 8 ]", "[MED [MAX 1 8 ] 5 ]", "7"],
+    ),
+    "ner_crf": (
+        {
+            "paths.train": "docs.spacy",
+            "paths.dev": "docs.spacy",
+            "components.tok2vec.model.width": 16,
+            "components.tok2vec.model.depth": 1,
+            "components.tok2vec.model.embed_size": 100,
+            "components.crf_ner.model.hidden_width": 8,
+            "components.crf_ner.model.tok2vec.width": 16,
+        },
+        ["I like London", "Paris", "I hate London a lot"],
+    ),
+    "ner_transformer": (
+        {
+            "paths.train": "docs.spacy",
+            "paths.dev": "docs.spacy",
+            "paths.encoder": "encoder",
+            "components.ner.model.tok2vec.width": 12,
+        },
+        ["I like London", "I hate London a lot"],
+    ),
+}
+PATHS = ("paths.train", "paths.dev", "paths.encoder")
+
+
+def main(directory: Path, *only: str) -> None:
+    with pretended_gpu() as log, pretended_cupy():
+        import spacy
+        import srsly
+        from spacy.cli.train import train
+        from spacy.tokens import DocBin
+        from thinc.api import CupyOps, get_current_ops, require_cpu, require_gpu
+
+        found = {}
+        for name in only or RECIPES:
+            settings, texts = RECIPES[name]
+            overrides = {**SHORT, **settings}
+            overrides |= {key: str(directory / settings[key]) for key in PATHS if key in settings}
+            config = CONFIGS / f"{name}.cfg"
+            train(config, directory / f"{name}-cpu", use_gpu=-1, overrides=overrides)
+            assert not isinstance(get_current_ops(), CupyOps)
+            log.clear()
+            train(config, directory / f"{name}-gpu", use_gpu=0, overrides=overrides)
+            assert isinstance(get_current_ops(), CupyOps)
+            found[name] = {kind: log.count(kind) for kind in ("up", "down", "wait")}
+            require_gpu(0)
+            nlp = spacy.load(directory / f"{name}-gpu" / "model-last")
+            found[name]["left on the CPU"] = on_the_cpu(nlp)
+            docs = list(nlp.pipe(texts, batch_size=2))
+            found[name]["left on docs"] = [str(type(v)) for doc in docs for v in gpu_arrays(doc)]
+            DocBin(docs=docs, store_user_data=True).to_disk(directory / f"{name}.spacy")
+            (directory / f"{name}.bytes").write_bytes(nlp.to_bytes())
+            require_cpu()
+        srsly.write_json(directory / "found.json", found)
+
+
+def on_the_cpu(nlp: Any) -> list[str]:
+    """The nodes of this package's components with weights that do not lie on the GPU."""
+    left = []
+    for _, pipe in nlp.pipeline:
+        if not type(pipe).__module__.startswith("spacy_latent"):
+            # spaCy keeps parts of its parser on the CPU.
+            continue
+        for node in pipe.model.walk():
+            weights = [node.get_param(name) for name in node.param_names if node.has_param(name)]
+            weights += [p for shim in node.shims for p in shim._model.parameters()]
+            if not all(isinstance(array, (Array, CudaTensor)) for array in weights):
+                left.append(node.name)
+    return left
+
+
+def gpu_arrays(value: Any) -> list[Any]:
+    """What of a doc, or of its data, lies on the GPU. spaCy leaves a tensor there."""
+    if isinstance(value, dict):
+        return [found for part in value.values() for found in gpu_arrays(part)]
+    if isinstance(value, (list, tuple)):
+        return [found for part in value for found in gpu_arrays(part)]
+    if isinstance(value, (Array, CudaTensor)):
+        return [value]
+    data = getattr(value, "user_data", None) or getattr(value, "__dict__", {})
+    groups = [group.attrs for group in getattr(value, "spans", {}).values()]
+    return gpu_arrays([*data.values(), *groups, *getattr(value, "cats", {}).values()])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
