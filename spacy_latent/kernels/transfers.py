@@ -129,8 +129,11 @@ def known_of(values: Tensor) -> Tensor | None:
 
 
 def remember(values: Tensor, known: Tensor) -> None:
-    """Take ``known`` for the tensor on the CPU."""
+    """Take ``known`` for the tensor on the CPU. Weights are not remembered: CuPy writes to them,
+    and torch does not know."""
     if values.device.type == "cpu" or torch.compiler.is_compiling() or values.is_inference():
+        return
+    if isinstance(values, torch.nn.Parameter):
         return
     _known[values] = values._version, known.detach()
 

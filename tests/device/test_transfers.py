@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from thinc.api import Adam, Optimizer
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
@@ -35,7 +36,9 @@ from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.head_attention import build_head_attention_v1
 from spacy_latent.layers.recursive_message_passing import build_recursive_message_passing_v1
+from spacy_latent.models import latent_shim
 from spacy_latent.models.latent_layer_model import build_module, group_spans
+from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import build_text_module
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.budget_tree import BudgetTree
@@ -392,3 +395,29 @@ def test_gradients_pass_transfers() -> None:
         up.sum().backward()
         assert fetch(scores.grad).tolist() == [2.0, 4.0] and unused.requires_grad
         assert moved(log)[2] == 0
+
+
+def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is handed back to torch, and nothing copied."""
+    handed: list[str] = []
+
+    def hand_back(array: Any, *args: Any, **kwargs: Any) -> Tensor:
+        handed.append("back")
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr(latent_shim, "xp2torch", hand_back)
+    shim = latent_shim.LatentShim(
+        lambda width: torch.nn.Linear(width, 2),
+        learn_rates={},
+        temperature=Temperature(1.0),
+        has_layer=False,
+    )
+    shim.build(3)
+    before = shim.module.weight.detach().clone()
+    for optimizer in (Adam(0.1), lambda key, weights, gradient: (weights - gradient, gradient)):
+        for parameter in shim.module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        shim.finish_update(optimizer)
+        assert not torch.equal(shim.module.weight, before)
+        before = shim.module.weight.detach().clone()
+        assert bool(handed) == (not isinstance(optimizer, Optimizer))
