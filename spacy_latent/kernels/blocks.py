@@ -268,8 +268,9 @@ def _run(
         if not works_still(scores.device):
             raise LatentError(
                 "A kernel for the GPU failed so that this process can no longer use the GPU: "
-                f"{error!r}. Start again, without numba-cuda, so that structures are solved on the "
-                "CPU; and please report this error with the lengths and the structure."
+                f"{error!r}. Start again with NUMBA_DISABLE_CUDA=1 in the environment, so that "
+                "structures are solved on the CPU; and please report this error with the structure "
+                "and the lengths of the texts."
             ) from error
         _failed.add(blocks)
         message = f"Solved on the CPU from here on, since a kernel for the GPU failed: {error!r}"

@@ -41,18 +41,21 @@ def send_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor
         for part, own in zip(sent, values):
             remember(part, own)
         return list(sent)
-    parts = [part.detach().contiguous().view(-1).view(torch.uint8) for part in values]
-    room = [-(-len(part) // ALIGNMENT) * ALIGNMENT for part in parts]
-    starts = list(accumulate(room, initial=0))
+    sizes = [part.numel() * part.element_size() for part in values]
+    starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
     packed = torch.zeros(starts[-1], dtype=torch.uint8)
-    for part, start in zip(parts, starts):
-        packed[start : start + len(part)] = part
-    packed = _pinned(packed).to(device, non_blocking=True)
-    sent = []
-    for own, part, start in zip(values, parts, starts):
-        place = packed[start : start + len(part)]
-        sent.append(place.view(own.dtype).view(own.shape))
-        remember(sent[-1], own)
+
+    def places(memory: Tensor) -> list[Tensor]:
+        return [
+            memory[start : start + size].view(part.dtype).view(part.shape)
+            for part, start, size in zip(values, starts, sizes)
+        ]
+
+    for place, part in zip(places(packed), values):
+        place.copy_(part.detach())
+    sent = places(_pinned(packed).to(device, non_blocking=True))
+    for place, part in zip(sent, values):
+        remember(place, part)
     return sent
 
 

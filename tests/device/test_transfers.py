@@ -376,7 +376,7 @@ def test_tensors_of_any_kind_go_together() -> None:
         torch.tensor(1.5, dtype=torch.float64),
         torch.zeros(2, 0),
         torch.arange(6).view(2, 3).t(),
-        torch.tensor([1.0]),
+        torch.arange(6).view(2, 3)[:1, 1],
     ]
     with pretended_gpu() as log:
         sent = send_together(given, CUDA)
