@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.kernels.transfers import derived
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
@@ -53,8 +54,8 @@ class Draw:
     def present(self) -> Tensor:
         """What is not padding, ``(K, B)`` bool."""
         if self.padding is None:
-            return torch.ones_like(self.weights, dtype=torch.bool)
-        return ~self.padding
+            return derived(lambda known: torch.ones_like(known, dtype=torch.bool), self.weights)
+        return derived(torch.logical_not, self.padding)
 
     def mean(self) -> Tensor:
         """Σ_k weight_k · z_k, ``(B, *parts)``."""

@@ -11,6 +11,7 @@ from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.kernels.transfers import send_together
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.one_of_n import OneOfN
 
@@ -20,6 +21,8 @@ class MixedDirichlet(ScoreFunction):
     with probability ∝ exp(Σ s over the set), then a Dirichlet on it (Farinhas et al. 2022, section
     4.2). The gradient for the face is that of the score function, that for the Dirichlet goes
     through the draw. The structure is OneOfN; at prediction its best item.
+
+    Draws are made on the CPU, so that they are the same for the same seed wherever scores are.
 
     Prediction is thus not the mean of what training draws: of 10 items with standard normal scores,
     faces have 5 items on average, and the best item a weight of 0.24 in their mean, 0.35 at three
@@ -62,8 +65,21 @@ class MixedDirichlet(ScoreFunction):
         best = structure.map(scores, lengths)[None]
         if not is_train or not scores.shape[1]:
             return Draw(best, scores.new_ones((1, batch)))
+        z, log_probs = self._drawn(*structure.at_hand(scores, lengths))
+        z, log_probs = send_together([z.to(scores.dtype), log_probs], scores.device)
+        weights = scores.new_full((count, batch), 1.0 / count)
+        if self.control_variate is not None and self.control_variate.greedy:
+            nothing = log_probs.new_zeros((1, batch))
+            z, weights = torch.cat([z, best]), torch.cat([weights, nothing.to(weights)])
+            log_probs = torch.cat([log_probs, nothing])
+        return Draw(z, weights, log_probs.to(scores.dtype))
+
+    def _drawn(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights ``(num_samples, B, N)`` and the logarithms of the probabilities of their faces,
+        of scores on the CPU."""
+        count = self.num_samples
         prepared, lengths = structure.masked(scores, lengths)
-        inside = structure.part_mask(prepared, lengths.to(scores.device))
+        inside = structure.part_mask(prepared, lengths)
         allowed = inside & ~prepared.isneginf()
         some = allowed.any(1)
         safe = prepared.masked_fill(~allowed, 0.0)
@@ -74,13 +90,7 @@ class MixedDirichlet(ScoreFunction):
         # A face as a product of Gammas, which leaves the other items out exactly.
         gammas = torch.distributions.Gamma(shape, torch.ones_like(shape)).rsample()
         gammas = gammas.clamp_min(1e-20) * faces
-        z = gammas / gammas.sum(2, keepdim=True).clamp_min(1e-20)
-        weights = scores.new_full((count, batch), 1.0 / count)
-        if self.control_variate is not None and self.control_variate.greedy:
-            nothing = log_probs.new_zeros((1, batch))
-            z, weights = torch.cat([z, best]), torch.cat([weights, nothing.to(weights)])
-            log_probs = torch.cat([log_probs, nothing])
-        return Draw(z.to(scores.dtype), weights, log_probs.to(scores.dtype))
+        return gammas / gammas.sum(2, keepdim=True).clamp_min(1e-20), log_probs
 
 
 def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:

@@ -8,32 +8,36 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import derived, send
 
 Noise = Literal["gumbel", "sum_of_gamma", "gaussian"]
 NOISES = ("gumbel", "sum_of_gamma", "gaussian")
 
 
 def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int = 10) -> Tensor:
-    """Noise of the shape, dtype and device of ``like``, drawn by torch's default generator.
+    """Noise of the shape, dtype and device of ``like``, drawn by torch's default generator on the
+    CPU: the same for the same seed wherever ``like`` is, and restored with it.
 
     "gumbel": Gumbel(0, scale). "sum_of_gamma": such that the sum over ``k`` chosen parts is near
     Gumbel(0, scale) (Niepert et al. 2021), by ``terms`` terms of the series. "gaussian": Normal(0,
     scale²).
     """
+    own = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
     if noise == "gaussian":
-        return scale * torch.randn_like(like, memory_format=torch.contiguous_format)
+        return send(scale * torch.randn_like(own), like.device)
     if noise == "gumbel":
         # Exponential(1) may round to 0, whose log would be an infinite score.
-        uniform = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_()
-        return -scale * uniform.clamp_min(torch.finfo(like.dtype).tiny).log()
+        drawn = own.exponential_().clamp_min(torch.finfo(like.dtype).tiny)
+        return send(-scale * drawn.log(), like.device)
     # torch draws no gammas in half precision.
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-    total = torch.zeros_like(like, dtype=wide, memory_format=torch.contiguous_format)
+    total = torch.zeros_like(own, dtype=wide)
     for i in range(1, terms + 1):
         shape = torch.full_like(total, 1.0 / k)
         # torch's gamma has rate 1: dividing by the rate i/k scales it.
         total += torch._standard_gamma(shape) * (k / i)
-    return (scale / k * (total - torch.tensor(float(terms)).log().item())).to(like.dtype)
+    drawn = (scale / k * (total - torch.tensor(float(terms)).log().item())).to(like.dtype)
+    return send(drawn, like.device)
 
 
 def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -> None:
@@ -55,4 +59,5 @@ def repeat_with_noise(
     target uses twice."""
     repeated = scores.repeat(num_samples, *[1] * (scores.dim() - 1))
     drawn = draw_noise(noise, repeated, scale, k)
-    return repeated + drawn, drawn, lengths.repeat(num_samples, *[1] * (lengths.dim() - 1))
+    sizes = derived(lambda each: each.repeat(num_samples, *[1] * (each.dim() - 1)), lengths)
+    return repeated + drawn, drawn, sizes

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.kernels.transfers import derived
 from spacy_latent.structures.base import Structure
 
 
@@ -73,7 +74,7 @@ class SparseMAP(Estimator):
         if self.marginalize:
             # Composers that walk trees get a tree in the padding, too.
             atoms, weights = solution.atoms, solution.weights
-            padding = weights.detach() == 0
+            padding = derived(lambda known: known.detach() == 0, weights)
             unused = padding.view(*padding.shape, *[1] * structure.part_axes)
             return Draw(torch.where(unused, atoms[:1], atoms), weights, padding=padding)
         return Draw(solution.mean[None], scores.new_ones((1, scores.shape[0])))

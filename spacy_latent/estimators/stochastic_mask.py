@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 
@@ -108,7 +109,9 @@ class StochasticMask(Estimator, nn.Module):
     def draw(self, scores: Tensor) -> Tensor:
         """One mask for each score."""
         smallest = torch.finfo(scores.dtype).tiny
-        return self.mask(scores, torch.rand_like(scores).clamp(smallest, 1 - 2**-24))
+        # By the generator of the CPU, whose state is saved with a training.
+        drawn = torch.rand_like(scores, device="cpu").clamp(smallest, 1 - 2**-24)
+        return self.mask(scores, send(drawn, scores.device))
 
     def mean(self, scores: Tensor) -> Tensor:
         """Means of the masks, the integral of P(z > x) over x in [0, 1]. It is smooth, unlike the

@@ -282,8 +282,10 @@ def assignment_costs(sizes: np.ndarray) -> np.ndarray:
 def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
     """The best one-to-one alignments, 0/1, like ``scores``. Tensors on a GPU are solved on the CPU
     and sent back."""
-    matrix = scores.detach().cpu().contiguous().numpy()
-    sizes = lengths.cpu().contiguous().numpy()
+    from spacy_latent.kernels import transfers
+
+    matrix = transfers.fetch(scores).contiguous().numpy()
+    sizes = transfers.fetch(lengths).contiguous().numpy()
     best = np.zeros_like(matrix)
     status = np.zeros(len(matrix), dtype=np.int8)
     spread(best_assignments, assignment_costs(sizes), (matrix, sizes, unaligned, best, status))
@@ -291,7 +293,7 @@ def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str)
         raise InvalidScores(not_finite_message(name, np.flatnonzero(status == NOT_FINITE).tolist()))
     if status.any():
         raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
-    return torch.from_numpy(best).to(scores.device)
+    return transfers.send(torch.from_numpy(best), scores.device)
 
 
 @best_alignments.register_fake

@@ -194,14 +194,14 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 @library.custom_op("spacy_latent::entmax", mutates_args=())
 def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
     """α-entmax of rows ``(R, N)``, α > 1."""
-    from spacy_latent.kernels import operators
+    from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     costs = ENTMAX_COST * (sizes + 1.0)
     spread(entmax_rows, costs, (array, sizes, alpha, result, status))
     operators.check(name, status)
-    return torch.from_numpy(result).to(scores.device)
+    return transfers.send(torch.from_numpy(result), scores.device)
 
 
 @library.custom_op("spacy_latent::proximal", mutates_args=())
@@ -209,7 +209,7 @@ def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
     """Rows ``(R, N)`` after a proximal step, and which of their numbers moved together."""
-    from spacy_latent.kernels import operators
+    from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
@@ -218,16 +218,20 @@ def proximal(
     arguments = (array, sizes, kind, strength, result, blocks, status)
     spread(proximal_rows, costs, arguments)
     operators.check(name, status)
-    return torch.from_numpy(result).to(scores.device), torch.from_numpy(blocks).to(scores.device)
+    made = [torch.from_numpy(result), torch.from_numpy(blocks)]
+    result_there, blocks_there = transfers.send_together(made, scores.device)
+    return result_there, blocks_there
 
 
 @library.custom_op("spacy_latent::proximal_gradient", mutates_args=())
 def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
-    together, change = (item.detach().cpu().contiguous().numpy() for item in (blocks, upstream))
+    from spacy_latent.kernels import transfers
+
+    together, change = (transfers.fetch(item).contiguous().numpy() for item in (blocks, upstream))
     result = np.empty_like(change)
     costs = np.full(len(result), 3.0 * (result.shape[1] + 1.0))
     spread(proximal_gradient_rows, costs, (together, change, result))
-    return torch.from_numpy(result).to(upstream.device)
+    return transfers.send(torch.from_numpy(result), upstream.device)
 
 
 @entmax.register_fake

@@ -14,7 +14,9 @@ serves all scores, and cells of neighbours lie side by side in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,14 +27,18 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from spacy_latent.errors import LatentWarning
-from spacy_latent.kernels.operations import BEST, LOG_PARTITION
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.status import FEASIBLE
+from spacy_latent.kernels.transfers import fetch
 
 Body = Callable[..., Any]
 Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 
 LARGEST_BLOCK = 256
+# Batches of fewer items are solved on the CPU. Not yet measured: a launch and its wait take as long
+# as the CPU needs for some short items.
+LEAST_ITEMS = 1
 # What this version of numba-cuda, or this GPU, turned out not to do.
 _failed: set[Blocks] = set()
 # What has given, once in this process, what the CPU gives: blocks, operation, dtype and options.
@@ -68,18 +74,18 @@ class Blocks:
 
 class Found(NamedTuple):
     """result: the best structures, the marginals or the product. log_partition: ``(B,)``; None
-    where there is none. status: on the CPU."""
+    where there is none. status: a tensor where it is still on the GPU."""
 
     result: Tensor
     log_partition: Tensor | None
-    status: np.ndarray
+    status: np.ndarray | Tensor
 
     def agrees(self, other: Found) -> bool | None:
-        """None where nothing could be told apart: all is 0, as first gradients often are, or not
-        finite."""
-        if not np.array_equal(self.status, other.status):
+        """Whether it is what the CPU has found; None where nothing could be told apart: all is 0,
+        as first gradients often are, or not finite."""
+        if not np.array_equal(read_status(self.status), other.status):
             return False
-        solved = torch.from_numpy(self.status == FEASIBLE).to(self.result.device)
+        solved = torch.from_numpy(other.status == FEASIBLE)
         pairs = [(self.result, other.result)]
         if self.log_partition is not None and other.log_partition is not None:
             pairs.append((self.log_partition, other.log_partition))
@@ -88,7 +94,7 @@ class Found(NamedTuple):
             # Of the log-partition alone there is no other result.
             if own.shape != reference.shape or not reference.numel():
                 continue
-            own, reference = own[solved].double(), reference[solved].double()
+            own, reference = fetch(own)[solved].double(), reference[solved].double()
             largest = float(reference.abs().max()) if reference.numel() else 0.0
             if not 0.0 < largest < float("inf"):
                 continue
@@ -98,21 +104,31 @@ class Found(NamedTuple):
         return told or None
 
 
+def read_status(status: np.ndarray | Tensor) -> np.ndarray:
+    """The statuses, with a wait where they are on a GPU."""
+    return fetch(status).numpy() if isinstance(status, Tensor) else status
+
+
 def on_device(scores: Tensor) -> bool:
     """Whether scores are where a block can read them, and of a type that it reads."""
     return scores.is_cuda and scores.dtype in (torch.float32, torch.float64) and usable()
 
 
-@cache
 def usable() -> bool:
     """Whether kernels can be launched: numba-cuda, a driver and a compiler are there, and give
     what they should."""
+    return why_unusable() is None
+
+
+@cache
+def why_unusable() -> str | None:
+    """What is in the way of launching kernels, for people to read; None where nothing is."""
     try:
         from spacy_latent.kernels import launch
 
-        return launch.works()
-    except Exception:
-        return False
+        return launch.trouble()
+    except Exception as error:
+        return f"a small kernel could not be run: {error!r}"
 
 
 def failed() -> frozenset[Blocks]:
@@ -121,7 +137,65 @@ def failed() -> frozenset[Blocks]:
 
 
 def serves(blocks: Blocks | None, scores: Tensor) -> bool:
-    return blocks is not None and blocks not in _failed and on_device(scores) and scores.numel() > 0
+    """Whether a GPU does it, and not the CPU."""
+    return (
+        blocks is not None
+        and blocks not in _failed
+        and on_device(scores)
+        and len(scores) >= LEAST_ITEMS
+        and scores.numel() > 0
+    )
+
+
+# ------------------------------------------------------------------------------------ statuses
+
+Check = Callable[[str, np.ndarray], None]
+# Of sums whose items are looked at later: the name of the structure, their statuses, and what
+# raises the error.
+_pending: ContextVar[list[tuple[str, Tensor, Check]] | None] = ContextVar("pending", default=None)
+
+
+def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
+    """Raise the error of these items, with a wait for them; inside of :func:`looked_at_later`
+    later."""
+    pending = _pending.get()
+    if pending is not None and isinstance(status, Tensor):
+        pending.append((name, status, check))
+    else:
+        check(name, read_status(status))
+
+
+@contextmanager
+def looked_at_later() -> Iterator[None]:
+    """Look at the items of all sums that a GPU finds inside only at the end, by one transfer: with
+    no wait before, and so that what is inside can be captured in a graph. Sums over an item without
+    a structure, or with scores that are no numbers, are not to be used until then."""
+    pending: list[tuple[str, Tensor, Check]] = []
+    before = _pending.set(pending)
+    try:
+        yield
+    finally:
+        _pending.reset(before)
+    if not pending:
+        return
+    statuses = torch.cat([status for _, status, _ in pending]).cpu()
+    sizes = [len(status) for _, status, _ in pending]
+    for (name, _, check), status in zip(pending, statuses.split(sizes)):
+        check(name, status.numpy())
+
+
+@contextmanager
+def looked_at_before() -> Iterator[None]:
+    """Do not look at the items of sums that a GPU finds inside: others of the same scores have been
+    found and looked at."""
+    before = _pending.set([])
+    try:
+        yield
+    finally:
+        _pending.reset(before)
+
+
+# ------------------------------------------------------------------------------------ launches
 
 
 def best(
@@ -177,7 +251,10 @@ def _run(
         kernel = launch.best_kernel(body) if operation == BEST else launch.total_kernel(body)
         threads, room = blocks.block(scores.shape, operation), blocks.room(scores.shape, operation)
         launch.launch(kernel, threads, room, arguments)
-        found = Found(outputs[-1], None if operation == BEST else outputs[2], status.cpu().numpy())
+        found = Found(outputs[-1], None if operation == BEST else outputs[2], status)
+        if operation == HESSIAN_PRODUCT:
+            # Of scores whose sums were found before, and looked at.
+            found = found._replace(status=np.zeros(len(scores), dtype=np.int8))
         key = (blocks, operation, scores.dtype, tuple(options))
         if key not in _confirmed:
             agrees = found.agrees(on_cpu())
@@ -188,11 +265,30 @@ def _run(
     except torch.cuda.OutOfMemoryError:
         return None
     except Exception as error:
+        if not works_still(scores.device):
+            raise LatentError(
+                "A kernel for the GPU failed so that this process can no longer use the GPU: "
+                f"{error!r}. Start again with NUMBA_DISABLE_CUDA=1 in the environment, so that "
+                "structures are solved on the CPU; and please report this error with the structure "
+                "and the lengths of the texts."
+            ) from error
         _failed.add(blocks)
         message = f"Solved on the CPU from here on, since a kernel for the GPU failed: {error!r}"
         warn(message, LatentWarning, stacklevel=3)
         return None
     return found
+
+
+def works_still(device: torch.device) -> bool:
+    """Whether a device does what it is told. After an access out of bounds it refuses everything
+    until the process ends."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:
+        return False
+    return True
 
 
 @cache

@@ -118,10 +118,13 @@ def _make_probe(jit: Any, sync: Any) -> Body:
     return probe
 
 
-def works() -> bool:
-    """Whether a small kernel gives on a GPU what it should."""
+def trouble() -> str | None:
+    """Why a small kernel does not give on a GPU what it should; None where it does."""
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
     if not cuda.is_available():
-        return False
+        found = " ".join(str(cuda.cuda_error() or "").split())
+        return f"numba.cuda finds no GPU that it has a driver and a compiler for. {found}".strip()
     # Also where something traces first, with tensors that hold nothing.
     with _disable_current_modes():
         scores = torch.zeros((2, 32), device="cuda")
@@ -129,4 +132,6 @@ def works() -> bool:
         best = torch.zeros((2, 32), dtype=torch.int32, device="cuda")
         status = torch.zeros(2, dtype=torch.int8, device="cuda")
         launch(best_kernel(_make_probe), 32, 32, (scores, lengths, (7,), best, status))
-        return best.tolist() == [[12] * 32, [13] * 32] and status.tolist() == [0, 0]
+        if best.tolist() != [[12] * 32, [13] * 32] or status.tolist() != [0, 0]:
+            return "a small kernel gives wrong numbers"
+        return None

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels import blocks
+from spacy_latent.kernels import blocks, transfers
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
@@ -148,7 +148,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     tags takes longer than finding these."""
     if blocks.serves(FAMILY.device, scores):
         found = find_best(FAMILY, scores, lengths, ())
-        check(FAMILY.name, found.status)
+        check(FAMILY.name, blocks.read_status(found.status))
         tag = torch.arange(scores.shape[3], device=scores.device)
         previous = pad(found.result[:, :-1], (1, 0))[:, :, None, None] == tag[:, None]
         return (previous & (found.result[:, :, None, None] == tag)).to(scores.dtype)
@@ -156,7 +156,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     z, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     spread(_best_transitions, FAMILY.best_cost(sizes), (array, sizes, z, status))
     check(FAMILY.name, status)
-    return torch.from_numpy(z).to(scores.device)
+    return transfers.send(torch.from_numpy(z), scores.device)
 
 
 # ------------------------------------------------------------------------------------ sums
@@ -652,7 +652,9 @@ def k_best(
     costs = family.best_cost(sizes) * (1 + 10 * k)
     spread(kernel, costs, (array, sizes, *options, tags, totals, status))
     check(family.name, status)
-    return torch.from_numpy(tags).to(scores.device), torch.from_numpy(totals).to(scores.device)
+    made = [torch.from_numpy(tags), torch.from_numpy(totals)]
+    tags_there, totals_there = transfers.send_together(made, scores.device)
+    return tags_there, totals_there
 
 
 FAMILY = Family(

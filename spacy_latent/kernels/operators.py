@@ -34,6 +34,7 @@ from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, TOO_LARGE, UNSOLVED
+from spacy_latent.kernels.transfers import fetch, send
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,21 @@ class Family:
     group: Callable[[torch.Size], int] = lambda shape: 1
     device: blocks.Blocks | None = None
 
-    def kept_shape(self, scores: Tensor) -> tuple[int, int]:
-        if blocks.serves(self.device, scores):
-            return len(scores), 0
+    def kept(self, scores: Tensor) -> Tensor:
+        """Uninitialised room on the CPU for what marginals keep for their gradient; where that is
+        all in the marginals and these go to a GPU, for them."""
         shape = scores.shape
+        if blocks.serves(self.device, scores):
+            return _room((shape[0], 0))
+        if self.product is not None and scores.device.type != "cpu":
+            return _room(shape, scores.dtype)
         size = self.group(shape)
-        return (shape[0] + size - 1) // size * size, self.kept_size(shape)
+        return _room(((shape[0] + size - 1) // size * size, self.kept_size(shape)))
+
+
+def _room(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+    # torch aligns it to whole vectors.
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 @cache
@@ -113,19 +123,23 @@ def family_of(family_name: str) -> Family:
 
 def read(scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Contiguous arrays on the CPU, without a copy where they are that already."""
-    return scores.detach().cpu().contiguous().numpy(), lengths.cpu().contiguous().numpy()
+    return fetch(scores).contiguous().numpy(), fetch(lengths).contiguous().numpy()
 
 
 def read_float64(values: Tensor) -> np.ndarray:
     """A contiguous array on the CPU. NumPy converts: torch's threads would spin on, on the core
     that the next kernel needs."""
-    return np.ascontiguousarray(values.detach().cpu().numpy(), dtype=np.float64)
+    return np.ascontiguousarray(fetch(values).numpy(), dtype=np.float64)
 
 
 def like(array: np.ndarray, values: Tensor) -> Tensor:
     """A tensor in the precision of ``values`` and where they are. NumPy converts, as above."""
-    dtype = _dtype_of_numpy(values.dtype)
-    return torch.from_numpy(array.astype(dtype, copy=False)).to(values.device)
+    return send(in_precision_of(array, values), values.device)
+
+
+def in_precision_of(array: np.ndarray, values: Tensor) -> Tensor:
+    """As :func:`like`, on the CPU."""
+    return torch.from_numpy(array.astype(_dtype_of_numpy(values.dtype), copy=False))
 
 
 @cache
@@ -155,15 +169,19 @@ def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence
         result = np.empty(shape, dtype=np.int32)
         status = np.zeros(len(array), dtype=np.int8)
         spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
-        return Found(torch.from_numpy(result).to(scores.device), None, status)
+        return Found(torch.from_numpy(result), None, status)
 
-    return blocks.best(family.device, scores, lengths, options, shape, on_cpu) or on_cpu()
+    found = blocks.best(family.device, scores, lengths, options, shape, on_cpu)
+    if found is None:
+        found = on_cpu()
+        found = found._replace(result=send(found.result, scores.device))
+    return found
 
 
 def _read_best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     family = family_of(family_name)
     found = find_best(family, scores, lengths, options)
-    check(family.name, found.status)
+    check(family.name, blocks.read_status(found.status))
     return found.result
 
 
@@ -206,12 +224,23 @@ def _total(
     def on_cpu() -> Found:
         return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
 
-    found = (
-        blocks.total(family.device, scores, lengths, options, operation, on_cpu, change) or on_cpu()
-    )
-    check(family.name, found.status)
+    found = blocks.total(family.device, scores, lengths, options, operation, on_cpu, change)
+    if found is None:
+        found = on_cpu()
+        blocks.look_at(family.name, found.status, check)
+        return _sent(found, scores.device, operation)
+    blocks.look_at(family.name, found.status, check)
     assert found.log_partition is not None
     return found.log_partition, found.result
+
+
+def _sent(found: Found, device: torch.device, operation: int) -> tuple[Tensor, Tensor]:
+    """The log-partition and the result; what was not asked for stays on the CPU."""
+    log_partition, result = found.log_partition, found.result
+    assert log_partition is not None
+    if operation == LOG_PARTITION:
+        return send(log_partition, device), result
+    return log_partition, send(result, device)
 
 
 def _total_on_cpu(
@@ -227,7 +256,7 @@ def _total_on_cpu(
     precision = array.dtype if family.same_dtype else np.dtype(np.float64)
     along = np.empty((0,) * array.ndim, dtype=precision)
     if change is not None:
-        along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=precision)
+        along = np.ascontiguousarray(fetch(change).numpy(), dtype=precision)
     log_partition = np.zeros(len(array))
     result = np.empty(
         array.shape if operation != LOG_PARTITION else (0,) * array.ndim, dtype=precision
@@ -253,7 +282,8 @@ def _total_on_cpu(
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
                 spread(kernel, costs[items], (items, *arguments))
-    return Found(like(result, scores), like(log_partition, scores), status)
+    own = in_precision_of(result, scores), in_precision_of(log_partition, scores)
+    return Found(*own, status)
 
 
 @library.custom_op("spacy_latent::log_partition", mutates_args=())
@@ -268,10 +298,12 @@ def log_partition(
 def _read_marginals(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(family_name).kept_shape(scores) if keep else (len(scores), 0)
-    # torch aligns it to whole vectors.
-    kept = torch.empty(shape, dtype=torch.float64)
-    result = _total(scores, lengths, family_name, options, MARGINALS, kept.numpy())[1]
+    family = family_of(family_name)
+    kept = family.kept(scores) if keep else _room((len(scores), 0))
+    room = kept.numpy() if family.product is None else np.empty((len(scores), 0))
+    result = _total(scores, lengths, family_name, options, MARGINALS, room)[1]
+    if family.product is not None and kept.shape[1]:
+        kept.copy_(fetch(result))
     return result, kept
 
 
@@ -285,8 +317,8 @@ def _read_hessian_product(
 ) -> Tensor:
     """The Hessian of the log-partition times ``change``, like ``scores``.
 
-    kept: what the marginals kept at the same scores, or of width 0; the marginals themselves where
-        the family has a kernel for them.
+    kept: what the marginals kept at the same scores, or of width 0; the marginals themselves, on
+        the CPU or where the scores are, if the family has a kernel for them.
     """
     family = family_of(family_name)
     if family.product is not None:
@@ -294,17 +326,19 @@ def _read_hessian_product(
 
         def on_cpu() -> Found:
             array, sizes = read(kept, lengths)
-            along = np.ascontiguousarray(change.detach().cpu().numpy(), dtype=array.dtype)
+            along = np.ascontiguousarray(fetch(change).numpy(), dtype=array.dtype)
             result = np.empty_like(array)
             status = np.zeros(len(array), dtype=np.int8)
             costs = family.total_cost(sizes)
             spread(kernel, costs, (array, sizes, *options, along, result, status))
-            return Found(torch.from_numpy(result).to(scores.device), None, status)
+            return Found(torch.from_numpy(result), None, status)
 
         operation = HESSIAN_PRODUCT
         found = blocks.total(family.device, kept, lengths, options, operation, on_cpu, change)
-        found = found or on_cpu()
-        check(family.name, found.status)
+        if found is None:
+            found = on_cpu()
+            found = found._replace(result=send(found.result, scores.device))
+        blocks.look_at(family.name, found.status, check)
         return found.result
     return _total(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
@@ -337,7 +371,7 @@ class _Marginals(torch.autograd.Function):
     ) -> Tensor:
         result, kept = _read_marginals(scores, lengths, family_name, options, True)
         ctx.family = family_name, options
-        from_marginals = family_of(family_name).product is not None
+        from_marginals = family_of(family_name).product is not None and not kept.shape[1]
         ctx.save_for_backward(scores, lengths, result if from_marginals else kept)
         # Else a gradient that is not there would be zeros.
         ctx.set_materialize_grads(False)
@@ -362,9 +396,8 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 def _(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:
-    shape = family_of(family_name).kept_shape(scores) if keep else (scores.shape[0], 0)
-    result = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    return result, torch.empty(shape, dtype=torch.float64, device="cpu")
+    kept = family_of(family_name).kept(scores) if keep else _room((scores.shape[0], 0))
+    return torch.empty_like(scores, memory_format=torch.contiguous_format), kept
 
 
 @hessian_product.register_fake
@@ -379,13 +412,14 @@ def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     scores, lengths = ctx.saved_tensors
-    result = marginals(scores, lengths, *ctx.family)
+    with blocks.looked_at_before():
+        result = marginals(scores, lengths, *ctx.family)
     return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None
 
 
 def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.family = inputs[2:4]
-    from_marginals = family_of(ctx.family[0]).product is not None
+    from_marginals = family_of(ctx.family[0]).product is not None and not output[1].shape[1]
     ctx.save_for_backward(*inputs[:2], output[0] if from_marginals else output[1])
     ctx.mark_non_differentiable(output[1])
     # Else the backward would fill zeros as large as what was kept.
@@ -426,4 +460,4 @@ def sample(
     if family.sample_rest is not None and len(items):
         spread(family.sample_rest, costs[items], (items, *arguments))
     check(family.name, status)
-    return torch.from_numpy(samples).to(scores.device)
+    return send(torch.from_numpy(samples), scores.device)

@@ -156,31 +156,33 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
 @library.custom_op("spacy_latent::sparsemax", mutates_args=())
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the simplex."""
-    from spacy_latent.kernels import operators
+    from spacy_latent.kernels import operators, transfers
 
     result, status = _rows(sparsemax_rows, scores, lengths, ())
     operators.check(name, status)
-    return torch.from_numpy(result).to(scores.device)
+    return transfers.send(torch.from_numpy(result), scores.device)
 
 
 @library.custom_op("spacy_latent::sparsemax_gradient", mutates_args=())
 def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
-    array = output.detach().cpu().contiguous().numpy()
-    change = upstream.detach().cpu().contiguous().numpy()
+    from spacy_latent.kernels import transfers
+
+    array = transfers.fetch(output).contiguous().numpy()
+    change = transfers.fetch(upstream).contiguous().numpy()
     result = np.empty_like(array)
     costs = np.full(len(array), COST * (array.shape[1] + 1.0))
     spread(sparsemax_gradient_rows, costs, (array, change, result))
-    return torch.from_numpy(result).to(output.device)
+    return transfers.send(torch.from_numpy(result), output.device)
 
 
 @library.custom_op("spacy_latent::capped_simplex", mutates_args=())
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the capped simplex."""
-    from spacy_latent.kernels import operators
+    from spacy_latent.kernels import operators, transfers
 
     result, status = _rows(capped_simplex_rows, scores, lengths, (k, exactly))
     operators.check(name, status)
-    return torch.from_numpy(result).to(scores.device)
+    return transfers.send(torch.from_numpy(result), scores.device)
 
 
 @sparsemax.register_fake

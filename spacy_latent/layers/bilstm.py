@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
@@ -21,7 +22,7 @@ class BiLstm(nn.Module):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         packed = pack_padded_sequence(
-            vectors, lengths.cpu().clamp_min(1), batch_first=True, enforce_sorted=False
+            vectors, fetch(lengths).clamp_min(1), batch_first=True, enforce_sorted=False
         )
         encoded, _ = self.lstm(packed)
         return pad_packed_sequence(encoded, batch_first=True, total_length=vectors.shape[1])[0]

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.recursive_message_passing import most_probable_heads
 
@@ -39,12 +40,13 @@ class ChildSumTreeLstm(Composer):
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
         arcs = z[:, 1:, 1:].to(vectors.dtype)
-        level = levels(z)
+        known = levels(z)
+        (level,) = send_together([known], z.device)
         gates = self.gates(vectors)
         forget = arcs.transpose(1, 2) @ self.forget(vectors)
         hidden = vectors.new_zeros(*vectors.shape[:2], self.output_width)
         cell = hidden
-        for current in range(int(level.max()) if level.numel() else 0, -1, -1):
+        for current in range(int(known.max()) if known.numel() else 0, -1, -1):
             summed = arcs @ hidden
             kept = arcs @ (torch.sigmoid(forget + self.forget_from_child(hidden)) * cell)
             i, o, u = (gates + self.from_children(summed)).chunk(3, -1)
@@ -56,16 +58,17 @@ class ChildSumTreeLstm(Composer):
 
     def _over_tokens(self, vectors: Tensor, z: Tensor) -> Tensor:
         batch, longest, _ = vectors.shape
-        heads = most_probable_heads(z)
-        level = levels(z, heads).flatten()
+        heads, present = read_heads(z)
+        level = _levels(heads, present).flatten()
         # Tokens level by level, the root's first: all children of a level are on the next.
         order = level.argsort(stable=True)[int((level < 0).sum()) :]
         sizes = torch.bincount(level[order]).tolist()
         place = torch.zeros_like(level)
-        place[order] = torch.cat([torch.arange(size, device=z.device) for size in [*sizes, 0]])
-        shift = longest * torch.arange(batch, device=z.device)[:, None] - 1
+        place[order] = torch.cat([torch.arange(size) for size in [*sizes, 0]])
+        shift = longest * torch.arange(batch)[:, None] - 1
         above = (heads[:, 1:] + shift).flatten()[order].clamp_min(0)
-        parents = place[above].split(sizes)
+        order, above = send_together([order, place[above]], z.device)
+        parents = above.split(sizes)
         flat = vectors.flatten(0, 1)[order]
         gates, forget = self.gates(flat).split(sizes), self.forget(flat).split(sizes)
         hidden: list[Tensor] = []
@@ -89,10 +92,22 @@ class ChildSumTreeLstm(Composer):
         return blank.index_copy(0, order, result).view(batch, longest, self.output_width)
 
 
-def levels(z: Tensor, heads: Tensor | None = None) -> Tensor:
-    """Number of tokens above each token, ``(B, n)``; −1 at padding. heads: if they are known."""
-    heads = most_probable_heads(z) if heads is None else heads
-    present = z.detach().sum(1)[:, 1:] > 0.5
+def levels(z: Tensor) -> Tensor:
+    """Number of tokens above each token, ``(B, n)``; −1 at padding; on the CPU."""
+    return _levels(*read_heads(z))
+
+
+def read_heads(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable heads ``(B, n+1)``, and which tokens have one ``(B, n)``; on the CPU, by
+    one transfer."""
+    heads, present = most_probable_heads(z), z.detach().sum(1)[:, 1:] > 0.5
+    if z.device.type == "cpu":
+        return heads, present
+    small, there = fetch_together([heads.int(), present.int()])
+    return small.long(), there > 0
+
+
+def _levels(heads: Tensor, present: Tensor) -> Tensor:
     node = heads
     level = torch.zeros_like(heads)
     for _ in range(heads.shape[1]):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.kernels.transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.edits import Edits, check_forced, edited, saying_what_is_left
 from spacy_latent.layers.fitting import check_kind, check_parts
@@ -240,7 +241,7 @@ class LatentLayer(nn.Module):
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
             return self.composer.compose_several(vectors, draw.z[0], lengths)
-        k, item = draw.present.nonzero(as_tuple=True)
+        k, item = places_of(draw.present)
         composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
@@ -257,7 +258,7 @@ class LatentLayer(nn.Module):
             item = torch.arange(items, device=vectors.device).repeat(count)
             composed = self.composer.compose_several(vectors, draw.z.flatten(0, 1), lengths, item)
             return composed.unflatten(0, (count, items))
-        k, item = draw.present.nonzero(as_tuple=True)
+        k, item = places_of(draw.present)
         composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)

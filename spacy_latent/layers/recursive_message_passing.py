@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 
@@ -70,11 +71,11 @@ class RecursiveMessagePassing(Composer):
         return linear(below, own, first.bias), received @ last.weight, received @ last.bias
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
-        rounds = depth(z).cpu() if self.rounds is None else torch.full((len(z),), self.rounds)
+        rounds = depth(z) if self.rounds is None else torch.full((len(z),), self.rounds)
         # Those with most rounds first, so that the others are left out when they have had theirs: a
         # soft tree must not get more because a deeper one is in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
-        order = order.to(z.device)
+        order, back = send_together([order, order.argsort()], z.device)
         arcs = z[:, 1:, 1:].to(vectors.dtype)
         if self.rounds is None:
             vectors, arcs = vectors.index_select(0, order), arcs.index_select(0, order)
@@ -92,7 +93,7 @@ class RecursiveMessagePassing(Composer):
         result = torch.cat([state, *done[::-1]]) if done else state
         if self.rounds is not None:
             return result
-        return result.index_select(0, order.argsort())
+        return result.index_select(0, back)
 
     def _over_subtrees(self, vectors: Tensor, shared: SharedSubtrees) -> Tensor:
         below = self.input(vectors).flatten(0, 1)
@@ -125,15 +126,19 @@ def most_probable_heads(z: Tensor) -> Tensor:
 
 
 def depth(z: Tensor) -> Tensor:
-    """Levels of each tree, ``(B,)`` int64: tokens on the longest path from the root, following the
-    most probable heads; 1 to MAX_ROUNDS.
+    """Levels of each tree, ``(B,)`` int64 on the CPU: tokens on the longest path from the root,
+    following the most probable heads; 1 to MAX_ROUNDS.
 
     Cycles of most probable heads count as endless in a soft structure, whose other arcs lead out of
     them. In a hard one nothing of them reaches the root, and they do not count.
     """
     heads = most_probable_heads(z)
-    node = heads.where(~_apart(z, heads), 0)
-    levels = torch.ones(len(z), dtype=torch.int64, device=z.device)
+    hard = ((z == 0) | (z == 1)).flatten(1).all(1)
+    if z.device.type != "cpu":
+        small, whole = fetch_together([heads.int(), hard.int()])
+        heads, hard = small.long(), whole > 0
+    node = heads.where(~_apart(heads, hard), 0)
+    levels = torch.ones(len(z), dtype=torch.int64)
     for _ in range(MAX_ROUNDS - 1):
         below = (node > 0).any(1)
         if not bool(below.any()):
@@ -143,12 +148,11 @@ def depth(z: Tensor) -> Tensor:
     return levels
 
 
-def _apart(z: Tensor, heads: Tensor) -> Tensor:
-    """``(B, n+1)``, the nodes that never come to the root, where z is 0/1."""
+def _apart(heads: Tensor, hard: Tensor) -> Tensor:
+    """``(B, n+1)``, the nodes that never come to the root, where structures are hard, ``(B,)``."""
     far = heads
     for _ in range(heads.shape[1].bit_length()):
         far = far.gather(1, far)
-    hard = ((z == 0) | (z == 1)).flatten(1).all(1)
     return (far > 0) & hard[:, None]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import fetch, send_together
 
 
 @dataclass
@@ -102,19 +103,17 @@ def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) ->
     """
     from spacy_latent.kernels import head_merges
 
-    arrays = _array(z.detach().cpu()), _array(lengths.cpu())
+    arrays = _array(fetch(z)), _array(fetch(lengths))
     merges = head_merges.merge_heads(
-        *arrays, _item(items, None if item is None else item.cpu()), items, not z.requires_grad
+        *arrays, _item(items, None if item is None else fetch(item)), items, not z.requires_grad
     )
     if merges is None:
         raise LatentError(
             "A structure is no hard dependency tree: expected arcs of 0 and 1, one head for each "
             "token, and no token above itself."
         )
-    left, right, arcs, result = (
-        torch.from_numpy(array).to(z.device)
-        for array in (merges.left, merges.right, merges.arcs, merges.result)
-    )
+    arrays_made = merges.left, merges.right, merges.arcs, merges.result
+    left, right, arcs, result = send_together([*map(torch.from_numpy, arrays_made)], z.device)
     on_right = arcs[:, 2] > arcs[:, 1]
     return SharedMerges(left, right, merges.sizes.tolist(), arcs, on_right, result)
 

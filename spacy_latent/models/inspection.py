@@ -13,6 +13,7 @@ from thinc.api import Model
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import (
     Group,
@@ -159,7 +160,7 @@ def _of_group(
     group: Group, output: LatentOutput, layer: LatentModule
 ) -> tuple[list[float], list[float], list[int], list[float]]:
     structure, scores = layer.structure, output.scores
-    lengths = group.lengths.to(scores.device)
+    lengths = send(group.lengths, scores.device)
     if not layer.estimator.uses_scores:
         unknown = [math.nan] * len(lengths)
         return [0.0] * len(lengths), unknown, [1] * len(lengths), unknown

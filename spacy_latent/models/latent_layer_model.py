@@ -1,7 +1,8 @@
 """The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
+from spacy_latent.kernels.blocks import looked_at_later
+from spacy_latent.kernels.transfers import fetch, send_together
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.fitting import check_parts
@@ -52,6 +55,35 @@ class Group:
     members: list[tuple[int, int]]
     rows: Tensor
     lengths: Tensor
+
+
+@dataclass
+class Placed:
+    """Groups of a batch of rows on a device.
+
+    rows, lengths: those of each group. cells: ``(N,)`` int64, of each of the N rows its cell, where
+    the groups' cells come one after the other; their number where a row is in no span. others: what
+    was sent with them.
+    """
+
+    rows: list[Tensor]
+    lengths: list[Tensor]
+    cells: Tensor
+    others: list[Tensor]
+
+    @classmethod
+    def of(
+        cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
+    ) -> "Placed":
+        """By one transfer, without a wait. count: of the rows."""
+        rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
+        sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
+        ends = 1 + len(groups), 1 + 2 * len(groups)
+        return cls(sent[1 : ends[0]], sent[ends[0] : ends[1]], sent[0], sent[ends[1] :])
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows and lengths of each group."""
+        return zip(self.rows, self.lengths)
 
 
 @dataclass
@@ -177,12 +209,25 @@ class SpanModule(nn.Module):
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         """edits: of each group what is asked of its structures, for prediction; None for
         nothing."""
+        # Supervision leaves out items without a structure, so it must know them.
+        later = self.training and supervision is None
+        with looked_at_later() if later else nullcontext():
+            return self._forward(rows, groups, given, supervision, edits)
+
+    def _forward(
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        given: Given | None,
+        supervision: Supervision | None,
+        edits: list[Edits] | None,
+    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         loss, tokens = rows.new_zeros(()), 0
-        for number, group in enumerate(groups):
-            lengths = group.lengths.to(rows.device)
-            vectors = padded[group.rows.to(rows.device)]
+        placed = Placed.of(groups, len(rows), rows.device)
+        for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
+            vectors = padded[places]
             known_here = of_group(given, group)
             if edits is not None:
                 # Others cannot be edited, and models refuse it.
@@ -202,13 +247,14 @@ class SpanModule(nn.Module):
             composed.append(output.vectors)
             outputs.append(output)
         width = self.latent.composer.output_width
-        result = in_order([part[None] for part in composed], groups, rows, width)[0]
+        cells = side_by_side([part[None] for part in composed], groups, rows, width)
+        result = cells.index_select(1, placed.cells)[0]
         result = self.dropout(result)
         if self.projection is not None:
             result = self.projection(result)
         if self.gain is not None:
             result = self.gain * result + rows
-        penalty = self.penalty(groups, outputs)
+        penalty = self.penalty(placed, outputs)
         if supervision is not None and tokens:
             loss = loss / tokens
             supervision.mean = float(loss.detach())
@@ -216,52 +262,44 @@ class SpanModule(nn.Module):
             penalty = loss if penalty is None else penalty + loss
         return result.float(), penalty, outputs
 
-    def penalty(self, groups: list[Group], outputs: list[LatentOutput]) -> Tensor | None:
+    def penalty(self, placed: Placed, outputs: list[LatentOutput]) -> Tensor | None:
         if not self.training:
             return None
-        return total_penalty(self.latent, groups, outputs, self.entropy_weight)
+        return total_penalty(self.latent, placed, outputs, self.entropy_weight)
 
 
 def total_penalty(
-    latent: LatentModule, groups: list[Group], outputs: list[LatentOutput], entropy_weight: float
+    latent: LatentModule, placed: Placed, outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
     """``entropy_weight`` times the entropy of the structures, in nats per token, the scorer's cost
     per token, and the penalties that the estimator puts on each; or None. Tokens are those of the
     whole batch, where other processes have a part of it."""
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
-    tokens = max(sum(int(group.lengths.sum()) for group in groups), 1) / share_of_batch()
+    tokens = max(sum(int(fetch(each).sum()) for each in placed.lengths), 1) / share_of_batch()
     costs = [output.draw.cost for output in outputs if output.draw.cost is not None]
     terms += [cost.sum() / tokens for cost in costs]
-    if entropy_weight and groups:
-        for group, output in zip(groups, outputs):
-            lengths = group.lengths.to(output.scores.device)
+    if entropy_weight:
+        for lengths, output in zip(placed.lengths, outputs):
             nats = latent.present_structure.entropy(output.scores, lengths).sum()
             terms.append(entropy_weight * nats / tokens)
     return torch.stack(terms).sum() if terms else None
 
 
-def in_order(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
-    """Padded groups, each ``(K, B, n, width)``, as ``(K, N, width)`` in the order of the N rows;
-    zero where a row is in no span."""
-    cells, place = side_by_side(composed, groups, rows, width)
-    return cells.index_select(1, place)
-
-
-def side_by_side(
-    composed: list[Tensor], groups: list[Group], rows: Tensor, width: int
-) -> tuple[Tensor, Tensor]:
-    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, and the cell of each of
-    the N rows, ``(N,)``; one of zeros where a row is in no span."""
-    total = rows.shape[0]
+def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
+    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, see :class:`Placed`; at
+    the end one of zeros where a row is in no span."""
     flat = [part.flatten(1, 2) for part in composed]
-    if sum(int(group.lengths.sum()) for group in groups) < total:
+    if sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
         count = len(flat[0]) if flat else 1
         flat.append(rows.new_zeros(count, 1, width))
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def _cells_of_rows(groups: Sequence[Group], count: int) -> Tensor:
     cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
-    place = torch.full((total + 1,), len(cells))
+    place = torch.full((count + 1,), len(cells))
     place[cells] = torch.arange(len(cells))
-    together = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-    return together, place[:total].to(rows.device)
+    return place[:count]
 
 
 def build_latent_layer(

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import srsly
 import torch
 from thinc.api import (
@@ -43,6 +44,13 @@ WIDE = 4096
 def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
     small = tensor.device.type == "cpu" and tensor.numel() <= SMALL
     return one_torch_thread() if small else contextlib.nullcontext()
+
+
+def _address(array: Any) -> int:
+    """Where its numbers begin, of NumPy's or CuPy's."""
+    if isinstance(array, np.ndarray):
+        return array.__array_interface__["data"][0]
+    return array.data.ptr
 
 
 class LatentShim(PyTorchShim):
@@ -192,11 +200,13 @@ class LatentShim(PyTorchShim):
                 # Thinc's optimizers ask for the length of a gradient, and a scalar has none.
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
-                weights, _ = optimizer((self.id, name), weights, gradient, **options)
-                moved = xp2torch(weights, device=parameter.device)
-                # As parameter.data it would hold the array, which holds the data of before, and so
-                # on back to the first step.
-                parameter.data.copy_(moved.view_as(parameter))
+                made, _ = optimizer((self.id, name), weights, gradient, **options)
+                # Thinc's optimizers write to the weights that they are given.
+                if _address(made) != _address(weights):
+                    moved = xp2torch(made, device=parameter.device)
+                    # As parameter.data it would hold the array, which holds the data of before, and
+                    # so on back to the first step.
+                    parameter.data.copy_(moved.view_as(parameter))
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None
         if updated:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.interventions import Intervention
+from spacy_latent.kernels.transfers import send_together
 from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.interventions import edits_of
@@ -138,8 +139,8 @@ class _GroupParse:
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
         self.temperature = 1.0 if edits is None else edits.temperature
-        self.lengths = group.lengths.to(padded.device)
-        scores, self.words = module.read(padded[group.rows.to(padded.device)], self.lengths)
+        places, self.lengths = send_together([group.rows, group.lengths], padded.device)
+        scores, self.words = module.read(padded[places], self.lengths)
         self.scores = without_spaces(module.structure, scores, hosts)
         if edits is not None:
             scores = self.scores / self.temperature

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
+from spacy_latent.kernels.transfers import send, send_together
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -77,12 +78,8 @@ class Gold:
         return cls(*(torch.from_numpy(array) for array in (crossing, found, places, may_be)))
 
     def to(self, device: torch.device) -> Gold:
-        return Gold(
-            self.crossing.to(device),
-            self.cells.to(device),
-            self.numbers.to(device),
-            self.classes.to(device),
-        )
+        parts = [self.crossing, self.cells, self.numbers, self.classes]
+        return Gold(*send_together(parts, device))
 
 
 def losses_and_gradient(
@@ -202,7 +199,7 @@ def loss_and_gradient(
         scores = xp2torch(array)
         pieces_of_group = [within[d][s] for d, s in group.members]
         gold = Gold.of(pieces_of_group, cells, len(scores)).to(scores.device)
-        lengths = group.lengths.to(scores.device)
+        lengths = send(group.lengths, scores.device)
         with threads_of(scores), torch.no_grad():
             losses, gradient = losses_and_gradient(scores, lengths, gold, cells)
         loss += float(losses.sum())
@@ -310,7 +307,7 @@ def find_spans(
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
-        lengths = group.lengths.to(scores.device)
+        lengths = send(group.lengths, scores.device)
         member = scores.new_zeros(len(label_sets), labels)
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0

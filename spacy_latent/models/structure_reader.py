@@ -6,6 +6,7 @@ from torch import Tensor
 
 from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import send
 from spacy_latent.kinds import find_kind
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
@@ -56,7 +57,7 @@ def _read_group(
     best = heads = None
     if isinstance(structure, DependencyTree) and not _has_best(output, layer):
         # What every prediction pays for, without the way over arcs.
-        lengths = group.lengths.to(output.scores.device)
+        lengths = send(group.lengths, output.scores.device)
         heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
     else:
         best = _numpy(_best(output, layer, group.lengths))
@@ -66,7 +67,7 @@ def _read_group(
         probable = soft > max(threshold, 0.0)
     counters = None
     if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
-        lengths = group.lengths.to(output.scored.device)
+        lengths = send(group.lengths, output.scored.device)
         counters = _numpy(layer.scorer.counters(output.scored, lengths))
     others = weights = None
     if alternatives:

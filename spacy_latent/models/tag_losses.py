@@ -17,6 +17,7 @@ from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import Run, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import group_spans
@@ -46,7 +47,8 @@ def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
 
 def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
     """Sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
-    between, start, end = (part.to(transitions) for part in allowed_transitions(tags, "biluo"))
+    allowed = [part.to(transitions.dtype) for part in allowed_transitions(tags, "biluo")]
+    between, start, end = send_together(allowed, transitions.device)
     count = len(tags)
     return TagSequence().bind(
         transitions[:count] + between, transitions[count] + start, transitions[count + 1] + end
@@ -130,12 +132,13 @@ def loss_and_gradient(
         padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
         everything = torch.cat([*allowed, torch.ones(1, len(tags), dtype=torch.bool)])
         for group in group_docs([len(part) for part in allowed]):
-            scores = padded[group.rows.to(padded.device)]
-            lengths = group.lengths.to(padded.device)
-            open_to = everything[group.rows].to(padded.device)
+            known = [group.rows, group.lengths, everything[group.rows]]
+            places, lengths, open_to = send_together(known, padded.device)
+            scores = padded[places]
             bad = _infeasible(chain, scores, lengths, open_to)
             left_out += [group.docs[b] for b in bad]
-            open_to[bad] = True
+            if bad:
+                open_to[bad] = True
             each = tag_loss(kind, chain, scores, lengths, open_to)
             total = total + each.sum()
             for doc, value in zip(group.docs, each.tolist()):
@@ -154,14 +157,15 @@ def _crf_loss_and_gradient(
     rejected: Sequence[Sequence[Run]],
 ) -> tuple[list[float], TagScores, list[int]]:
     emissions = xp2torch(found.emissions).detach()
-    transitions = xp2torch(found.transitions).detach()
-    chain = bound_chain(transitions.cpu().double(), tags)
+    given = fetch_together([emissions, xp2torch(found.transitions).detach()])
+    chain = bound_chain(given[1].double(), tags)
     masks = [part.numpy() for part in allowed]
-    loss = crf_loss(chain, emissions.cpu().numpy(), masks, rejected)
-    gradient = TagScores(
-        torch2xp(torch.from_numpy(loss.emissions).to(emissions)),  # type: ignore[arg-type]
-        torch2xp(torch.from_numpy(loss.transitions).to(transitions)),  # type: ignore[arg-type]
+    loss = crf_loss(chain, given[0].numpy(), masks, rejected)
+    slopes = torch.from_numpy(loss.emissions), torch.from_numpy(loss.transitions)
+    d_emissions, d_transitions = send_together(
+        [slope.to(own.dtype) for slope, own in zip(slopes, given)], emissions.device
     )
+    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
     return loss.losses.tolist(), gradient, loss.left_out
 
 
@@ -210,10 +214,9 @@ def _expected_uses(
     transitions = xp2torch(found.transitions).detach()
     sums = bound_chain(transitions, tags).batch_sums(emissions, torch.tensor(sizes))
     uses = sums.uses(np.ones(len(sizes)))
-    return float(sums.log_partition.sum()), (
-        torch.from_numpy(uses[0]).to(emissions),
-        torch.from_numpy(uses[1]).to(transitions),
-    )
+    made = [torch.from_numpy(part).to(emissions.dtype) for part in uses[:2]]
+    of_emissions, of_transitions = send_together(made, emissions.device)
+    return float(sums.log_partition.sum()), (of_emissions, of_transitions)
 
 
 # ---------------------------------------------------------------- probabilities

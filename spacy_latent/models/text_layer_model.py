@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
@@ -22,6 +23,7 @@ from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import (
     Group,
     LatentBatch,
+    Placed,
     Spans,
     build_latent_layer,
     check_entropy_weight,
@@ -39,6 +41,8 @@ from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
 POOLINGS = ("root", "first", "last", "max", "mean")
+# Those that do not read all tokens of a text.
+ENDS = frozenset({"root", "first", "last"})
 
 # Rows (first, end) of a text.
 Range = tuple[int, int]
@@ -119,9 +123,17 @@ class TextModule(nn.Module):
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
-        for number, group in enumerate(groups):
-            lengths = group.lengths.to(rows.device)
-            vectors = padded[group.rows.to(rows.device)]
+        bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
+        first, doc = _first_spans(groups, len(docs))
+        known = [bounds, _places(docs, len(rows)), first, *doc]
+        # Of an empty text there is nothing at its root or its ends.
+        if not ENDS.issuperset(self.pooling) or not bool((bounds[:, 1] > bounds[:, 0]).any()):
+            known.append(_places(texts, len(rows)))
+        placed = Placed.of(groups, len(rows), rows.device, *known)
+        bounds, of_docs, first, *others = placed.others
+        doc, of_texts = others[: len(groups)], others[len(groups) :]
+        for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
+            vectors = padded[places]
             asked = () if edits is None else (edits[number],)
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             composed.append(self.latent.compose_each(vectors, draw, lengths))
@@ -131,35 +143,44 @@ class TextModule(nn.Module):
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
-        cells, place = side_by_side(composed, groups, rows, width)
+        cells = side_by_side(composed, groups, rows, width)
         draws = [output.draw for output in outputs]
         blank = rows.new_zeros(count, len(docs), width)
-        roots = _roots(groups, draws, composed, blank) if self.reads_root else None
-        pooled = self.dropout(self._pool(cells, place, texts, roots))
-        weights = self._of_docs(groups, [output.draw for output in outputs], count, len(docs))
-        log_probs = self.log_probs(groups, draws, count, len(docs))
+        roots = _roots(doc, draws, composed, blank) if self.reads_root else None
+        pooled = self.dropout(self._pool(cells, placed.cells, bounds, of_texts, roots))
+        weights = self._of_docs(doc, first, draws, count)
+        log_probs = self.log_probs(doc, draws, count, len(docs))
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
         parts_of_extras = [draw.extras for draw in draws]
-        extras = _sum_over_spans(groups, parts_of_extras, most, len(docs), log_probs)
+        extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
         parts = (pooled, weights, log_probs, extras)
         flat = torch.cat([part.float().flatten() for part in parts])
         penalty = None
         if self.training:
-            penalty = total_penalty(self.latent, groups, outputs, self.entropy_weight)
-        padded, inside = _padded(rows.detach()[None], docs)
+            penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
+        padded, inside = _padded(rows.detach()[None], of_docs)
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
         return flat, penalty, (outputs, (count, len(extras)), means)
 
     def _pool(
-        self, cells: Tensor, place: Tensor, texts: list[Range], roots: Tensor | None
+        self,
+        cells: Tensor,
+        place: Tensor,
+        bounds: Tensor,
+        of_texts: list[Tensor],
+        roots: Tensor | None,
     ) -> Tensor:
         """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
-        each)``; 0 for an empty text. roots: of each text, ``(K, texts, width)``."""
-        first, end = torch.tensor(texts, dtype=torch.int64).view(-1, 2).to(cells.device).unbind(1)
+        each)``; 0 for an empty text.
+
+        bounds: ``(texts, 2)``, the rows of each text. of_texts: these as :func:`_places` has them,
+        where all of a text's tokens are read. roots: of each text, ``(K, texts, width)``.
+        """
+        first, end = bounds.unbind(1)
         lengths = end - first
         tokens = inside = None
-        if not {"root", "first", "last"}.issuperset(self.pooling) or not bool((lengths > 0).any()):
-            tokens, inside = _padded(cells.index_select(1, place), texts)
+        if of_texts:
+            tokens, inside = _padded(cells.index_select(1, place), of_texts[0])
         pooled = []
         for kind in self.pooling:
             if kind == "root":
@@ -177,21 +198,21 @@ class TextModule(nn.Module):
                 pooled.append(tokens.sum(2) / lengths.clamp_min(1)[:, None])
         return torch.cat(pooled, -1)
 
-    def _of_docs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
+    def _of_docs(self, doc: list[Tensor], first: Tensor, draws: list[Draw], count: int) -> Tensor:
         """Weights ``(K, D)``. The structures of a doc's spans are taken together by their place
-        among the K."""
-        result = torch.zeros(count, docs)
+        among the K. doc, first: see :func:`_first_spans`."""
+        like = draws[0].weights if draws else first.new_zeros(0, dtype=torch.float32)
+        result = like.new_zeros(count, len(first))
         result[0] = 1.0
         if not draws:
             return result
-        result = result.to(draws[0].weights)
         weights = torch.cat([_up_to(draw.weights, count) for draw in draws], 1)
-        doc = torch.tensor([d for group in groups for d, _ in group.members], device=result.device)
-        first = torch.full((docs,), len(doc), device=result.device)
-        first = first.scatter_reduce(0, doc, torch.arange(len(doc)).to(doc), "amin")
-        has = first < len(doc)
-        result = torch.where(has, weights[:, first.clamp_max(len(doc) - 1)], result)
-        if bool((weights.detach() - result.detach()[:, doc]).abs().gt(1e-4).any()):
+        spans = weights.shape[1]
+        has = first < spans
+        result = torch.where(has, weights[:, first.clamp_max(spans - 1)], result)
+        if int((fetch(first) < spans).sum()) == spans:
+            return result
+        if bool((weights.detach() - result.detach()[:, torch.cat(doc)]).abs().gt(1e-4).any()):
             raise LatentError(
                 f"A text has several spans, each with weighted structures of its own, and "
                 f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "
@@ -200,31 +221,42 @@ class TextModule(nn.Module):
             )
         return result
 
-    def log_probs(self, groups: list[Group], draws: list[Draw], count: int, docs: int) -> Tensor:
+    def log_probs(self, doc: list[Tensor], draws: list[Draw], count: int, docs: int) -> Tensor:
         """``(K, D)``, summed over the spans of each doc."""
         like = draws[0].weights if draws else torch.zeros(0)
         parts = [draw.log_probs for draw in draws]
-        return _sum_over_spans(groups, parts, count, docs, like)
+        return _sum_over_spans(doc, parts, count, docs, like)
 
     def again(self, kept: Kept) -> Tensor:
         """Log-probabilities ``(K, D)`` of structures drawn earlier, under the present scorer."""
         padded = torch.cat([kept.rows, kept.rows.new_zeros(1, kept.rows.shape[1])])
         draws, latent = [], self.latent
-        for group, z in zip(kept.groups, kept.drawn):
-            lengths = group.lengths.to(kept.rows.device)
-            vectors = padded[group.rows.to(kept.rows.device)]
+        known = _first_spans(kept.groups, kept.docs)[1]
+        placed = Placed.of(kept.groups, len(kept.rows), kept.rows.device, *known)
+        for (places, lengths), z in zip(placed, kept.drawn):
+            vectors = padded[places]
             structure, scores = latent.score(vectors, lengths)
             log_probs = structure.log_prob(z, scores, lengths)
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
-        return self.log_probs(kept.groups, draws, len(kept.drawn[0]), kept.docs)
+        return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs)
 
 
-def _roots(groups: list[Group], draws: list[Draw], composed: list[Tensor], blank: Tensor) -> Tensor:
+def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
+    """Of each doc its first span, among those of all groups, ``(D,)``, their number where it has
+    none; and of each span of each group the doc, ``(B,)``; on the CPU."""
+    doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
+    together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])
+    first = torch.full((docs,), len(together))
+    return first.scatter_reduce(0, together, torch.arange(len(together)), "amin"), doc
+
+
+def _roots(
+    docs_of: list[Tensor], draws: list[Draw], composed: list[Tensor], blank: Tensor
+) -> Tensor:
     """The vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
     count, docs, _ = blank.shape
     total, spans = blank, blank.new_zeros(docs)
-    for group, draw, part in zip(groups, draws, composed):
-        doc = torch.tensor([d for d, _ in group.members], device=total.device)
+    for doc, draw, part in zip(docs_of, draws, composed):
         on_root = _up_to(draw.z, count)[:, :, 0, 1:, None]
         total = total.index_add(1, doc, (on_root * part).sum(2))
         spans = spans.index_add(0, doc, torch.ones_like(doc, dtype=spans.dtype))
@@ -232,13 +264,12 @@ def _roots(groups: list[Group], draws: list[Draw], composed: list[Tensor], blank
 
 
 def _sum_over_spans(
-    groups: list[Group], parts: list[Tensor | None], count: int, docs: int, like: Tensor
+    docs_of: list[Tensor], parts: list[Tensor | None], count: int, docs: int, like: Tensor
 ) -> Tensor:
     """``(up to count, B)`` of each group, or None, as ``(count, D)`` in the dtype of ``like``."""
     total = like.new_zeros(count, docs)
-    for group, part in zip(groups, parts):
+    for doc, part in zip(docs_of, parts):
         if part is not None:
-            doc = torch.tensor([d for d, _ in group.members], device=total.device)
             total = total.index_add(1, doc, _up_to(part, count).to(total))
     return total
 
@@ -250,14 +281,19 @@ def _up_to(part: Tensor, count: int) -> Tensor:
     return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
 
 
-def _padded(rows: Tensor, ranges: list[Range]) -> tuple[Tensor, Tensor]:
-    """Rows ``(K, N, width)`` as ``(K, ranges, longest, width)`` with zeros, and what is inside."""
+def _places(ranges: list[Range], count: int) -> Tensor:
+    """``(ranges, longest)`` int64, the rows of each; their number ``count`` at padding."""
     first, end = torch.tensor(ranges, dtype=torch.int64).view(-1, 2).unbind(1)
     column = torch.arange(int((end - first).max()) if ranges else 0)
     inside = column < (end - first)[:, None]
-    place = torch.where(inside, first[:, None] + column, rows.shape[1])
+    return torch.where(inside, first[:, None] + column, count)
+
+
+def _padded(rows: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``(K, N, width)`` as ``(K, ranges, longest, width)`` with zeros, and what is inside.
+    places: see :func:`_places`."""
     zero = rows.new_zeros(len(rows), 1, rows.shape[2])
-    return torch.cat([rows, zero], 1)[:, place.to(rows.device)], inside.to(rows.device)
+    return torch.cat([rows, zero], 1)[:, places], places < rows.shape[1]
 
 
 def build_text_module(

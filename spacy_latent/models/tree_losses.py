@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spacy_latent.errors import InfeasibleError
+from spacy_latent.kernels.transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.gold_trees import GoldTrees
 from spacy_latent.models.latent_layer_model import Group, group_spans
@@ -47,11 +48,11 @@ def learn(
     trees, labels = rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
-        lengths = group.lengths.to(rows.device)
+        places, lengths = send_together([group.rows, group.lengths], rows.device)
         known = _known(group, gold, module.structure)
         if not (known.heads >= 0).any():
             continue
-        scores, words = module.read(padded[group.rows.to(rows.device)], lengths)
+        scores, words = module.read(padded[places], lengths)
         scores = without_spaces(module.structure, scores, spaces_of(group, spans, spaces))
         loss, bad = _tree_loss(module.structure, scores, lengths, known.heads)
         left_out += [group.members[b][0] for b in bad]
@@ -123,9 +124,10 @@ def _tree_loss(
     b, m = np.nonzero(heads >= 0)
     allowed[b, :, m + 1] = False
     allowed[b, heads[b, m], m + 1] = True
-    agreeing = scores.masked_fill(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
+    closed = send(torch.from_numpy(~allowed), scores.device)
+    agreeing = scores.masked_fill(closed, -torch.inf)
     bad = _infeasible(structure, agreeing, lengths)
-    sizes = lengths.cpu().numpy()
+    sizes = fetch(lengths).numpy()
     known = (heads >= 0).sum(1)
     known[bad] = 0
     (rows,) = np.nonzero(known)
@@ -155,6 +157,7 @@ def _label_loss(module: LabelledTrees, words: Tensor, known: _Known) -> Tensor:
     if not len(b):
         return words.new_zeros(())
     parts = (b, known.heads[b, m] - 1, m, known.labels[b, m])
-    items, heads, modifiers, labels = (torch.from_numpy(part).to(words.device) for part in parts)
+    sent = send_together([torch.from_numpy(part) for part in parts], words.device)
+    items, heads, modifiers, labels = sent
     scores = module.label_scores(words, items, heads, modifiers)
     return functional.cross_entropy(scores, labels, reduction="sum")

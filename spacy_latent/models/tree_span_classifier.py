@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kernels.pool import one_torch_thread
+from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.latent_layer_model import Group, Spans, group_spans
@@ -148,7 +149,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         rows, weights = leaves[0], leaves[1:]
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         scores = [
-            score_spans(padded[group.rows.to(rows.device)], own, *weights)
+            score_spans(padded[send(group.rows, rows.device)], own, *weights)
             for group, own in zip(groups, cells)
         ]
 

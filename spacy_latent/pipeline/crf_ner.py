@@ -269,6 +269,7 @@ class CrfEntityRecognizer(StoredComponent):
         import torch
         from thinc.api import xp2torch
 
+        from spacy_latent.kernels.transfers import send_together
         from spacy_latent.layers.edits import edited
         from spacy_latent.models import tag_losses
         from spacy_latent.models.interventions import edits_of
@@ -291,16 +292,11 @@ class CrfEntityRecognizer(StoredComponent):
                 closed = torch.from_numpy(~np.concatenate(whole)).to(emissions.device)
                 emissions = emissions.masked_fill(closed, -torch.inf)
             padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-            groups = [
-                ScoredGroup(
-                    group.docs,
-                    chain,
-                    transitions,
-                    padded[group.rows.to(padded.device)],
-                    group.lengths.to(padded.device),
-                )
-                for group in tag_losses.group_docs([len(doc) for doc in docs])
-            ]
+            groups = []
+            for part in tag_losses.group_docs([len(doc) for doc in docs]):
+                places, lengths = send_together([part.rows, part.lengths], padded.device)
+                scores = padded[places]
+                groups.append(ScoredGroup(part.docs, chain, transitions, scores, lengths))
             if asked is not None:
                 # Each doc is one span.
                 spans: list[list[tuple[int, ...]]] = [[(0, len(doc))] for doc in docs]

@@ -286,6 +286,9 @@ def find_traps(nlp: Language) -> list[Finding]:
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
         found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     found += _of_wildcards(nlp)
+    nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]
+    if any(_shim(node).device.type == "cuda" for node in nodes):
+        found += _of_kernels()
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -415,6 +418,19 @@ def _of_sentences(
             f"{', '.join(setters)} sets sentences at prediction but not in training, where "
             f"{component} would see whole docs. Add {', '.join(setters)} to "
             "training.annotating_components.",
+        )
+
+
+def _of_kernels() -> Iterable[Finding]:
+    from spacy_latent.kernels.blocks import why_unusable
+
+    reason = why_unusable()
+    if reason is not None:
+        yield Finding(
+            "note",
+            "no-gpu-kernels",
+            "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
+            f"launched: {reason}. Without numba-cuda, pip install 'spacy-latent[gpu]' brings them.",
         )
 
 

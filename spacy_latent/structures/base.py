@@ -8,8 +8,9 @@ from a MAP oracle alone then works.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from spacy_latent.errors import (
     NotTractable,
     not_finite_message,
 )
+from spacy_latent.kernels.transfers import bring, fetch
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.k_best import lawler
@@ -30,6 +32,9 @@ ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
     "one (StraightThrough with backward='identity', Spigot, SparseMAP, PerturbAndMap)"
 )
+
+
+Self = TypeVar("Self", bound="Structure")
 
 
 class Structure(Staged, ABC):
@@ -239,10 +244,11 @@ class Structure(Staged, ABC):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
-        prepared, lengths = self._read(scores, lengths)
+        own, given, sizes = self.at_hand(scores.detach(), lengths)
+        prepared, sizes = own._read(given, sizes)
         with torch.no_grad():
-            best = lawler(self, prepared.detach(), lengths, k)
-        return TopK(best.z.to(scores.dtype), best.scores.to(scores.dtype))
+            best = lawler(own, prepared, sizes, k).to(scores.dtype)
+        return best.sent(scores.device)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -252,9 +258,10 @@ class Structure(Staged, ABC):
         max_iter: bound on the number of calls of the MAP oracle per item.
         tolerance: bound on the duality gap.
         """
-        prepared, lengths = self._read(scores, lengths)
-        solution = solve_with_oracle(self, prepared, lengths, max_iter, tolerance)
-        return solution.cast(scores.dtype)
+        own, given, sizes = self.at_hand(scores, lengths)
+        prepared, sizes = own._read(given, sizes)
+        solution = solve_with_oracle(own, prepared, sizes, max_iter, tolerance)
+        return solution.cast(scores.dtype).sent(scores.device)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         """Which of ``z`` ``(B, *parts)`` are structures of this set, ``(B,)`` bool: 0/1, and 0
@@ -338,6 +345,16 @@ class Structure(Staged, ABC):
             return self.check(scores, lengths)
         return self.masked(scores, lengths)
 
+    def at_hand(self: Self, scores: Tensor, lengths: Tensor) -> tuple[Self, Tensor, Tensor]:
+        """The same on the CPU, for what is solved there step by step: scores come down once, with
+        their gradient, and the result goes up once. As they are where they are there."""
+        if scores.device.type == "cpu":
+            return self, scores, lengths
+        own = copy.copy(self)
+        for name, value in vars(self).items():
+            vars(own)[name] = _on_cpu(value)
+        return own, bring(scores), fetch(lengths)
+
     def check_room(self, lengths: Tensor, *room: int) -> None:
         """Refuse lengths that are below 0, or above the room there is along their axis.
 
@@ -351,6 +368,7 @@ class Structure(Staged, ABC):
             )
         if not lengths.numel():
             return
+        lengths = fetch(lengths)
         if lengths.dim() == 1:
             self._check_range(lengths.min().item(), lengths.max().item(), min(room))
             return
@@ -380,6 +398,15 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
     chosen = z.detach() == 1
     inside = structure.part_mask(z, lengths.to(z.device))
     return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
+
+
+def _on_cpu(value: Any) -> Any:
+    """With tensors that are on the CPU: what a scorer has bound to a structure, and the like."""
+    if isinstance(value, Tensor):
+        return bring(value)
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(map(_on_cpu, value))
+    return value
 
 
 def _without(rows: Tensor, places: list[int]) -> Tensor:

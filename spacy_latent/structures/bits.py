@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.k_of_n import KOfN
@@ -93,7 +94,9 @@ class Bits(Structure):
             return self._subsets.sample(*_flat(scores), num_samples, generator).view(shape)
         device = generator.device if generator is not None else torch.device("cpu")
         uniform = torch.rand(shape, generator=generator, dtype=scores.dtype, device=device)
-        return (uniform.to(scores.device) < torch.sigmoid(scores)).to(scores.dtype)
+        if uniform.device != scores.device:
+            uniform = send(uniform, scores.device)
+        return (uniform < torch.sigmoid(scores)).to(scores.dtype)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """With logistic noise: a bit is on where its noisy score is above 0 (Maddison et al. 2017;
@@ -150,8 +153,8 @@ def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _logistic(like: Tensor) -> Tensor:
-    uniform = torch.rand_like(like).clamp(torch.finfo(like.dtype).tiny, 1 - 2**-24)
-    return uniform.logit()
+    drawn = torch.rand_like(like, device="cpu").clamp(torch.finfo(like.dtype).tiny, 1 - 2**-24)
+    return send(drawn.logit(), like.device)
 
 
 def _softplus(scores: Tensor) -> Tensor:

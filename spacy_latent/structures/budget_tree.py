@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
@@ -89,7 +90,8 @@ class BudgetTree(DependencyTree):
         max_iter: a tenth of the bound on the iterations of ADMM.
         tolerance: bound on the residual.
         """
-        prepared, lengths = self._read(scores, lengths)
+        own, given, known = self.at_hand(scores, lengths)
+        prepared, lengths = own._read(given, known)
         tree = self.tree
         graphs: dict[int, ItemGraph] = {}
         sizes = lengths.tolist()
@@ -102,13 +104,17 @@ class BudgetTree(DependencyTree):
             graphs[n] = ItemGraph(shape, [StructureFactor(tree, parts, n), *budgets])
         steps = max_iter * ITERATIONS_PER_CALL
         chosen = [graphs[n] for n in sizes]
-        return solve_graphs(chosen, prepared, steps, tolerance, self.name).cast(scores.dtype)
+        solution = solve_graphs(chosen, prepared, steps, tolerance, self.name)
+        return solution.cast(scores.dtype).sent(scores.device)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
         return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if scores.device.type != "cpu":
+            own, given, sizes = self.at_hand(scores.detach(), lengths)
+            return send(own.best_heads(given, sizes), scores.device)
         tree = self.tree
         try:
             heads = tree.best_heads(scores, lengths)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, InfeasibleError, LatentError, NotTractable
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor
@@ -120,14 +121,23 @@ class FactorGraph(Structure):
 
         max_iter: a tenth of the bound on the iterations of ADMM. tolerance: bound on the residual.
         """
-        masked, sizes = self._read(scores, lengths)
+        own, given, known = self.at_hand(scores, lengths)
+        masked, sizes = own._read(given, known)
         shape = tuple(masked.shape[1:])
         keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
         graphs = {key: self.graph(key, shape) for key in set(keys)}
         chosen, steps = [graphs[key] for key in keys], max_iter * ITERATIONS_PER_CALL
-        return solve_graphs(chosen, masked, steps, tolerance, self.name).cast(scores.dtype)
+        solution = solve_graphs(chosen, masked, steps, tolerance, self.name)
+        return solution.cast(scores.dtype).sent(scores.device)
+
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        own, given, sizes = self.at_hand(scores.detach(), lengths)
+        return send(super(FactorGraph, own).map(given, sizes), scores.device)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        if z.device.type != "cpu":
+            own, given, sizes = self.at_hand(z.detach(), lengths)
+            return send(own.contains(given, sizes), z.device)
         found = torch.ones(len(z), dtype=torch.bool, device=z.device)
         for structure in self.structures.values():
             found &= structure.contains(z, lengths)

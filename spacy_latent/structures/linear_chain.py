@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import TopK
@@ -121,6 +122,9 @@ def transitions_of(tags: Tensor, scores: Tensor) -> Tensor:
     """0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at
     padding."""
     count = scores.shape[-1]
+    if tags.device.type != "cpu":
+        own, tag = tags[:, :, None, None], torch.arange(count, device=tags.device)
+        return ((pad(own, (0, 0, 0, 0, 1, -1)) == tag[:, None]) & (own == tag)).to(scores.dtype)
     z = scores.new_zeros((*tags.shape, count, count))
     chosen = tags.cpu().numpy().astype("int64")
     place = count * count * np.arange(chosen.size).reshape(chosen.shape) + chosen

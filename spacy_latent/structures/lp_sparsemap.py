@@ -100,8 +100,8 @@ def solve_graphs(
     return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 
 
-def _refuse(name: str) -> Callable[[], Tensor]:
-    def expand() -> Tensor:
+def _refuse(name: str) -> Callable[..., Tensor]:
+    def expand(*_: torch.device) -> Tensor:
         raise NotTractable(name, "atoms", "mean, the solution itself")
 
     return expand

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.kernels.transfers import fetch
 from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
 ADVICE = (
@@ -44,11 +45,11 @@ class MergeSequence(Structure):
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
-        room = scores.shape[1] + 1
-        if scores.shape[1] != scores.shape[2] or bool((lengths < 0).any() | (lengths > room).any()):
+        room, known = scores.shape[1] + 1, fetch(lengths)
+        if scores.shape[1] != scores.shape[2] or bool((known < 0).any() | (known > room).any()):
             raise InvalidScores(
                 f"{self.name}: scores have shape {tuple(scores.shape)} and lengths lie between "
-                f"{lengths.min().item()} and {lengths.max().item()}; expected (B, N − 1, N − 1) "
+                f"{known.min().item()} and {known.max().item()}; expected (B, N − 1, N − 1) "
                 "for lengths of 0 to N words."
             )
         return scores, lengths

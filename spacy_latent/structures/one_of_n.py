@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
 
@@ -143,5 +144,6 @@ class OneOfN(ItemSet):
 
 
 def _gumbel(like: Tensor) -> Tensor:
-    drawn = torch.empty_like(like, memory_format=torch.contiguous_format).exponential_()
-    return -drawn.clamp_min(torch.finfo(like.dtype).tiny).log()
+    own = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
+    drawn = own.exponential_().clamp_min(torch.finfo(like.dtype).tiny)
+    return send(-drawn.log(), like.device)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from spacy_latent.kernels.transfers import send_together
 
 
 @dataclass
@@ -19,6 +23,14 @@ class TopK:
 
     z: Tensor
     scores: Tensor
+
+    def to(self, dtype: torch.dtype) -> TopK:
+        """The same in another precision."""
+        return TopK(self.z.to(dtype), self.scores.to(dtype))
+
+    def sent(self, device: torch.device) -> TopK:
+        """The same on that device, from the CPU."""
+        return TopK(*send_together([self.z, self.scores], device))
 
 
 @dataclass
@@ -47,7 +59,7 @@ class SparseSolution:
     mean: Tensor
     weights: Tensor
     gap: Tensor
-    _expand: Callable[[], Tensor] = field(repr=False)
+    _expand: Callable[..., Tensor] = field(repr=False)
 
     @property
     def atoms(self) -> Tensor:
@@ -63,4 +75,14 @@ class SparseSolution:
             return self
         expand = self._expand
         mean, weights = self.mean.to(dtype), self.weights.to(dtype)
-        return replace(self, mean=mean, weights=weights, _expand=lambda: expand().to(dtype))
+        return replace(self, mean=mean, weights=weights, _expand=lambda *at: expand(*at).to(dtype))
+
+    def sent(self, device: torch.device) -> SparseSolution:
+        """The same on that device, from the CPU, by one transfer; for solutions whose structures
+        can be made on any device."""
+        if device.type == "cpu":
+            return self
+        names = [each.name for each in fields(self) if each.name != "_expand"]
+        sent = send_together([getattr(self, name) for name in names], device)
+        there: dict[str, Any] = dict(zip(names, sent))
+        return replace(self, **there, _expand=partial(self._expand, device))

@@ -1,0 +1,423 @@
+"""What a GPU copies and waits for in a step of training. Each number here is one that somebody
+waits for at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from thinc.api import Adam, Optimizer
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.noise import NOISES, draw_noise
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.kernels import blocks
+from spacy_latent.kernels.transfers import (
+    bring,
+    derived,
+    fetch,
+    known_of,
+    places_of,
+    remember,
+    send,
+    send_together,
+)
+from spacy_latent.layers.base import Composer, ComposerBuilder
+from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.head_attention import build_head_attention_v1
+from spacy_latent.layers.recursive_message_passing import build_recursive_message_passing_v1
+from spacy_latent.models import latent_shim
+from spacy_latent.models.latent_layer_model import build_module, group_spans
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_layer_model import build_text_module
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.device.answering_kernels import answering_kernels
+from tests.device.pretended_gpu import CUDA, Log, pretended_gpu
+
+SIZES = [5 + i % 4 for i in range(32)]
+WIDTH = 6
+
+
+def moved(log: Log) -> tuple[int, int, int]:
+    """Transfers up and down, and waits beside those for what comes down."""
+    blocking = sum(event.kind == "up" and event.blocking for event in log)
+    return log.count("up"), log.count("down"), log.count("wait") + blocking
+
+
+def token_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
+    """A step of an encoder, as a tagger above it asks for."""
+    torch.manual_seed(0)
+    module = build_module(
+        WIDTH,
+        width=None,
+        residual=True,
+        structure=structure,
+        estimator=estimator,
+        scorer=build_biaffine_scorer_v1(4),
+        composer=composer,
+        entropy_weight=0.0,
+    )
+    groups = group_spans(SIZES, [[(0, size)] for size in SIZES])
+
+    def step(rows: Tensor) -> Tensor:
+        return module(rows, groups)[0]
+
+    return module, step
+
+
+def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
+    """A step of a text classifier with a loss of its own."""
+    torch.manual_seed(0)
+    module = build_text_module(
+        WIDTH,
+        pooling=("mean", "root"),
+        texts=1,
+        structure=structure,
+        estimator=estimator.for_width(WIDTH),
+        scorer=build_biaffine_scorer_v1(4),
+        composer=composer,
+        entropy_weight=0.0,
+    )
+    groups = group_spans(SIZES, [[(0, size)] for size in SIZES])
+    ends = torch.tensor([0, *SIZES]).cumsum(0).tolist()
+    docs = list(zip(ends, ends[1:]))
+
+    def step(rows: Tensor) -> Tensor:
+        return module(rows, groups, docs, docs)[0]
+
+    return module, step
+
+
+def counted(made: Any) -> tuple[int, int, int]:
+    """Of the second step: the first one is when kernels are compared with the CPU's."""
+    module, step = made
+    with pretended_gpu() as log:
+        module.to(CUDA).train()
+        for _ in range(2):
+            rows = torch.randn(sum(SIZES), WIDTH).to(CUDA).requires_grad_()
+            log.clear()
+            step(rows).sum().backward()
+        print(log.lines("up"), log.lines("down"), log.lines("wait"), sep="\n")
+        return moved(log)
+
+
+attention, convolution = build_head_attention_v1(), build_graph_convolution_v1()
+tree_lstm = build_child_sum_tree_lstm_v1()
+# Up, down and other waits, where the CPU finds the structures and where kernels do.
+BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int, int]]] = {
+    "marginals of spanning trees": (
+        lambda: token_vectors(SpanningTree(), Marginals(), attention),
+        # Up: places of the batch, marginals, the product with the Hessian.
+        (3, 2, 0),
+        # Down: the statuses.
+        (1, 1, 0),
+    ),
+    "marginals of projective trees": (
+        lambda: token_vectors(ProjectiveTree(), Marginals(), attention),
+        (3, 2, 0),
+        (1, 1, 0),
+    ),
+    "SparseMAP": (
+        lambda: token_vectors(SpanningTree(), SparseMAP(), attention),
+        (3, 2, 0),
+        (3, 2, 0),
+    ),
+    "SparseMAP marginalized over Tree-LSTMs": (
+        lambda: token_vectors(SpanningTree(), SparseMAP(marginalize=True), tree_lstm),
+        # Up as well: the trees, which of them are none, and the order of the tokens. Down as well:
+        # the heads.
+        (6, 3, 0),
+        (6, 3, 0),
+    ),
+    "projective trees by the score function": (
+        lambda: text_vectors(ProjectiveTree(), ScoreFunction(num_samples=2), convolution),
+        (4, 2, 0),
+        (2, 2, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("kernels", [False, True], ids=["by the CPU", "by kernels"])
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_step_moves_no_more_than_it_must(name: str, kernels: bool) -> None:
+    make, by_cpu, by_kernels = BUDGETS[name]
+    with answering_kernels() if kernels else nullcontext():
+        assert counted(make()) == (by_kernels if kernels else by_cpu)
+
+
+# ------------------------------------------------------------------------------------ operations
+
+
+def on_gpu(structure: Structure, size: int = 6, tags: int = 3) -> tuple[Tensor, Tensor]:
+    """Scores ``(2, ...)`` of different lengths, and the lengths, as a batch brings them."""
+    torch.manual_seed(1)
+    nodes = size + int(structure.parts == "arcs")
+    shape: tuple[int, ...] = (2, nodes, nodes)
+    if structure.parts == "transitions":
+        shape = (2, size, tags, tags)
+    if structure.parts == "items":
+        shape = (2, size)
+    return torch.randn(shape).to(CUDA), send(torch.tensor([size, size - 2]), CUDA)
+
+
+@pytest.mark.parametrize("structure", [SpanningTree(), ConstituencyTree(), LinearChain()], ids=repr)
+def test_scores_come_down_once_for_all_sums_of_them(structure: Structure) -> None:
+    with pretended_gpu() as log:
+        scores, lengths = on_gpu(structure)
+        scores.requires_grad_()
+        log.clear()
+        z = structure.marginals(scores, lengths)
+        value = (z * z).sum() + structure.log_partition(scores, lengths).sum()
+        value.backward()
+        # The other one is the gradient of the marginals. Up: both sums and both gradients.
+        assert moved(log) == (4, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [ConstituencyTree(), LinearChain(), ProjectiveTree(), BudgetTree(max_modifiers=2)],
+    ids=repr,
+)
+def test_what_the_cpu_solves_step_by_step_goes_there_and_back_once(structure: Structure) -> None:
+    with pretended_gpu() as log:
+        scores, lengths = on_gpu(structure)
+        scores.requires_grad_()
+        log.clear()
+        structure.sparsemap(scores, lengths).mean.square().sum().backward()
+        assert moved(log) == (2, 2, 0), log.lines("down") + log.lines("wait")
+        log.clear()
+        found = structure.top_k(scores.detach(), lengths, 3)
+        assert moved(log) == (1, 1, 0), log.lines("down") + log.lines("wait")
+    reference = structure.top_k(fetch(scores), fetch(lengths), 3)
+    assert torch.equal(fetch(found.z), reference.z)
+
+
+def test_supports_of_sparsemap_are_the_same_on_both_devices() -> None:
+    for structure in (SpanningTree(), ConstituencyTree()):
+        with pretended_gpu():
+            scores, lengths = on_gpu(structure)
+            found = structure.sparsemap(scores, lengths)
+            atoms, weights, mean = fetch(found.atoms), fetch(found.weights), fetch(found.mean)
+        reference = structure.sparsemap(fetch(scores), fetch(lengths))
+        assert torch.equal(atoms, reference.atoms) and torch.equal(weights, reference.weights)
+        assert torch.equal(mean, reference.mean) and atoms.sum() > 0
+
+
+@pytest.mark.parametrize("make", [tree_lstm, build_recursive_message_passing_v1()], ids=repr)
+def test_composers_do_not_wait_for_levels(make: Callable[[int], Composer]) -> None:
+    """A chain of 12 tokens, each the head of the next."""
+    torch.manual_seed(0)
+    z = torch.zeros(1, 13, 13)
+    z[0, torch.arange(12), torch.arange(1, 13)] = 1.0
+    for learned in (False, True):
+        composer, vectors = make(WIDTH), torch.randn(1, 12, WIDTH)
+        with torch.no_grad():
+            expected = composer(vectors, z, torch.tensor([12]))
+        with pretended_gpu() as log:
+            composer.to(CUDA)
+            inputs = vectors.to(CUDA), z.to(CUDA).requires_grad_(learned)
+            lengths = send(torch.tensor([12]), CUDA)
+            log.clear()
+            found = composer(*inputs, lengths)
+            assert moved(log) == (1, 1, 0)
+            torch.testing.assert_close(fetch(found), expected)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_is_the_same_on_every_device(noise: Any) -> None:
+    like = torch.zeros(4, 3)
+    torch.manual_seed(3)
+    expected = draw_noise(noise, like, 1.0)
+    with pretended_gpu() as log:
+        # A real one has a generator of its own.
+        there = like.to(CUDA)
+        log.clear()
+        torch.manual_seed(3)
+        assert torch.equal(fetch(draw_noise(noise, there, 1.0)), expected)
+        assert log.count("up") == 1 and not log.count("wait")
+
+
+def test_mixed_dirichlet_draws_on_the_cpu() -> None:
+    estimator, structure = MixedDirichlet(num_samples=2), OneOfN()
+
+    def draw(scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        scores.requires_grad_()
+        torch.manual_seed(4)
+        drawn = estimator(structure, scores, lengths, True)
+        assert drawn.log_probs is not None
+        (drawn.z.square().sum() + drawn.log_probs.sum()).backward()
+        assert scores.grad is not None
+        return drawn.z, scores.grad
+
+    with pretended_gpu() as log:
+        scores, lengths = on_gpu(structure)
+        known = fetch(scores).clone()
+        log.clear()
+        found = [fetch(part) for part in draw(scores, lengths)]
+    for part, expected in zip(found, draw(known, fetch(lengths))):
+        torch.testing.assert_close(part, expected)
+
+
+# ------------------------------------------------------------------------------------ kernels
+
+
+def gradients(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
+    scores = scores.detach().requires_grad_()
+    z = structure.marginals(scores, lengths)
+    (slope,) = torch.autograd.grad(z.square().sum(), scores)
+    return [fetch(z), fetch(slope)]
+
+
+@pytest.mark.parametrize("structure", [SpanningTree(), ConstituencyTree(), LinearChain()], ids=repr)
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_kernel_that_fails_in_the_middle_leaves_the_rest_to_the_cpu(
+    structure: Structure, failing: int
+) -> None:
+    """With no room kept, since a kernel was expected to do it: at the marginals, or their
+    gradient."""
+
+    def fail(count: int) -> None:
+        if count == failing:
+            raise RuntimeError("too few registers")
+
+    with pretended_gpu():
+        scores, lengths = on_gpu(structure)
+        with answering_kernels(fail) as launched, pytest.warns(LatentWarning, match="registers"):
+            found = gradients(structure, scores, lengths)
+            assert len(launched) == failing
+    for part, expected in zip(found, gradients(structure, fetch(scores), fetch(lengths))):
+        torch.testing.assert_close(part, expected)
+
+
+def test_a_gpu_that_is_lost_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(count: int) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    with pretended_gpu():
+        scores, lengths = on_gpu(SpanningTree())
+        monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+        with answering_kernels(fail), pytest.raises(LatentError, match="no longer use the GPU"):
+            SpanningTree().marginals(scores, lengths)
+
+
+def test_items_can_be_looked_at_later() -> None:
+    """Without a transfer inside, so that it could be captured in a graph."""
+    structure = SpanningTree()
+    with pretended_gpu() as log, answering_kernels():
+        scores, lengths = on_gpu(structure)
+        structure.marginals(scores, lengths)
+        scores[1, :, 2] = -torch.inf
+        good = scores[:1], derived(lambda each: each[:1], lengths)
+        log.clear()
+        with (
+            pytest.raises(InfeasibleError, match=r"item\(s\) 1 of"),
+            blocks.looked_at_later(),
+        ):
+            structure.marginals(*good)
+            structure.marginals(scores, lengths)
+            assert moved(log) == (0, 0, 0)
+        assert moved(log) == (0, 1, 0)
+        with pytest.raises(InfeasibleError):
+            structure.marginals(scores, lengths)
+
+
+def test_small_batches_can_be_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(), answering_kernels() as launched:
+        scores, lengths = on_gpu(SpanningTree())
+        monkeypatch.setattr(blocks, "LEAST_ITEMS", 3)
+        SpanningTree().marginals(scores, lengths)
+        assert not launched
+        monkeypatch.setattr(blocks, "LEAST_ITEMS", 2)
+        SpanningTree().marginals(scores, lengths)
+        assert launched
+
+
+# ------------------------------------------------------------------------------------ transfers
+
+
+def test_what_is_known_is_not_fetched_until_it_is_written_to() -> None:
+    with pretended_gpu() as log:
+        sent = send(torch.tensor([1, 2]), CUDA)
+        assert fetch(sent).tolist() == [1, 2]
+        repeated = derived(lambda each: each.repeat(2), sent)
+        assert fetch(repeated).tolist() == [1, 2, 1, 2]
+        above = derived(lambda each: each > 1, sent)
+        assert [part.tolist() for part in map(fetch, places_of(above))] == [[1]]
+        assert log.count("down") == 0
+        sent += 1
+        assert known_of(sent) is None and fetch(sent).tolist() == [2, 3]
+        assert log.count("down") == 1
+        remember(sent, torch.tensor([2, 3]))
+        assert fetch(sent).tolist() == [2, 3] and log.count("down") == 1
+
+
+def test_tensors_of_any_kind_go_together() -> None:
+    given = [
+        torch.tensor([True, False, True]),
+        torch.tensor(1.5, dtype=torch.float64),
+        torch.zeros(2, 0),
+        torch.arange(6).view(2, 3).t(),
+        torch.arange(6).view(2, 3)[:1, 1],
+    ]
+    with pretended_gpu() as log:
+        sent = send_together(given, CUDA)
+        assert moved(log) == (1, 0, 0)
+        for part, expected in zip(sent, given):
+            assert part.device == CUDA and part.dtype == expected.dtype
+            assert torch.equal(part.cpu(), expected)
+
+
+def test_gradients_pass_transfers() -> None:
+    with pretended_gpu() as log:
+        scores = torch.tensor([1.0, 2.0]).to(CUDA).requires_grad_()
+        down = bring(scores)
+        up, unused = send_together([down * down, down], CUDA)
+        log.clear()
+        up.sum().backward()
+        assert fetch(scores.grad).tolist() == [2.0, 4.0] and unused.requires_grad
+        assert moved(log)[2] == 0
+
+
+def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is handed back to torch, and nothing copied."""
+    handed: list[str] = []
+
+    def hand_back(array: Any, *args: Any, **kwargs: Any) -> Tensor:
+        handed.append("back")
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr(latent_shim, "xp2torch", hand_back)
+    shim = latent_shim.LatentShim(
+        lambda width: torch.nn.Linear(width, 2),
+        learn_rates={},
+        temperature=Temperature(1.0),
+        has_layer=False,
+    )
+    shim.build(3)
+    before = shim.module.weight.detach().clone()
+    for optimizer in (Adam(0.1), lambda key, weights, gradient: (weights - gradient, gradient)):
+        for parameter in shim.module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        shim.finish_update(optimizer)
+        assert not torch.equal(shim.module.weight, before)
+        before = shim.module.weight.detach().clone()
+        assert bool(handed) == (not isinstance(optimizer, Optimizer))
