@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numba
 import numpy as np
 import torch
-from numba import config
 from torch.utils._python_dispatch import _disable_current_modes
 
 from spacy_latent.kernels import ahead_of_time
@@ -22,6 +22,8 @@ from spacy_latent.kernels.blocks import Body, Maker
 
 # Bytes of room at once: with more items than that serves, they are done in turn.
 LARGEST_ROOM = 2**30
+# Its names are made when it is imported.
+_config: Any = numba.config
 
 
 def best_kernel(maker: Maker) -> Any:
@@ -77,7 +79,7 @@ def make_probe(jit: Any, sync: Any) -> Body:
 
 def works() -> bool:
     """Whether a small kernel gives on a GPU what it should."""
-    if config.DISABLE_CUDA or not torch.cuda.is_available():
+    if _config.DISABLE_CUDA or not torch.cuda.is_available():
         return False
     # Also where something traces first, with tensors that hold nothing.
     with _disable_current_modes():

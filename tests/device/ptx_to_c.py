@@ -399,7 +399,8 @@ void run(const uint64_t* parameters, int blocks, int threads_of_block, uint64_t 
   report = result; state = seed * 2 + 1; steps = 0; limit = most_steps; start = parameters[0];
   memset(report, 0, 6 * sizeof(int64_t)); epoch = 0;
   seen = calloc(count, sizeof(Seen*));
-  for (int i = 0; i < count; i++) seen[i] = calloc(given[i].size / given[i].width + 1, sizeof(Seen));
+  for (int i = 0; i < count; i++)
+    seen[i] = calloc(given[i].size / given[i].width + 1, sizeof(Seen));
   if (!setjmp(end)) for (block = 0; block < blocks; block++) {
     memset(all, 0, threads * sizeof(Thread));
     for (int t = 0; t < threads; t++) { all[t].tid = t; order[t] = t; }

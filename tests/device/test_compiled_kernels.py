@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import ahead_of_time, blocks, launch
 from spacy_latent.structures.base import Structure
 from tests.compile_gpu_kernels import DTYPES, PROCESSORS, kernels, sources
-from tests.device.emulated_gpu import COMPILER, Emulator, Fault, emulated_cupy
+from tests.device.emulated_gpu import COMPILER, Emulator, emulated_cupy
 from tests.kernels import test_blocks
 from tests.kernels.test_blocks import STRUCTURES, batch, everything
 
@@ -75,7 +74,8 @@ def test_the_files_are_those_of_the_manifest() -> None:
     files = {path.stem: path for path in ahead_of_time.FOLDER.glob("*.ptx")}
     assert sorted(files) == sorted(ahead_of_time.manifest()) == sorted(NAMES)
     for name, path in files.items():
-        made = hashlib.sha256(path.read_bytes()).hexdigest()
+        # With the same ends of lines everywhere.
+        made = hashlib.sha256(path.read_text(encoding="utf8").encode()).hexdigest()
         assert made == ahead_of_time.manifest()[name]["code"], COMPILE
 
 
