@@ -104,7 +104,7 @@ class _Body:
     def register(self, name: str) -> tuple[str, str]:
         """In C, and its type."""
         found = re.fullmatch(r"%([a-z]+)(\d*)", name)
-        if found is None:
+        if found is None or found[1] not in self.registers:
             raise ValueError(f"This operand is not known: {name}")
         kind, count = self.registers[found[1]]
         return f"T->{found[1]}" + ("" if count is None else f"[{found[2]}]"), kind
@@ -199,6 +199,7 @@ class _Body:
             # Of floats: neither is NaN.
             value = f"({left} < {right} || {left} > {right})"
         else:
+            _expect(compared in _ORDERED, "comparison", parts)
             value = f"({left} {_ORDERED[compared]} {right})"
         return self.write(operands[0], value, "pred")
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
-from spacy_latent.kernels import ahead_of_time, blocks, launch
+from spacy_latent.kernels import ahead_of_time, blocks, just_in_time, launch
 from spacy_latent.structures.base import Structure
 from tests.compile_gpu_kernels import DTYPES, PROCESSORS, kernels, sources
 from tests.device.emulated_gpu import COMPILER, Emulator, emulated_cupy
@@ -228,3 +228,66 @@ def test_a_barrier_that_is_missing_is_found(
     emulated.only, emulated.without = name, barrier
     with pytest.raises(LatentWarning, match=f"Fault.*{name}"):
         _run_all(STRUCTURES, monkeypatch)
+
+
+# ------------------------------------------------------------------------------------ launching
+
+
+def _probe_arguments() -> tuple[Any, ...]:
+    best, status = torch.zeros((2, 32), dtype=torch.int32), torch.zeros(2, dtype=torch.int8)
+    return torch.zeros(2, 32), torch.tensor([4, 5]), (7,), best, status
+
+
+@needs_compiler
+def test_a_kernel_is_launched_on_the_stream_it_is_given(emulated: Emulator) -> None:
+    kernel = launch.best_kernel(launch.make_probe)
+    room = torch.empty((2, 32), dtype=torch.float64)
+    kernel[2, 32, 77](0, room, *_probe_arguments())
+    (launched,) = emulated.launches
+    assert launched.stream == 77 and launched.device is None
+    assert launched.grid == (2,) and launched.block == (32,)
+
+
+@needs_compiler
+def test_arguments_that_a_kernel_was_not_compiled_for_are_refused(emulated: Emulator) -> None:
+    kernel = launch.best_kernel(launch.make_probe)
+    scores, lengths, options, best, status = _probe_arguments()
+    for given in (
+        (scores, lengths, (7, 8), best, status),
+        (scores, lengths.int(), options, best, status),
+        (scores[0], lengths, options, best, status),
+        (scores, lengths, options, best),
+    ):
+        with pytest.raises(TypeError, match=r"probe_f32 was compiled for int64, float64\[2\]"):
+            launch.launch(kernel, 32, 32, given)
+    with pytest.raises(ValueError, match="not contiguous"):
+        launch.launch(kernel, 32, 32, (torch.zeros(32, 2).T, *_probe_arguments()[1:]))
+    assert not emulated.launches
+
+
+def test_arrays_arrive_as_numba_takes_them() -> None:
+    scores = torch.zeros((2, 3), dtype=torch.float32)
+    packed = ahead_of_time.pack((5, scores, (7, -1)))
+    place = scores.data_ptr()
+    assert [int(value) for value in packed] == [5, 0, 0, 6, 4, place, 2, 3, 12, 4, 7, -1]
+    assert {value.nbytes for value in packed} == {8}
+    assert packed[5].dtype == "uint64"
+
+
+def test_what_did_not_come_compiled_numba_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of somebody else's, also under the name of ours; and all of them without CuPy."""
+
+    def make_probe(jit: Any, sync: Any) -> Any:
+        return jit(launch.make_probe(jit, sync))
+
+    monkeypatch.setitem(sys.modules, "cupy", emulated_cupy(Emulator(ahead_of_time.FOLDER)))
+    assert ahead_of_time.find(launch.make_probe) is not None
+    assert ahead_of_time.find(make_probe) is None
+    assert ahead_of_time.find(test_arrays_arrive_as_numba_takes_them) is None
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert ahead_of_time.find(launch.make_probe) is None
+    assert launch.best_kernel(launch.make_probe) is just_in_time.best_kernel(launch.make_probe)
+    monkeypatch.setattr(ahead_of_time, "MANIFEST", ahead_of_time.FOLDER / "none.json")
+    ahead_of_time.manifest.cache_clear()
+    assert ahead_of_time.find(launch.make_probe) is None
+    ahead_of_time.manifest.cache_clear()
