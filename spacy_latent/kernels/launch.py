@@ -79,8 +79,15 @@ def make_probe(jit: Any, sync: Any) -> Body:
 
 def works() -> bool:
     """Whether a small kernel gives on a GPU what it should."""
-    if _config.DISABLE_CUDA or not torch.cuda.is_available():
-        return False
+    return trouble() is None
+
+
+def trouble() -> str | None:
+    """Why it does not; None where it does. Raises the error of a launch that fails."""
+    if _config.DISABLE_CUDA:
+        return "NUMBA_DISABLE_CUDA is set"
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
     # Also where something traces first, with tensors that hold nothing.
     with _disable_current_modes():
         scores = torch.zeros((2, 32), device="cuda")
@@ -88,4 +95,6 @@ def works() -> bool:
         best = torch.zeros((2, 32), dtype=torch.int32, device="cuda")
         status = torch.zeros(2, dtype=torch.int8, device="cuda")
         launch(best_kernel(make_probe), 32, 32, (scores, lengths, (7,), best, status))
-        return best.tolist() == [[12] * 32, [13] * 32] and status.tolist() == [0, 0]
+        if best.tolist() != [[12] * 32, [13] * 32] or status.tolist() != [0, 0]:
+            return "a small kernel gives wrong numbers"
+        return None
