@@ -14,7 +14,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,6 +247,36 @@ def test_a_kernel_is_launched_on_the_stream_it_is_given(emulated: Emulator) -> N
     (launched,) = emulated.launches
     assert launched.stream == 77 and launched.device is None
     assert launched.grid == (2,) and launched.block == (32,)
+
+
+class _Elsewhere(Tensor):
+    """On the CPU, but says that it is on the second GPU."""
+
+    is_cuda = True
+    device = torch.device("cuda", 1)
+
+
+@needs_compiler
+def test_torchs_stream_and_device_are_those_of_the_launch(
+    emulated: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, entered = torch.empty, []
+
+    @contextmanager
+    def enter(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(torch, "empty", lambda *shape, device, **of: empty(*shape, **of))
+    monkeypatch.setattr(torch.cuda, "device", enter)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
+    scores, *others = _probe_arguments()
+    given = (scores.as_subclass(_Elsewhere), *others)
+    launch.launch(launch.best_kernel(launch.make_probe), 32, 32, given)
+    (launched,) = emulated.launches
+    assert launched.stream == 77 and launched.device == 1
+    assert entered == [torch.device("cuda", 1)]
+    assert others[2].tolist() == [[12] * 32, [13] * 32]
 
 
 @needs_compiler
