@@ -131,15 +131,24 @@ def emulated(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Em
 
 @needs_compiler
 @pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
+@pytest.mark.parametrize("lengths", [test_blocks.LENGTHS, *([[70, 1, 64, 33]] if ALL else [])])
 @pytest.mark.parametrize("dtype", DTYPES if ALL else DTYPES[:1])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_everything_is_what_the_cpu_gives(
-    structure: Structure, dtype: torch.dtype, request: pytest.FixtureRequest
+    structure: Structure,
+    dtype: torch.dtype,
+    lengths: list[int],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scores, lengths = batch(structure, dtype)
-    expected = everything(structure, scores.double(), lengths)
+    monkeypatch.setattr(test_blocks, "LENGTHS", lengths)
+    if lengths[0] > 32:
+        # Less than there are spans of one length.
+        monkeypatch.setattr(blocks.Blocks, "block", lambda *_: 32)
+    scores, sizes = batch(structure, dtype)
+    expected = everything(structure, scores.double(), sizes)
     emulated = request.getfixturevalue("emulated")
-    found = everything(structure, scores, lengths)
+    found = everything(structure, scores, sizes)
     assert emulated.waits and {part.name[-3:] for part in emulated.launches} == {
         "f32" if dtype == torch.float32 else "f64"
     }
@@ -205,10 +214,13 @@ def _run_all(structures: list[Structure], monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_compiler
 @pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
+@pytest.mark.parametrize("threads", [3, 32])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_nothing_is_at_fault(
-    structure: Structure, emulated: Emulator, monkeypatch: pytest.MonkeyPatch
+    structure: Structure, threads: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With fewer threads than spans, and with more."""
+    monkeypatch.setattr(blocks.Blocks, "block", lambda *_: threads)
     _run_all([structure], monkeypatch)
     assert emulated.waits
 
