@@ -64,6 +64,8 @@ def make_best_constituency_tree(jit, sync):
         sync()
         if status[item] != FEASIBLE or n == 0:
             return
+        # Of one word, nothing else is waited for before the first thread may report something.
+        sync()
         for width in range(1, n):
             for i in range(thread, n - width, threads):
                 cell, down = width * side + i, (width - 1) * side + i + 1
@@ -141,6 +143,8 @@ def make_sum_over_constituency_trees(jit, sync):
             sync()
         total, d_total = room[(n - 1) * side], room[(n - 1) * side + change]
         if total == -np.inf or words == -np.inf:
+            # Others may still be reading the status.
+            sync()
             if thread == 0:
                 status[item] = INFEASIBLE
             return

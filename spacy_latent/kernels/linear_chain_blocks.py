@@ -167,6 +167,8 @@ def make_sum_over_chains(jit, sync):
             return
         norm = log_sum(room, 0, (n - 1) * tags, 1, backward + (n - 1) % 2 * tags, 1, tags)[0]
         if norm == -np.inf:
+            # Others may still be reading the status.
+            sync()
             if thread == 0:
                 status[item] = INFEASIBLE
             return

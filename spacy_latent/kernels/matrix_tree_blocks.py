@@ -82,6 +82,8 @@ def make_sum_over_trees(jit, sync):
             pivot, d_pivot = log_sum(room, change, row + begin, 1, zero, 0, k - begin)
             if pivot == -np.inf:
                 if first == 0 or k == 1 or swapped:
+                    # Others may still be reading the status.
+                    sync()
                     if thread == 0:
                         status[item] = INFEASIBLE
                     return

@@ -3,7 +3,7 @@
 A family of structures gives kernels over one range of items; the operators here add the batch, the
 threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
 its Hessian with a vector. Tensors on a GPU are solved there where the family has kernels for that,
-see kernels.blocks, and numba-cuda is installed; else on the CPU, and sent back. Samples always are.
+see kernels.blocks, and CuPy is installed; else on the CPU, and sent back. Samples always are.
 
 A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
 compiled, or read from numba's cache, only once they are needed.

@@ -19,7 +19,7 @@ from numba import config
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
-from spacy_latent.kernels import blocks, launch
+from spacy_latent.kernels import blocks, just_in_time, launch
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
@@ -87,7 +87,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         launch_kernel(kernel, threads, room, arguments)
         counts.append(threads)
 
-    sync = launch.sync
+    sync = just_in_time.sync
 
     def dawdle() -> None:
         """So that none relies on the others' keeping step between two calls."""
@@ -95,11 +95,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         time.sleep(0.001 * random.random())
 
     for name in ("best_kernel", "total_kernel"):
-        compiled = getattr(launch, name) if SIMULATED else _OneThread
+        compiled = getattr(just_in_time, name) if SIMULATED else _OneThread
         monkeypatch.setattr(launch, name, lambda maker, of=compiled: _EmptyRoom(of(maker)))
     if SIMULATED:
         sys.setswitchinterval(1e-5)
-        monkeypatch.setattr(launch, "sync", dawdle)
+        monkeypatch.setattr(just_in_time, "sync", dawdle)
         monkeypatch.setattr(blocks.Blocks, "block", lambda *_: 3)
     # Two items at once.
     monkeypatch.setattr(launch, "LARGEST_ROOM", 2 * 8 * 200)
