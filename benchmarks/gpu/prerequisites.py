@@ -45,9 +45,10 @@ def run(machine: Machine, record: Record) -> None:
         return
     from spacy_latent.kernels import launch
 
-    # Not blocks.usable(), which keeps its reason to itself: a traceback says more.
-    if not launch.works():
-        raise SystemExit("A small kernel gave other numbers than it should.")
+    # Not blocks.why_unusable(): here a traceback says more than its reason.
+    trouble = launch.trouble()
+    if trouble is not None:
+        raise SystemExit(f"A small kernel: {trouble}.")
     record(kernel="launched")
 
 
