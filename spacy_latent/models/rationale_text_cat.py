@@ -288,7 +288,9 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
     update = model.attrs["update"] if is_train else None
     allowed = present_candidates(model.attrs["candidates"], docs, update)
     ops: Any = model.ops
-    may = [ops.asarray2f(one[:, None]) for one in allowed]
+    # In one transfer, where there is a GPU.
+    flat = ops.asarray2f(np.concatenate(allowed)[:, None]) if allowed else None
+    may = ops.unflatten(flat, [len(one) for one in allowed]) if allowed else []
     rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
     widths = [part[0].shape[1] if part else 0 for part in (selector, reader)]
 

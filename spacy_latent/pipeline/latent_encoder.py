@@ -17,7 +17,7 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.api import Config, Model, Optimizer, get_array_module, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
@@ -140,7 +140,9 @@ class TrainingBatch(HeldBatch):
         """The callback of a listener. It may be called by some listeners and never by others."""
         if len(gradients):
             squares: list[Any] = [d**2 for d in gradients]
-            self.losses[self.name] += sum(float(square.sum()) for square in squares)
+            # All at once: a GPU is waited for at each number that is read.
+            sums: Any = get_array_module(squares[0]).stack([square.sum() for square in squares])
+            self.losses[self.name] += sum(sums.tolist())
             if self.gradients is None:
                 # A copy: the listener may go on writing to its array.
                 self.gradients = [d.copy() for d in gradients]

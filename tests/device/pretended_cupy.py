@@ -165,8 +165,10 @@ def _index(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_index(part) for part in value)
     if isinstance(value, (list, np.ndarray)):
-        note("up", "index", np.asarray(value).nbytes)
-        return np.asarray(value)
+        # No places are places, too.
+        places = np.asarray(value if len(value) else np.zeros(0, dtype=np.int64))
+        note("up", "index", places.nbytes)
+        return places
     return value.held if isinstance(value, Array) else value
 
 
@@ -319,12 +321,23 @@ def _backprop_reduce_mean(
     out[...] = np.repeat(change / np.maximum(lengths, 1)[:, None], lengths, 0)
 
 
+def _reduce_max(out: np.ndarray, which: np.ndarray, *given: Any) -> None:
+    out[...], which[...] = _on_the_cpu().reduce_max(*given[:2])
+
+
+def _backprop_reduce_max(
+    out: np.ndarray, change: np.ndarray, which: np.ndarray, lengths: np.ndarray, *_: int
+) -> None:
+    out[...] = _on_the_cpu().backprop_reduce_max(change, which, lengths)
+
+
 def _hash(out: np.ndarray, ids: np.ndarray, *sizes: int) -> None:
     out[...] = _on_the_cpu().hash(ids, sizes[-1])
 
 
 KERNELS: dict[str, Callable[..., None]] = {
     "backprop_maxout": _backprop_maxout,
+    "backprop_reduce_max": _backprop_reduce_max,
     "backprop_reduce_mean": _backprop_reduce_mean,
     "backprop_reduce_sum": _backprop_reduce_sum,
     "backprop_seq2col": _backprop_seq2col,
@@ -332,6 +345,7 @@ KERNELS: dict[str, Callable[..., None]] = {
     "hash_data": _hash,
     "maxout": _maxout,
     "pad": _pad,
+    "reduce_max": _reduce_max,
     "reduce_sum": _reduce_sum,
     "seq2col": _seq2col,
 }

@@ -38,6 +38,17 @@ CUDA = torch.device("cuda", 0)
 _UNDER_TORCH = torch.device("meta")
 _PACKAGE = str(Path(spacy_latent.__file__).parent)
 
+OUTSIDE = "outside of the package"
+# Modules that do what others ask them.
+_PASS_ON = (
+    "numpy",
+    "tests.device.pretended",
+    "thinc.backends",
+    "thinc.util",
+    "torch",
+    "contextlib",
+)
+
 Kind = Literal["up", "down", "wait"]
 
 # The result says on the CPU how large it is, or is on the CPU itself.
@@ -69,18 +80,24 @@ class DeviceError(RuntimeError):
 
 
 class Event(NamedTuple):
-    """kind: a transfer "up" to the GPU or "down" from it, or a "wait" for it. place: lines of the
-    package, the innermost first. size: bytes. blocking: whether the CPU waits for a transfer."""
+    """kind: a transfer "up" to the GPU or "down" from it, or a "wait" for it. place: lines of this
+    package, the innermost first. asked: the package that asks by itself, under such a line maybe
+    another. size: bytes. blocking: whether the CPU waits for a transfer."""
 
     kind: Kind
     operation: str
     place: str
+    asked: str
     size: int
     blocking: bool = True
 
 
 class Log(list[Event]):
     """What was asked, in order."""
+
+    def own(self) -> Log:
+        """What this package asks by itself."""
+        return Log(event for event in self if event.asked == spacy_latent.__name__)
 
     def count(self, kind: Any) -> int:
         return sum(event.kind == kind for event in self)
@@ -116,22 +133,26 @@ _running = _Running()
 
 def note(kind: Kind, operation: str, size: int = 0, blocking: bool = True) -> None:
     """Log what is asked, by the line of the package that is running."""
-    _running.log.append(Event(kind, operation, _place(), size, blocking))
+    asked, place = _place()
+    _running.log.append(Event(kind, operation, place, asked, size, blocking))
 
 
-def _place() -> str:
+def _place() -> tuple[str, str]:
+    """Who asked, past what only passes it on, and through which lines of the package."""
     frame: Any = sys._getframe(2)
-    lines: list[str] = []
+    asked, lines = "", []
     while frame is not None and len(lines) < 2:
-        path = frame.f_code.co_filename
+        module, path = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if not asked and not module.startswith(_PASS_ON):
+            asked = module.split(".")[0]
         if path.startswith(_PACKAGE):
             lines.append(f"{path[len(_PACKAGE) + 1 :]}:{frame.f_lineno}")
         frame = frame.f_back
-    return " < ".join(lines) or "outside of the package"
+    return asked, " < ".join(lines) or OUTSIDE
 
 
 def _refuse(operation: str, reason: str) -> DeviceError:
-    return DeviceError(f"{operation}: {reason} Asked for by {_place()}.")
+    return DeviceError(f"{operation}: {reason} Asked for at {_place()[1]}.")
 
 
 class CudaTensor(torch.Tensor):
@@ -285,7 +306,7 @@ def _know(func: Any) -> _Known:
     return _Known(
         name,
         func.namespace == "spacy_latent",
-        schema.is_mutable and name.endswith("_"),
+        schema.is_mutable and name.endswith("_") and bool(schema.returns),
         name in _TAKE_NUMBERS | _INDEXED or torch.Tag.pointwise in func.tags,
         any(argument.name == "generator" for argument in schema.arguments),
         func._can_decompose(),

@@ -117,6 +117,8 @@ def test_a_transfer_is_logged_with_its_line_and_size(log: Log) -> None:
     assert event.place == f"kernels/transfers.py:{line}" and event.size == 2 * 3 * 8
     assert log.size("down") == 48 and log.count("down") == 1 and not log.count("up")
     assert event.place in log.lines("down") and not log.lines("up")
+    scores.cpu()
+    assert log.count("down") == 2 and log.own() == [event]
 
 
 def test_only_what_is_pinned_goes_up_without_a_wait(log: Log) -> None:

@@ -10,11 +10,13 @@ the docs that the second one makes on the GPU, its bytes after it was read there
 from __future__ import annotations
 
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from tests.device.pretended_cupy import Array, pretended_cupy
-from tests.device.pretended_gpu import CudaTensor, pretended_gpu
+from tests.device.pretended_gpu import CudaTensor, Kind, Log, pretended_gpu
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STEPS = 4
@@ -63,6 +65,28 @@ RECIPES: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 PATHS = ("paths.train", "paths.dev", "paths.encoder")
 
+ENCODER, CLASSIFIER = "components.latent_encoder.model", "components.latent_textcat.model"
+# What people train, by name: the config, its changes, and the step that is counted, before which
+# kernels are tried and stages begin.
+MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "spanning trees, marginals, attention to heads": (
+        "sentiment_marginals",
+        {f"{ENCODER}.composer": {"@misc": "spacy-latent.HeadAttention.v1"}},
+        2,
+    ),
+    "spanning trees, SparseMAP marginalized, Tree-LSTM": ("listops_sparsemap_tree_lstm", {}, 2),
+    "entities by chains": ("ner_crf", {}, 2),
+    "the demo, first stage": ("demo", {}, 2),
+    "the demo, last stage": (
+        "demo",
+        {f"{CLASSIFIER}.structure.release_at": 1, f"{CLASSIFIER}.estimator.switch_at": 1},
+        3,
+    ),
+    "rationales of k words": ("rationale_k_of_n", {}, 2),
+}
+DOCS = 32
+KINDS: tuple[Kind, ...] = ("up", "down", "wait")
+
 
 def main(directory: Path, *only: str) -> None:
     with pretended_gpu() as log, pretended_cupy():
@@ -83,7 +107,7 @@ def main(directory: Path, *only: str) -> None:
             log.clear()
             train(config, directory / f"{name}-gpu", use_gpu=0, overrides=overrides)
             assert isinstance(get_current_ops(), CupyOps)
-            found[name] = {kind: log.count(kind) for kind in ("up", "down", "wait")}
+            found[name] = {kind: log.count(kind) for kind in KINDS}
             require_gpu(0)
             nlp = spacy.load(directory / f"{name}-gpu" / "model-last")
             found[name]["left on the CPU"] = on_the_cpu(nlp)
@@ -92,7 +116,44 @@ def main(directory: Path, *only: str) -> None:
             DocBin(docs=docs, store_user_data=True).to_disk(directory / f"{name}.spacy")
             (directory / f"{name}.bytes").write_bytes(nlp.to_bytes())
             require_cpu()
+        if not only:
+            require_gpu(0)
+            found["steps"] = {name: count_step(log, *model) for name, model in MODELS.items()}
         srsly.write_json(directory / "found.json", found)
+
+
+def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[str, Any]:
+    """What the package moves, and where it waits, in a step of training before the weights move."""
+    from spacy.tokens import Doc
+    from spacy.training import Example
+    from spacy.util import load_config, load_model_from_config
+    from thinc.api import Adam, fix_random_seed
+
+    config = load_config(CONFIGS / f"{name}.cfg")
+    for path, value in changes.items():
+        *sections, last = path.split(".")
+        reduce(getitem, sections, config)[last] = value
+    for section in ("training", "initialize", "corpora"):
+        config.pop(section)
+    fix_random_seed(0)
+    nlp = load_model_from_config(config, auto_fill=True, validate=False)
+    examples = []
+    for i in range(DOCS):
+        words = [str((i * k) % 10) for k in range(1, 11 + i % 7)]
+        doc = Doc(nlp.vocab, words=words)
+        entities = ["O", "B-ORG", "L-ORG", *["O"] * (len(words) - 3)]
+        gold = {"cats": {"a": float(i % 2), "b": float(1 - i % 2)}, "entities": entities}
+        examples.append(Example.from_dict(doc, gold))
+    nlp.initialize(lambda: examples)
+    optimizer = Adam(0.001)
+    for _ in range(step):
+        log.clear()
+        nlp.update(examples, sgd=None)
+        counted = log.own()
+        for _, pipe in nlp.pipeline:
+            pipe.finish_update(optimizer)
+    lines = "\n".join(counted.lines(kind) for kind in KINDS)
+    return {"moved": [counted.count(kind) for kind in KINDS], "lines": lines}
 
 
 def on_the_cpu(nlp: Any) -> list[str]:
