@@ -367,6 +367,13 @@ def test_items_can_be_looked_at_later() -> None:
         assert moved(log) == (0, 1, 0)
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)
+        # An error inside may follow from such an item, which is then named.
+        with pytest.raises(InfeasibleError), blocks.looked_at_later():
+            structure.marginals(scores, lengths)
+            raise ValueError("a composer has met zeros")
+        with pytest.raises(ValueError, match="zeros"), blocks.looked_at_later():
+            structure.marginals(*good)
+            raise ValueError("a composer has met zeros")
 
 
 def test_small_batches_can_be_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
