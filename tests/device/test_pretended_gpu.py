@@ -152,6 +152,17 @@ def test_a_module_goes_there_and_back_as_itself(log: Log) -> None:
     assert module.weight is weight and type(weight) is nn.Parameter and not weight.any()
 
 
+def test_weights_are_read_into_those_on_the_gpu(log: Log) -> None:
+    """Also of an LSTM, which keeps weak references to them."""
+    module, other = nn.LSTM(2, 3).to(CUDA), nn.LSTM(2, 3)
+    kept = module.weight_ih_l0
+    module.load_state_dict(other.state_dict())
+    assert module.weight_ih_l0 is kept and torch.equal(kept.cpu(), other.weight_ih_l0)
+    assert module(torch.ones(1, 2, device=CUDA))[0].is_cuda
+    module.cpu()
+    assert torch.equal(module(torch.ones(1, 2))[0], other(torch.ones(1, 2))[0])
+
+
 def test_gradients_come_back_to_where_they_belong(log: Log) -> None:
     below = torch.ones(3, requires_grad=True)
     above = below.to(CUDA)
