@@ -256,7 +256,9 @@ def _without_lists(index: Any) -> Any:
     """Lists as tensors, which torch makes of them out of sight, on the CPU."""
     if isinstance(index, tuple):
         return tuple(_without_lists(part) for part in index)
-    return torch.tensor(index) if isinstance(index, list) else index
+    if not isinstance(index, list):
+        return index
+    return torch.tensor(index, dtype=None if index else torch.int64)
 
 
 def _is_gpu(device: Any) -> bool:

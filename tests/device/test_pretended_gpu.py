@@ -73,6 +73,8 @@ def test_what_a_real_gpu_takes_passes(log: Log) -> None:
     assert same[[2, 0]].tolist() == same[np.array([2, 0])].tolist() == [6.0, 0.0]
     same[[0, 1]] = torch.ones(2, device=CUDA)
     assert same.tolist() == [1.0, 1.0, 6.0] and same.new_tensor([5]).tolist() == [5.0]
+    same[[]] = 5.0
+    assert same[[]].tolist() == [] and same.tolist() == [1.0, 1.0, 6.0]
     assert torch.tensor([[1, 2]], device=CUDA)[:, [1]].tolist() == [[2]]
     assert (same @ torch.ones(3, 2, device=CUDA)).tolist() == [8.0, 8.0]
     column = vector().unsqueeze_(1)
