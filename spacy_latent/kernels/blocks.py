@@ -174,8 +174,19 @@ def looked_at_later() -> Iterator[None]:
     before = _pending.set(pending)
     try:
         yield
-    finally:
+    except Exception:
+        # Perhaps of an item without a structure, which says more.
         _pending.reset(before)
+        _look_at_all(pending)
+        raise
+    except BaseException:
+        _pending.reset(before)
+        raise
+    _pending.reset(before)
+    _look_at_all(pending)
+
+
+def _look_at_all(pending: list[tuple[str, Tensor, Check]]) -> None:
     if not pending:
         return
     statuses = torch.cat([status for _, status, _ in pending]).cpu()

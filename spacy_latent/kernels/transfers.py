@@ -79,7 +79,8 @@ class _SendTogether(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, device: torch.device, *values: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        sent = tuple(send_together(values, device))
+        # Nobody may write to several views that one function gives.
+        sent = tuple(part.clone() for part in send_together(values, device))
         fixed = [part for part in sent if not part.is_floating_point()]
         ctx.mark_non_differentiable(*fixed)
         return sent

@@ -21,9 +21,10 @@ class BiLstm(nn.Module):
         self.lstm = nn.LSTM(width, hidden_width, layers, batch_first=True, bidirectional=True)
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        packed = pack_padded_sequence(
-            vectors, fetch(lengths).clamp_min(1), batch_first=True, enforce_sorted=False
-        )
+        sizes = fetch(lengths).clamp_min(1)
+        # Else torch sends the order to a GPU and fetches it again.
+        ordered = vectors.device.type != "cpu" and bool((sizes[1:] <= sizes[:-1]).all())
+        packed = pack_padded_sequence(vectors, sizes, batch_first=True, enforce_sorted=ordered)
         encoded, _ = self.lstm(packed)
         return pad_packed_sequence(encoded, batch_first=True, total_length=vectors.shape[1])[0]
 

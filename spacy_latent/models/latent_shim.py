@@ -46,6 +46,14 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
     return one_torch_thread() if small else contextlib.nullcontext()
 
 
+def why_no_gpu_kernels() -> str | None:
+    """What is in the way of solving structures on a GPU, for people to read; None where nothing
+    is."""
+    from spacy_latent.kernels import blocks
+
+    return blocks.why_unusable()
+
+
 def _address(array: Any) -> int:
     """Where its numbers begin, of NumPy's or CuPy's."""
     if isinstance(array, np.ndarray):

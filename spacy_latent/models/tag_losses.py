@@ -38,6 +38,11 @@ class TagGroup:
     rows: Tensor
     lengths: Tensor
 
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows and lengths there, by one transfer."""
+        rows, lengths = send_together([self.rows, self.lengths], device)
+        return rows, lengths
+
 
 def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
     """The docs that have tokens, in groups of similar length."""

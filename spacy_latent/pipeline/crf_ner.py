@@ -269,7 +269,6 @@ class CrfEntityRecognizer(StoredComponent):
         import torch
         from thinc.api import xp2torch
 
-        from spacy_latent.kernels.transfers import send_together
         from spacy_latent.layers.edits import edited
         from spacy_latent.models import tag_losses
         from spacy_latent.models.interventions import edits_of
@@ -294,7 +293,7 @@ class CrfEntityRecognizer(StoredComponent):
             padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
             groups = []
             for part in tag_losses.group_docs([len(doc) for doc in docs]):
-                places, lengths = send_together([part.rows, part.lengths], padded.device)
+                places, lengths = part.on(padded.device)
                 scores = padded[places]
                 groups.append(ScoredGroup(part.docs, chain, transitions, scores, lengths))
             if asked is not None:

@@ -422,9 +422,9 @@ def _of_sentences(
 
 
 def _of_kernels() -> Iterable[Finding]:
-    from spacy_latent.kernels.blocks import why_unusable
+    from spacy_latent.models.latent_shim import why_no_gpu_kernels
 
-    reason = why_unusable()
+    reason = why_no_gpu_kernels()
     if reason is not None:
         yield Finding(
             "note",

@@ -146,7 +146,10 @@ class _ActiveSet(torch.autograd.Function):
             torch.from_numpy(supports.gaps),
         ]
         state.extend((supports, order, found[1]))
-        mean, shares, gap = send_together(found, scores.device)
+        if scores.device.type != "cpu":
+            # Nobody may write to several views that one function gives.
+            found = [part.clone() for part in send_together(found, scores.device)]
+        mean, shares, gap = found
         ctx.mark_non_differentiable(gap)
         return mean, shares, gap
 

@@ -347,8 +347,9 @@ class Structure(Staged, ABC):
 
     def at_hand(self: Self, scores: Tensor, lengths: Tensor) -> tuple[Self, Tensor, Tensor]:
         """The same on the CPU, for what is solved there step by step: scores come down once, with
-        their gradient, and the result goes up once. As they are where they are there."""
-        if scores.device.type == "cpu":
+        their gradient, and the result goes up once. As they are where they are there, and where
+        decisions are scored while they are taken, by modules that stay on the GPU."""
+        if scores.device.type == "cpu" or not self.linear:
             return self, scores, lengths
         own = copy.copy(self)
         for name, value in vars(self).items():

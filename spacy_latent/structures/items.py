@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 
 
@@ -65,4 +66,8 @@ def decompose(mean: Tensor) -> SparseSolution:
     picked = torch.where(picked.detach() > 1e-12, picked, torch.zeros_like(picked))
     chosen = torch.where(picked.detach()[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
     gap = torch.zeros(batch, dtype=torch.float64, device=mean.device)
-    return SparseSolution(mean, picked.t().to(mean.dtype), gap, lambda: chosen)
+
+    def expand(device: torch.device = mean.device) -> Tensor:
+        return chosen if device == mean.device else send(chosen, device)
+
+    return SparseSolution(mean, picked.t().to(mean.dtype), gap, expand)

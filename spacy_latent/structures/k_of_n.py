@@ -103,6 +103,7 @@ class KOfN(ItemSet, CompiledStructure):
         """Exact; the last two arguments have no effect."""
         from spacy_latent.kernels.simplex import capped_simplex
 
-        prepared, lengths = self._read(scores, lengths)
-        mean = capped_simplex(prepared, lengths, self.k, self.exactly, self.name)
-        return decompose(mean.to(scores.dtype))
+        own, given, sizes = self.at_hand(scores, lengths)
+        prepared, sizes = own._read(given, sizes)
+        mean = capped_simplex(prepared, sizes, self.k, self.exactly, self.name)
+        return decompose(mean.to(scores.dtype)).sent(scores.device)

@@ -29,7 +29,9 @@ class TopK:
         return TopK(self.z.to(dtype), self.scores.to(dtype))
 
     def sent(self, device: torch.device) -> TopK:
-        """The same on that device, from the CPU."""
+        """The same on that device, from the CPU; itself where it is there."""
+        if self.z.device == device:
+            return self
         return TopK(*send_together([self.z, self.scores], device))
 
 
@@ -80,7 +82,7 @@ class SparseSolution:
     def sent(self, device: torch.device) -> SparseSolution:
         """The same on that device, from the CPU, by one transfer; for solutions whose structures
         can be made on any device."""
-        if device.type == "cpu":
+        if self.mean.device == device:
             return self
         names = [each.name for each in fields(self) if each.name != "_expand"]
         sent = send_together([getattr(self, name) for name in names], device)

@@ -256,7 +256,9 @@ def _without_lists(index: Any) -> Any:
     """Lists as tensors, which torch makes of them out of sight, on the CPU."""
     if isinstance(index, tuple):
         return tuple(_without_lists(part) for part in index)
-    return torch.tensor(index) if isinstance(index, list) else index
+    if not isinstance(index, list):
+        return index
+    return torch.tensor(index, dtype=None if index else torch.int64)
 
 
 def _is_gpu(device: Any) -> bool:
@@ -463,14 +465,27 @@ def _moved(this: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch._C.TensorBase.to(this, *args, **kwargs)
 
 
+def _same_parameters(move: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's parameters become tensors of another class; torch gives them that in exchange."""
+
+    def moved(this: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return move(this, *args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
+    return moved
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[Log]:
     """A GPU, ``CUDA``, and the log of what was asked of it. Modules keep their parameters, as the
     same objects, when they are moved there and back."""
     global _running
     before, _running = _running, _Running()
-    swaps = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    module = torch.nn.Module
     patches = [
         (torch.cuda, "is_available", lambda: True),
         (torch.cuda, "device_count", lambda: 1),
@@ -485,6 +500,10 @@ def pretended_gpu() -> Iterator[Log]:
         (torch, "load", _loaded(torch.load)),
         (torch.Tensor, "to", _moved),
         (torch.Tensor, "cuda", lambda this, device=None: this.to(CUDA)),
+        *(
+            (module, name, _same_parameters(getattr(module, name)))
+            for name in ("to", "cpu", "cuda")
+        ),
         # On a real GPU the type is Tensor itself.
         (operators, "is_traced", lambda scores: torch.compiler.is_compiling()),
     ]
@@ -496,4 +515,3 @@ def pretended_gpu() -> Iterator[Log]:
             yield _running.log
     finally:
         _running = before
-        torch.__future__.set_swap_module_params_on_conversion(swaps)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from spacy_latent.kernels import operators
+from spacy_latent.kernels import operators, transfers
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.device.pretended_gpu import CUDA, CudaTensor, DeviceError, Log, pretended_gpu
 
@@ -73,6 +73,8 @@ def test_what_a_real_gpu_takes_passes(log: Log) -> None:
     assert same[[2, 0]].tolist() == same[np.array([2, 0])].tolist() == [6.0, 0.0]
     same[[0, 1]] = torch.ones(2, device=CUDA)
     assert same.tolist() == [1.0, 1.0, 6.0] and same.new_tensor([5]).tolist() == [5.0]
+    same[[]] = 5.0
+    assert same[[]].tolist() == [] and same.tolist() == [1.0, 1.0, 6.0]
     assert torch.tensor([[1, 2]], device=CUDA)[:, [1]].tolist() == [[2]]
     assert (same @ torch.ones(3, 2, device=CUDA)).tolist() == [8.0, 8.0]
     column = vector().unsqueeze_(1)
@@ -110,11 +112,11 @@ def test_transfers_and_waits_are_logged_once(log: Log, what: str) -> None:
 
 def test_a_transfer_is_logged_with_its_line_and_size(log: Log) -> None:
     scores = torch.ones(2, 3, device=CUDA, dtype=torch.float64)
-    operators.read_float64(scores)
-    lines, first = inspect.getsourcelines(operators.read_float64)
+    transfers.fetch(scores)
+    lines, first = inspect.getsourcelines(transfers.fetch)
     line = first + next(i for i, text in enumerate(lines) if ".cpu()" in text)
     (event,) = log
-    assert event.place == f"kernels/operators.py:{line}" and event.size == 2 * 3 * 8
+    assert event.place == f"kernels/transfers.py:{line}" and event.size == 2 * 3 * 8
     assert log.size("down") == 48 and log.count("down") == 1 and not log.count("up")
     assert event.place in log.lines("down") and not log.lines("up")
     scores.cpu()
@@ -150,6 +152,17 @@ def test_a_module_goes_there_and_back_as_itself(log: Log) -> None:
     weight.grad = None
     module.to("cpu")
     assert module.weight is weight and type(weight) is nn.Parameter and not weight.any()
+
+
+def test_weights_are_read_into_those_on_the_gpu(log: Log) -> None:
+    """Also of an LSTM, which keeps weak references to them."""
+    module, other = nn.LSTM(2, 3).to(CUDA), nn.LSTM(2, 3)
+    kept = module.weight_ih_l0
+    module.load_state_dict(other.state_dict())
+    assert module.weight_ih_l0 is kept and torch.equal(kept.cpu(), other.weight_ih_l0)
+    assert module(torch.ones(1, 2, device=CUDA))[0].is_cuda
+    module.cpu()
+    assert torch.equal(module(torch.ones(1, 2))[0], other(torch.ones(1, 2))[0])
 
 
 def test_gradients_come_back_to_where_they_belong(log: Log) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.control_variates import SelfCritical
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.noise import NOISES, draw_noise
@@ -36,7 +37,8 @@ from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.head_attention import build_head_attention_v1
 from spacy_latent.layers.recursive_message_passing import build_recursive_message_passing_v1
-from spacy_latent.models import latent_shim
+from spacy_latent.models import latent_shim, tag_losses
+from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import build_module, group_spans
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import build_text_module
@@ -117,6 +119,29 @@ def counted(made: Any) -> tuple[int, int, int]:
         return moved(log)
 
 
+def tags(count: int = 9) -> Any:
+    """The loss of ``crf_ner`` and its gradient, from scores on the GPU and back to it."""
+    labels = ["O", *(f"{part}-{label}" for label in ("A", "B") for part in "BILU")]
+    allowed = [torch.ones(size, count, dtype=torch.bool) for size in SIZES]
+    for part in allowed:
+        part[:, 1:] = False
+    module = torch.nn.Linear(WIDTH, count)
+    transitions = torch.nn.Parameter(torch.randn(count + 2, count))
+    module.register_parameter("transitions", transitions)
+
+    def step(rows: Tensor) -> Tensor:
+        emissions = module(rows)
+        given = TagScores(emissions.detach(), module.transitions.detach())
+        with pytest.MonkeyPatch.context() as patched:
+            # Between torch and Thinc nothing moves.
+            for name in ("xp2torch", "torch2xp"):
+                patched.setattr(tag_losses, name, lambda given: given)
+            _, gradient, _ = tag_losses.loss_and_gradient("crf", given, labels, allowed)
+        return (emissions * gradient.emissions).sum()
+
+    return module, step
+
+
 attention, convolution = build_head_attention_v1(), build_graph_convolution_v1()
 tree_lstm = build_child_sum_tree_lstm_v1()
 # Up, down and other waits, where the CPU finds the structures and where kernels do.
@@ -146,10 +171,14 @@ BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int
         (6, 3, 0),
     ),
     "projective trees by the score function": (
-        lambda: text_vectors(ProjectiveTree(), ScoreFunction(num_samples=2), convolution),
-        (4, 2, 0),
-        (2, 2, 0),
+        lambda: text_vectors(ProjectiveTree(), ScoreFunction(2, SelfCritical()), convolution),
+        # Up: places, samples, the best, the log-partition in double precision, its gradient. Down:
+        # scores in single and in double precision, those of the best, which have no gradient.
+        (5, 3, 0),
+        # Up: places and samples. Down: scores for these, and twice statuses.
+        (2, 3, 0),
     ),
+    "the loss of crf_ner": (tags, (1, 1, 0), (1, 1, 0)),
 }
 
 
@@ -338,6 +367,13 @@ def test_items_can_be_looked_at_later() -> None:
         assert moved(log) == (0, 1, 0)
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)
+        # An error inside may follow from such an item, which is then named.
+        with pytest.raises(InfeasibleError), blocks.looked_at_later():
+            structure.marginals(scores, lengths)
+            raise ValueError("a composer has met zeros")
+        with pytest.raises(ValueError, match="zeros"), blocks.looked_at_later():
+            structure.marginals(*good)
+            raise ValueError("a composer has met zeros")
 
 
 def test_small_batches_can_be_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,6 +263,21 @@ def test_a_kernel_that_is_wrong_is_found_out(
         assert torch.equal(ours, theirs)
 
 
+def test_what_is_in_the_way_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str | None:
+        return blocks.why_unusable.__wrapped__()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(launch.cuda, "is_available", lambda: False)
+    assert "driver and a compiler" in str(said())
+    monkeypatch.setattr(launch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", fail)
+    assert "no compiler" in str(said())
+
+
 def test_zeros_and_nan_confirm_nothing() -> None:
     def found(*values: float, status: int = 0) -> blocks.Found:
         return blocks.Found(torch.tensor([values]), None, np.full(1, status, dtype=np.int8))
@@ -280,6 +295,7 @@ def test_zeros_and_nan_confirm_nothing() -> None:
 def test_without_a_gpu_nothing_is_launched() -> None:
     if not torch.cuda.is_available():
         assert not blocks.usable()
+        assert blocks.why_unusable.__wrapped__() == "torch finds no GPU"
     assert not blocks.on_device(torch.zeros(1))
 
 

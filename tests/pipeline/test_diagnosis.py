@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import spacy
+import torch
 from spacy.language import Language
 
+from spacy_latent.kernels import blocks
+from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.pipeline.diagnosis import (
     describe,
     find_traps,
@@ -54,6 +57,17 @@ def test_frozen_encoder_with_unfrozen_listeners() -> None:
     nlp = made(latent_pipeline("textcat", "tagger"), frozen_components=["textcat", "tagger"])
     assert codes(nlp) == {"frozen-listeners"}
     assert codes(made(latent_pipeline("textcat", "tagger"), frozen_components=["tagger"])) == set()
+
+
+def test_where_kernels_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    nlp = made(inline_pipeline("textcat"))
+    assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
+    monkeypatch.setattr(LatentShim, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(blocks, "why_unusable", lambda: "the driver is too old")
+    (found,) = (finding for finding in find_traps(nlp) if finding.code == "no-gpu-kernels")
+    assert found.level == "note" and "the driver is too old" in found.text
+    monkeypatch.setattr(blocks, "why_unusable", lambda: None)
+    assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
 
 
 def test_listeners() -> None:
