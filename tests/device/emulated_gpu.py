@@ -173,7 +173,11 @@ def emulated_cupy(emulator: Emulator) -> ModuleType:
             self.path = Path(path)
 
         def get_function(self, name: str) -> Callable[..., None]:
+            # It is loaded for the current device at once.
+            assert devices
+
             def call(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+                assert type(grid) is type(block) is type(args) is tuple
                 launch = Launch(name, grid, block, args, streams[-1], devices[-1])
                 emulator.run(self.path, launch)
 
