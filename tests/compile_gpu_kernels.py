@@ -4,7 +4,7 @@ change of a body in kernels/*_blocks.py, on any machine with Linux on x86-64, wi
 python -m pip install -r tests/compile_gpu_kernels.txt
 python -m tests.compile_gpu_kernels
 
-The same sources and the same versions give the same files.
+The same sources and the same versions, that of Python among them, give the same files.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def main() -> None:
         for code in Path(place).iterdir():
             (ahead_of_time.FOLDER / code.name).write_bytes(code.read_bytes())
     packages = ("numba", "numba-cuda", "nvidia-cuda-nvcc-cu12")
-    compiler = {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    python = ".".join(platform.python_version_tuple()[:2])
+    compiler = {"python": python, **{name: version(name) for name in packages}}
     record = {"compiler": compiler, "kernels": made}
     text = json.dumps(record, indent=2) + "\n"
     ahead_of_time.MANIFEST.write_text(text, encoding="utf8", newline="\n")

@@ -3,8 +3,8 @@
 ``ptx/`` has a file for each kernel and each dtype of scores: code for no processor in particular,
 which the driver of a GPU turns into its own when it first loads it, and keeps. So whoever trains
 needs neither numba-cuda nor a compiler. ``ptx/manifest.json`` says of each what arguments it was
-compiled for, from which sources, and what it takes of a GPU. ``python -m tests.compile_gpu_kernels``
-makes both from the kernels of kernels.just_in_time; a test compares the sources.
+compiled for, from which sources, and what it takes of a GPU. Both are made from the kernels of
+kernels.just_in_time by ``python -m tests.compile_gpu_kernels``; a test compares the sources.
 
 What numba compiles takes its arguments apart, see :func:`pack`. tests/device runs the code on a CPU
 with what is packed here.

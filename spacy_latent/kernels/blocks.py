@@ -2,7 +2,7 @@
 
 A body is made by a function of ``(jit, sync)``: it and what it calls are compiled by ``jit``, and
 ``sync()`` waits for the other threads of the block. With numba's ``njit`` and one thread it runs on
-the CPU, see :func:`alone`; with ``numba.cuda`` it is the kernel, see kernels.launch. Neither
+the CPU, see :func:`alone`; with ``numba.cuda`` it is the kernel, see kernels.just_in_time. Neither
 allocates; and no ``min`` or ``max``, which ``numba.cuda`` of some versions cannot compile.
 
 Bodies take ``item, thread, threads, room`` and the arguments named in :class:`Blocks`; they read no

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks.cases import scores_for, structures
-from spacy_latent.kernels import blocks
+from spacy_latent.kernels import ahead_of_time, blocks, launch
 from spacy_latent.structures.base import Structure
+from tests.compile_gpu_kernels import kernels
 from tests.kernels.test_blocks import STRUCTURES as BLOCKS_OF
 from tests.kernels.test_blocks import batch, everything
 
@@ -58,7 +59,7 @@ def test_kernels_of_its_own_agree_with_those_for_the_cpu(
     structure: Structure, dtype: torch.dtype
 ) -> None:
     if not blocks.usable():
-        pytest.skip("numba-cuda can launch nothing here")
+        pytest.skip("kernels cannot be launched here")
     scores, lengths = batch(structure, dtype)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     found = everything(structure, scores.cuda(), lengths.cuda())
@@ -67,6 +68,13 @@ def test_kernels_of_its_own_agree_with_those_for_the_cpu(
     for own, same, reference in zip(found, again, everything(structure, scores, lengths)):
         assert own.is_cuda and own.dtype == dtype and torch.equal(own, same)
         torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
+
+
+def test_kernels_are_those_that_come_with_the_package() -> None:
+    pytest.importorskip("cupy")
+    for kernel in kernels():
+        assert isinstance(launch.best_kernel(kernel.maker), ahead_of_time.Compiled)
+    assert launch.trouble() is None
 
 
 def test_kernels_take_streams_as_they_come() -> None:
