@@ -24,7 +24,7 @@ demo: $(INSTALLED)
 
 # One file of tests at a time on each core. The hash seed makes all of them collect the same.
 test: $(COMPILED)
-	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # A part of it as on a processor that rounds in another way, since it has neither the vectors nor the
 # fused products of newer ones, and with two threads. Each kernel is compiled anew for it, so only

@@ -25,6 +25,7 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import ahead_of_time, blocks, just_in_time, launch
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.compile_gpu_kernels import DTYPES, PROCESSORS, kernels, sources
 from tests.device.emulated_gpu import COMPILER, Emulator, emulated_cupy
 from tests.kernels import test_blocks
@@ -162,6 +163,40 @@ def test_everything_is_what_the_cpu_gives(
     for ours, theirs in zip(found[1:], expected[1:], strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_scores_far_apart_and_equal_ones(
+    structure: Structure, request: pytest.FixtureRequest
+) -> None:
+    """Of which no float64 holds the exponentials; and where several structures are the best."""
+    far, lengths = batch(structure, torch.float32, 1000.0)
+    expected = everything(structure, far.double(), lengths)
+    equal = batch(structure, torch.float32)[0].round()
+    best = structure.map(equal, lengths)
+    request.getfixturevalue("emulated")
+    for ours, theirs in zip(everything(structure, far, lengths), expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
+    assert torch.equal(structure.map(equal, lengths), best)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
+@pytest.mark.parametrize("single_root", [False, True])
+def test_a_token_that_only_the_root_can_have(
+    single_root: bool, request: pytest.FixtureRequest
+) -> None:
+    """Which is not the one that is eliminated last."""
+    structure = SpanningTree(single_root=single_root)
+    scores = torch.linspace(-1.0, 1.0, 25).reshape(1, 5, 5)
+    scores[0, 1:, 3] = -torch.inf
+    lengths = torch.tensor([4])
+    expected = everything(structure, scores.double(), lengths)
+    request.getfixturevalue("emulated")
+    for ours, theirs in zip(everything(structure, scores, lengths), expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
 
 
 @needs_compiler

@@ -1,0 +1,38 @@
+"""The order of the files of tests: those that take longest first, so that at the end no core waits
+for the other. ``make test`` keeps to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# Above ten seconds of a processor.
+FIRST = (
+    "test_gpu_plan.py",
+    "distributed/test_train.py",
+    "device/test_matrix.py",
+    "device/test_spacy_train.py",
+    "matrix/test_components.py",
+    "test_pages.py",
+    "kernels/test_compilation.py",
+    "device/test_compiled_kernels.py",
+    "cli/test_spacy_commands.py",
+    "test_notebooks.py",
+    "pipeline/test_processes.py",
+    "pipeline/test_stored_component.py",
+    "pipeline/test_verdicts_of_models.py",
+    "models/test_span_losses.py",
+    "distributed/test_annotate.py",
+    "test_traps.py",
+    "test_packaging.py",
+    "estimators/test_given_trees.py",
+    "pipeline/test_damaged_files.py",
+    "pipeline/test_memory.py",
+)
+PLACES = {HERE / name: place for place, name in enumerate(FIRST)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
