@@ -41,18 +41,21 @@ def import_ray(address: str | None, instead: str) -> Any:
 
 
 @contextmanager
-def connected(ray: Any, address: str | None, *, cpus: int | None = None) -> Iterator[None]:
+def connected(
+    ray: Any, address: str | None, *, cpus: int | None = None, log: bool = False
+) -> Iterator[None]:
     """Be connected to a cluster: to the one that this process is connected to already; else to that
     of the address; else to one that is begun here, and ended after.
 
     ray: of :func:`import_ray`.
     cpus: of one that is begun here; those of the machine if not given.
+    log: whether what workers print is shown.
     """
     if ray.is_initialized():
         yield
         return
     if address is None:
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=log)
         (node,) = ray.nodes()
         if not node["NodeManagerAddress"].startswith(LOOPBACK):
             warn(
@@ -62,7 +65,7 @@ def connected(ray: Any, address: str | None, *, cpus: int | None = None) -> Iter
                 stacklevel=3,
             )
     else:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=log)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ def ray_train(
             "(resume=True), remove that directory, or take another output."
         )
     # More workers than cores are slow, and not wrong.
-    with connected(ray, address, cpus=max(workers + 1, os.cpu_count() or 1)):
+    with connected(ray, address, cpus=max(workers + 1, os.cpu_count() or 1), log=True):
         try:
             trainer = TorchTrainer(
                 _be_rank,

@@ -64,7 +64,7 @@ class Runs:
         base = path / "additive.1" / "model-last"
         noise = {"estimator": {"@misc": "spacy-latent.PerturbAndMap.v1"}}
         noisy = {**encoder("tagger", **noise), "ner": shared("ner")["ner"]}
-        learned = {"tok2vec": shared()["tok2vec"], "ner": shared("ner")["ner"]}
+        learned = {**encoder("tagger", entropy_weight=0.1), "ner": shared("ner")["ner"]}
         noise_and_averages = {"dropout": 0.1, "optimizer": AVERAGED}
         slowly = {"optimizer": {**SGD, "learn_rate": 0.003}}
         supervised = encoder("tagger", "textcat", entropy_weight=0.5)

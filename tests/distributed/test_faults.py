@@ -19,6 +19,7 @@ from thinc.api import Config
 
 from tests.distributed.runs import Runs, files_under
 from tests.distributed.trainings import (
+    ADAM,
     SHARED,
     TOK2VEC,
     encoder,
@@ -193,6 +194,37 @@ def test_a_stream_with_draws_of_its_own_is_resumed(tmp_path: Path) -> None:
         for model in ("model-best", "model-last"):
             whole = files_under(tmp_path / f"whole {world}" / model)
             assert files_under(tmp_path / f"stopped {world}" / model) == whole
+
+
+@pytest.mark.parametrize("estimator", ["PerturbAndMap", "ScoreFunction"])
+def test_sampled_structures_learn_as_well_on_two_ranks(tmp_path: Path, estimator: str) -> None:
+    """Each rank draws noise of its own, so that scores are compared and not weights; at a rate that
+    falls, for in the middle of a training they go up and down with the noise."""
+    runs = Runs(tmp_path)
+    rate = {"warmup_steps": 10, "total_steps": 200, "initial_rate": 0.01}
+    falling = {"@schedules": "warmup_linear.v1", **rate}
+    runs.configs["sampled"] = str(
+        write_config(
+            tmp_path / "sampled.cfg",
+            textcat(estimator={"@misc": f"spacy-latent.{estimator}.v1"}),
+            tmp_path / "train.spacy",
+            max_steps=200,
+            eval_frequency=200,
+            optimizer={**ADAM, "learn_rate": falling},
+        )
+    )
+    # A score of few docs says little.
+    everything = {"corpora.dev.limit": 0}
+    worlds = (1, 2)
+    runs.start(
+        [
+            {"world": world, "runs": [runs.run("sampled", world, overrides=everything)]}
+            for world in worlds
+        ]
+    )
+    for world in worlds:
+        assert runs.of("sampled", world)[0]["performance"]["cats_score"] > 0.8
+    assert len({result["checksum"] for result in runs.of("sampled", 2)}) == 1
 
 
 def test_a_transformer(tmp_path: Path) -> None:

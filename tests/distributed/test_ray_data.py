@@ -49,6 +49,8 @@ def ray() -> Iterator[Any]:
     """A cluster of three CPUs, whose processes find these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        # Ray puts its workers behind everything else that runs.
+        patch.setenv("RAY_worker_niceness", "0")
         ray = import_ray(None, "")
         with connected(ray, None, cpus=3):
             yield ray

@@ -190,10 +190,12 @@ def test_schedules_count_the_steps_of_all_ranks(
     assert updates == [[2 + (steps - 2) * 3]] * world
 
 
-def test_a_stock_ner_learns_as_well_on_two_ranks(runs: Runs) -> None:
-    """Its noise is part of its model, so that scores are compared and not weights."""
+@pytest.mark.parametrize("score", ["ents_f", "tag_acc"])
+def test_a_pipeline_learns_as_well_on_two_ranks(runs: Runs, score: str) -> None:
+    """A stock ner, whose noise is part of its model, so that scores are compared and not weights;
+    and a tagger over a structure with an entropy weight."""
     for world in (1, 2):
-        assert runs.of("learned", world)[0]["performance"]["ents_f"] > 0.9
+        assert runs.of("learned", world)[0]["performance"][score] > 0.9
 
 
 def test_patience_ends_all_ranks_at_once(runs: Runs) -> None:
