@@ -48,8 +48,9 @@ class Launch(NamedTuple):
 
 
 class Emulator:
-    """Runs kernels. folder: for what is compiled. without: the barrier at which no thread waits, 1
-    for the first; 0 for none. launches: all so far. waits: how often threads waited in them."""
+    """Runs kernels. folder: for what is compiled. without: the barrier at which no thread of the
+    kernel ``only`` waits, 1 for the first; 0 for none. launches: all so far. waits: how often
+    threads waited in them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

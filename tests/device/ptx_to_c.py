@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 # By their numbers in C. A race: two threads, no barrier between them, one number, and one of them
-# changes it. Foreign: what is another block's. Apart:
-# threads that wait at different barriers, or end before others.
+# changes it. Foreign: what is another block's. Apart: threads that wait at different barriers, or
+# end before others.
 FAULTS = ("none", "race", "out of bounds", "foreign", "apart", "division by zero", "endless")
 _C_TYPES = {
     "pred": "uint8_t",

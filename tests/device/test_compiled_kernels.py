@@ -228,14 +228,14 @@ def test_the_probe_gives_what_it_should(emulated: Emulator) -> None:
 def _small_batches(
     structure: Structure, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of every way through a kernel: with structures, where the last token's only head is the root,
+    """Of every way through a kernel: with structures, with a token that only the root can have,
     without structures, and with scores that are not finite."""
     monkeypatch.setattr(test_blocks, "LENGTHS", [5, 0, 1, 4, 2])
     scores, lengths = batch(structure, DTYPES[0])
     yield scores, lengths
     if structure.parts == "arcs":
         orphaned = torch.linspace(-1.0, 1.0, 25).reshape(1, 5, 5)
-        orphaned[0, 1:, 3:] = -torch.inf
+        orphaned[0, 1:, 3] = -torch.inf
         yield orphaned, torch.tensor([4])
     yield torch.full_like(scores, -torch.inf), lengths
     for value in (torch.nan, torch.inf):
