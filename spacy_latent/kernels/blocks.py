@@ -39,7 +39,7 @@ LARGEST_BLOCK = 256
 # Batches of fewer items are solved on the CPU. Not yet measured: a launch and its wait take as long
 # as the CPU needs for some short items.
 LEAST_ITEMS = 1
-# What this version of numba-cuda, or this GPU, turned out not to do.
+# What this GPU turned out not to do.
 _failed: set[Blocks] = set()
 # What has given, once in this process, what the CPU gives: blocks, operation, dtype and options.
 _confirmed: set[tuple[Blocks, int, torch.dtype, tuple[int, ...]]] = set()
@@ -115,8 +115,7 @@ def on_device(scores: Tensor) -> bool:
 
 
 def usable() -> bool:
-    """Whether kernels can be launched: numba-cuda, a driver and a compiler are there, and give
-    what they should."""
+    """Whether kernels can be launched: CuPy and a driver are there, and give what they should."""
     return why_unusable() is None
 
 

@@ -430,7 +430,8 @@ def _of_kernels() -> Iterable[Finding]:
             "note",
             "no-gpu-kernels",
             "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
-            f"launched: {reason}. Without numba-cuda, pip install 'spacy-latent[gpu]' brings them.",
+            f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
+            "13 'spacy-latent[gpu13]'.",
         )
 
 
