@@ -1,6 +1,6 @@
 """One step in this process.
 
-    python -m benchmarks.gpu.step NAME FOLDER
+python -m benchmarks.gpu.step NAME FOLDER
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The table in docs/training.md of where each operation on a structure runs, from what the pretended
-GPU sees: scores that come down are solved on the CPU, unless the structure has kernels of its own.
+"""The table in docs/training.md of where each operation on a structure runs, from what the
+pretended GPU sees: scores that come down are solved on the CPU, unless the structure has kernels.
 
 python -m tests.device.places
 """

@@ -43,8 +43,8 @@ if not SIMULATED:
         ProjectiveTree(direction="earlier", single_root=True),
         SpanningTree(direction="later", max_arc_length=2),
     ]
-# Their very code runs in tests/device, with several threads, where there is a C compiler. Then one of
-# them is enough here: compiling bodies for one thread takes longer than all else.
+# Their very code runs in tests/device, with several threads, where there is a C compiler. Then one
+# of them is enough here: compiling bodies for one thread takes longer than all else.
 IN_FULL = COMPILER is None or bool(os.environ.get("SPACY_LATENT_ALL_KERNELS"))
 HERE = STRUCTURES if IN_FULL else STRUCTURES[:1]
 # The simulator takes a millisecond for each step.
