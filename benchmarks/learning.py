@@ -2,35 +2,47 @@
 
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
     python -m benchmarks learning systems --only rationale_fusedmax
+    python -m benchmarks learning systems --seeds      # no run, the table alone
 
-Each run is ``spacy train`` in a process of its own, on one thread; its figures are those of the
+Each run is a training in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
-They are kept in RUNS, so that a group can be measured in several sittings: what is there is not
-trained again. The table goes to the terminal and to the group's section of RESULTS.md, with what
-is there so far. The corpora are those of project.yml, made by its commands.
+Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the same line in another
+terminal is one more worker, and whatever is killed is taken up by starting it again: a training
+goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
+config, which are in the repository; what is there is not trained again while the config is the
+same. The table is written from them, to the terminal and to the group's section of RESULTS.md. The
+corpora are those of project.yml, made by its commands.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import spacy
 import torch
+from spacy.util import load_config
 
+from benchmarks.learning_trial import time_noted
+from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
+from spacy_latent.distributed.checkpoint import checkpoints_in
+from spacy_latent.distributed.directories import locked, replace_file
+from spacy_latent.distributed.sweep import Cell, Scores, sweep
+from spacy_latent.errors import LatentError
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "training" / "learning"
@@ -201,39 +213,141 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
     return scores
 
 
-def train(entry: Entry, seed: int, runs: Path) -> dict[str, Any]:
-    """The scores of one run and what it took, from the file where they are if it was done."""
-    kept = runs / f"{entry.config}-{seed}.json"
-    if kept.exists():
-        found: dict[str, Any] = json.loads(kept.read_text(encoding="utf8"))
+# ---------------------------------------------------------------- one run
+
+
+@dataclass(frozen=True)
+class Run:
+    """runs: a directory for what is under way. raw: that of the raw results."""
+
+    entry: Entry
+    seed: int
+    runs: Path
+    raw: Path
+
+    @property
+    def folder(self) -> Path:
+        """With the config's digest: what was begun with another one is not gone on with."""
+        name = f"{self.entry.config}-{self.seed}-{digest_of(self.entry.config)}"
+        return self.runs / name
+
+    @property
+    def path(self) -> Path:
+        return self.raw / f"{self.entry.config}.jsonl"
+
+    def row(self) -> dict[str, Any] | None:
+        """The result, if there is one."""
+        return rows_of(self.entry, self.raw, digest_of(self.entry.config)).get(self.seed)
+
+    def keep(self) -> dict[str, Any]:
+        """The result, after which nothing of the run is needed. It is trained if it has to be."""
+        found = self.row()
+        if found is None:
+            train(self)
+            found = result_of(self)
+            add(self.path, found)
+        shutil.rmtree(self.folder, ignore_errors=True)
         return found
-    output = kept.with_suffix("")
-    command = [
-        *(sys.executable, "-m", "spacy", "train", f"configs/{entry.config}.cfg"),
-        *("--output", str(output), "--system.seed", str(seed)),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    def cell(self) -> Cell:
+        return Cell({"config": self.entry.config}, self.seed, {"system.seed": self.seed})
+
+
+@cache
+def digest_of(config: str) -> str:
+    """Of what a config says, whatever its comments are."""
+    read = load_config(ROOT / "configs" / f"{config}.cfg", interpolate=False)
+    return hashlib.sha256(read.to_str(interpolate=False).encode()).hexdigest()[:16]
+
+
+def rows_of(entry: Entry, raw: Path, *digests: str | None) -> dict[int, dict[str, Any]]:
+    """Results of a config with these digests, by seed; the last of each, and of the last digest."""
+    rows = read(raw / f"{entry.config}.jsonl")
+    found: dict[int, dict[str, Any]] = {}
+    for known in digests:
+        found.update({row["seed"]: row for row in rows if row["digest"] == known})
+    return dict(sorted(found.items()))
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def train(run: Run) -> None:
+    """Into the folder of the run; nothing is done where it was trained before."""
+    trained = run.folder / "trained.json"
+    if trained.exists():
+        return
+    run.folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
+    command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
+    start = time.perf_counter()
+    with (run.folder / "log.txt").open("ab") as log:
+        done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    model = output / entry.model
+        said = (run.folder / "log.txt").read_text(encoding="utf8", errors="replace")
+        raise LatentError(f"{' '.join(command)} failed:\n{said[-4000:]}")
+    replace_file(trained, json.dumps({"seconds": round(time.perf_counter() - start, 1)}))
+
+
+def result_of(run: Run) -> dict[str, Any]:
+    """steps: until the last evaluation. started: how often it was; what was killed went on from its
+    last checkpoint. processor_seconds: of all that, but for the last seconds before it was killed.
+    seconds: by the clock, of the last time."""
+    folder, entry = run.folder, run.entry
+    model = folder / entry.model
     scores = json.loads((model / "meta.json").read_text(encoding="utf8"))["performance"]
     if entry.listops is not None:
-        metrics = output / "metrics.json"
+        metrics = folder / "metrics.json"
         report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(model)]
         report += [f"{entry.listops}/test.tsv", "--metrics", str(metrics)]
-        subprocess.run(report, cwd=ROOT, env=environment, check=True, capture_output=True)
+        done = subprocess.run(report, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+        if done.returncode:
+            raise LatentError(f"{' '.join(report)} failed:\n{done.stderr[-4000:]}")
         scores = of_listops(json.loads(metrics.read_text(encoding="utf8")))
-    shutil.rmtree(output)
-    found = {
+    clocks = time_noted(folder)
+    return {
+        "config": entry.config,
+        "digest": digest_of(entry.config),
+        "seed": run.seed,
+        "model": entry.model,
+        "steps": max((step for step, _ in checkpoints_in(folder)), default=None),
         "scores": {key: value for key, value in scores.items() if isinstance(value, float)},
-        "seconds": round(seconds, 1),
-        "processor_seconds": round(after.ru_utime - before.ru_utime, 1),
+        "seconds": json.loads((folder / "trained.json").read_text())["seconds"],
+        "processor_seconds": round(sum(clocks), 1),
+        "started": len(clocks),
+        "date": str(date.today()),
+        "torch": torch.__version__,
+        "spacy": spacy.__version__,
     }
-    kept.write_text(json.dumps(found, indent=1), encoding="utf8")
-    return found
+
+
+def work(runs: Iterable[Run]) -> list[str]:
+    """Be a worker, until all runs are through. RETURNS: what to do about those that failed."""
+    failed: dict[Run, str] = {}
+
+    def keep(run: Run) -> Scores:
+        try:
+            scores: Scores = run.keep()["scores"]
+        except Exception as error:
+            failed[run] = f"{run.entry.config}, seed {run.seed}: {error}"
+            raise
+        return {"score": 0.0, **scores}
+
+    # First what nobody is at, then what others were at: they may have died.
+    for wait in (False, True):
+        for run in runs:
+            if run.row() is not None:
+                shutil.rmtree(run.folder, ignore_errors=True)
+                continue
+            study = run.folder.with_name(f"{run.folder.name}.study")
+            sweep([run.cell()], study, lambda cell, number, run=run: keep(run), wait=wait)
+            if wait and run.row() is None:
+                failed.setdefault(run, f"{run.entry.config}, seed {run.seed} failed before")
+                failed[run] += f"\nTo try again, remove {study}"
+    return list(failed.values())
+
+
+# ---------------------------------------------------------------- the table
 
 
 def cell(values: Sequence[float]) -> str:
@@ -268,18 +382,25 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
     return lines
 
 
-def measured(group: Group, runs: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
-    """What is there of all entries, by seed."""
-    found: dict[Entry, dict[int, dict[str, Any]]] = {}
-    for entry in group.entries:
-        files = {
-            int(path.stem.rsplit("-", 1)[1]): path
-            for path in runs.glob(f"{entry.config}-[0-9]*.json")
-        }
-        found[entry] = {
-            seed: json.loads(files[seed].read_text(encoding="utf8")) for seed in sorted(files)
-        }
-    return found
+def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
+    """What is there of all entries as they are now, by seed. Results of before they had a digest
+    stand in for those that there are not yet."""
+    return {entry: rows_of(entry, raw, None, digest_of(entry.config)) for entry in group.entries}
+
+
+def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
+    rows = [row for runs in found.values() for row in runs.values()]
+    dates = sorted({row["date"] for row in rows})
+    when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
+    made = [", ".join(sorted({row[name] for row in rows})) for name in ("torch", "spacy")]
+    shown = f"{when}, torch {made[0]}, spaCy {made[1]}, one thread. Figures in percent."
+    old = sum(row["digest"] is None for row in rows)
+    if old:
+        shown += (
+            f" {old} of {len(rows)} runs are from before raw results had a digest of their config, "
+            "which may have changed since."
+        )
+    return shown
 
 
 def main() -> None:
@@ -289,26 +410,31 @@ def main() -> None:
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--only", nargs="+", help="configs, without their ending")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where scores are kept")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
+    parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
     given = parser.parse_args()
     group, runs = GROUPS[given.group], given.runs.resolve()
     runs.mkdir(parents=True, exist_ok=True)
-    for command in group.corpora:
-        subprocess.run(
-            [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)], check=True
-        )
-    for seed in given.seeds:
-        for entry in group.entries:
-            if given.only is None or entry.config in given.only:
-                train(entry, seed, runs)
-    lines = [
-        f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread. "
-        "Figures in percent.",
-        "",
-        *table(group, measured(group, runs)),
+    wanted = [
+        Run(entry, seed, runs, given.raw)
+        for seed in given.seeds
+        for entry in group.entries
+        if given.only is None or entry.config in given.only
     ]
+    failed = []
+    if any(run.row() is None for run in wanted):
+        # Not by two workers at once.
+        with locked(runs / "corpora.lock"):
+            for command in group.corpora:
+                project = [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)]
+                subprocess.run(project, check=True)
+        failed = work(wanted)
+    found = measured(group, given.raw)
+    lines = [heading(found), "", *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)
     print("\n".join(lines))
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":

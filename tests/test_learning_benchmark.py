@@ -1,35 +1,197 @@
-"""The table of what configs learn; the training itself is what the other tests do."""
+"""The table of what configs learn, and that no result is lost; training itself is what the other
+tests do."""
 
 import json
+import os
+import signal
+import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from spacy.util import load_config
 
-from benchmarks import learning
+from benchmarks import learning, raw_results
 
 GROUP = learning.Group(
     "Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (learning.Entry("a", "note"),)
 )
 
 
-def keep(runs: Path, name: str, seconds: float, **scores: float) -> None:
-    run = {"scores": scores, "seconds": seconds, "processor_seconds": seconds}
-    (runs / f"{name}.json").write_text(json.dumps(run))
+@pytest.fixture
+def digests(monkeypatch):
+    """Of configs that there are not; they may be changed."""
+    found = SimpleNamespace(a="first")
+    monkeypatch.setattr(learning, "digest_of", lambda config: getattr(found, config, "other"))
+    return found
 
 
-def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path):
-    keep(tmp_path, "a-0", 60.0, cats_micro_f=0.5)
-    keep(tmp_path, "a-10", 120.0, cats_micro_f=0.75)
-    keep(tmp_path, "a_b-0", 60.0, cats_micro_f=0.1)
+def keep(raw: Path, config: str, seed: int, seconds: float, **scores: float) -> None:
+    row = {"seed": seed, "digest": learning.digest_of(config), "scores": scores}
+    made = {
+        "processor_seconds": seconds,
+        "date": f"2030-01-0{1 + seed}",
+        "torch": "2",
+        "spacy": "3",
+    }
+    raw_results.add(raw / f"{config}.jsonl", {**row, **made})
+
+
+def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path, digests):
+    keep(tmp_path, "a", 10, 120.0, cats_micro_f=0.75)
+    keep(tmp_path, "a", 0, 60.0, cats_micro_f=0.5)
+    keep(tmp_path, "a_b", 0, 60.0, cats_micro_f=0.1)
     *_, row = learning.table(GROUP, learning.measured(GROUP, tmp_path))
     assert row == "| `a`: note | 0, 10 | 50.0, 75.0; mean 62.5 (50.0 to 75.0) |  | 1.5 |"
 
 
-def test_a_run_is_not_done_twice(tmp_path, monkeypatch):
-    keep(tmp_path, "a-0", 60.0, ents_f=0.5)
-    monkeypatch.setattr(learning.subprocess, "run", None)
-    assert learning.train(learning.Entry("a"), 0, tmp_path)["scores"] == {"ents_f": 0.5}
+def test_results_of_another_config_are_kept_and_not_shown(tmp_path, digests):
+    keep(tmp_path, "a", 0, 60.0, ents_f=0.5)
+    keep(tmp_path, "a", 1, 60.0, ents_f=0.6)
+    digests.a = None
+    keep(tmp_path, "a", 0, 60.0, ents_f=0.1)
+    keep(tmp_path, "a", 2, 60.0, ents_f=0.2)
+    for digest, expected in (
+        ("first", {0: 0.5, 1: 0.6, 2: 0.2}),
+        ("second", {0: 0.1, 2: 0.2}),
+    ):
+        digests.a = digest
+        measured = learning.measured(GROUP, tmp_path)
+        (found,) = measured.values()
+        # Those from before results had a digest, which are seed 2 or all.
+        old = {"first": 1, "second": 2}[digest]
+        said = learning.heading(measured)
+        assert said.startswith("2030-01-01 to 2030-01-03, torch 2, spaCy 3, one thread")
+        assert f"{old} of {len(found)} runs" in said
+        assert {seed: row["scores"]["ents_f"] for seed, row in found.items()} == expected
+    assert len(raw_results.read(tmp_path / "a.jsonl")) == 4
+
+
+def test_a_result_after_half_a_line_is_whole(tmp_path):
+    """Of a process that was killed while it wrote."""
+    path = tmp_path / "raw" / "a.jsonl"
+    raw_results.add(path, {"seed": 0})
+    with path.open("a") as file:
+        file.write('{"seed": 1, "sco')
+    raw_results.add(path, {"seed": 2})
+    assert [row["seed"] for row in raw_results.read(path)] == [0, 2]
+
+
+def run_of(tmp_path: Path, seed: int = 0) -> learning.Run:
+    return learning.Run(learning.Entry("a"), seed, tmp_path / "runs", tmp_path / "raw")
+
+
+def pretend(monkeypatch, ended=lambda command: 0):
+    """Trainings that take no time. ended: with what. RETURNS: their seeds."""
+    trained = []
+
+    def train(command, **options):
+        *_, folder, seed = command
+        model = Path(folder, "model-best")
+        model.mkdir(exist_ok=True)
+        (model / "meta.json").write_text(json.dumps({"performance": {"ents_f": 0.5, "x": None}}))
+        Path(folder, "clock-0.txt").write_text("1.25")
+        trained.append(int(seed))
+        return SimpleNamespace(returncode=ended(command))
+
+    monkeypatch.setattr(learning.subprocess, "run", train)
+    monkeypatch.setattr(learning, "sweep", partial(learning.sweep, beat=0.05))
+    return trained
+
+
+def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    trained = pretend(monkeypatch)
+    runs = [run_of(tmp_path, seed) for seed in (0, 1)]
+    assert learning.work(runs) == learning.work(runs) == []
+    assert trained == [0, 1]
+    first, _ = raw_results.read(runs[0].path)
+    assert first["scores"] == {"ents_f": 0.5} and first["config"] == "a" and first["seed"] == 0
+    assert first["processor_seconds"] == 1.2 and first["digest"] == "first"
+    assert not any(run.folder.exists() for run in runs)
+    # With other settings it is another run.
+    digests.a = "second"
+    assert learning.work([run_of(tmp_path)]) == [] and trained == [0, 1, 0]
+
+
+@pytest.mark.parametrize("killed_in", ["result_of", "add"])
+def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, digests, killed_in):
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    trained, run = pretend(monkeypatch), run_of(tmp_path)
+    with monkeypatch.context() as patch:
+
+        def killed(*given):
+            raise KeyboardInterrupt
+
+        patch.setattr(learning, killed_in, killed)
+        with pytest.raises(KeyboardInterrupt):
+            learning.work([run])
+    assert raw_results.read(run.path) == []
+    assert learning.work([run]) == []
+    assert trained == [0] and len(raw_results.read(run.path)) == 1
+
+
+def test_a_run_that_fails_is_told_with_how_to_try_again(tmp_path, monkeypatch, digests):
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    pretend(monkeypatch, ended=lambda command: int(command[-1] == "0"))
+    runs = [run_of(tmp_path, seed) for seed in (0, 1)]
+    (said,) = learning.work(runs)
+    assert "a, seed 0" in said and "failed" in said and "remove" in said
+    assert runs[1].row() is not None
+    (said,) = learning.work(runs)
+    Path(said.split("remove ")[1]).unlink()
+    pretend(monkeypatch)
+    assert learning.work(runs) == []
+
+
+@pytest.mark.skipif(
+    not os.environ.get("SPACY_LATENT_ALL_FAULTS") or not hasattr(os, "fork"),
+    reason="SPACY_LATENT_ALL_FAULTS is not set, or there is no SIGKILL",
+)
+def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
+    """With real trainings, and by two workers."""
+    pytest.importorskip("optuna")
+    from tests.distributed.trainings import save_corpus, shared, write_config
+
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "runs").mkdir()
+    save_corpus(tmp_path / "train.spacy")
+    config = tmp_path / "configs" / "a.cfg"
+    data = tmp_path / "train.spacy"
+    write_config(config, shared("tagger"), data, max_steps=120, eval_frequency=10, dropout=0.1)
+    text = config.read_text().replace("seed = 1", "seed = ${system.seed}")
+    config.write_text(f"{text}\n[system]\nseed = 0\n")
+    root = str(learning.ROOT)
+    monkeypatch.setattr(learning, "ROOT", tmp_path)
+    monkeypatch.setitem(learning.ENVIRONMENT, "PYTHONPATH", root)
+    monkeypatch.setattr(learning, "sweep", partial(learning.sweep, beat=0.2))
+    learning.digest_of.cache_clear()
+    run, whole = (
+        run_of(tmp_path),
+        learning.Run(learning.Entry("a"), 0, tmp_path / "others", tmp_path / "other raw"),
+    )
+    worker = os.fork()
+    if not worker:
+        learning.work([run])
+        os._exit(0)
+    checkpoints = run.folder / "checkpoints"
+    end = time.monotonic() + 120
+    while time.monotonic() < end and not list(checkpoints.glob("step-[3-9]1")):
+        time.sleep(0.02)
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    assert not (run.folder / "trained.json").exists(), "it was through already"
+    assert learning.work([run]) == []
+    learning.work([whole])
+    again, expected = run.row(), whole.row()
+    assert again["scores"]["tag_acc"] == expected["scores"]["tag_acc"]
+    assert (again["started"], expected["started"]) == (2, 1)
+    assert again["steps"] == expected["steps"] and again["processor_seconds"] > 0
+    learning.digest_of.cache_clear()
 
 
 def test_the_model_comes_before_its_controls():

@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -105,6 +107,50 @@ def check_reports(scope: dict[str, Any], printed: list[str]) -> None:
     assert "cats_score" in scope["scores"]
 
 
+class Frame(dict[str, list[Any]]):
+    """What the page asks of a frame of pandas, which need not be installed."""
+
+    def assign(self, **columns: list[Any]) -> Frame:
+        return Frame({**self, **columns})
+
+
+class Spark:
+    """What the page asks of Spark, which gives a function the rows in frames of any size."""
+
+    def createDataFrame(self, rows: list[Any], columns: str) -> Spark:
+        names = [column.split()[0] for column in columns.split(", ")]
+        pandas = None if find_spec("pandas") is None else import_module("pandas")
+        made = [{name: [row[i]] for i, name in enumerate(names)} for row in rows]
+        self.frames = [Frame(one) if pandas is None else pandas.DataFrame(one) for one in made]
+        return self
+
+    def repartition(self, count: int) -> Spark:
+        assert count == len(self.frames)
+        return self
+
+    def mapInPandas(self, function: Any, columns: str) -> Spark:
+        self.names = [column.split()[0] for column in columns.split(", ")]
+        self.frames = list(function(iter(self.frames)))
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [
+            {name: frame[name][row] for name in self.names}
+            for frame in self.frames
+            for row in range(len(frame["source"]))
+        ]
+
+
+def check_annotating(scope: dict[str, Any], printed: list[str]) -> None:
+    shards = [("texts.txt", f"annotated/{number}.parquet") for number in range(2)]
+    for rows in (2, 0):
+        # Spark may do a task twice; what is done is left alone.
+        found = scope["annotate_with_spark"](Spark(), shards)
+        assert [row["target"] for row in found] == [target for _, target in shards]
+        assert [(row["rows"], row["failed"]) for row in found] == [(rows, 0)] * 2
+    assert sorted(Path("annotated").iterdir()) == [Path(target) for _, target in shards]
+
+
 def check_parsers(scope: dict[str, Any], printed: list[str]) -> None:
     assert scope["losses"]["latent_encoder_supervision"] < 0.3
     whole = [b for b in scope["doc"]._.latent["latent_textcat"].brackets() if b.end - b.start == 4]
@@ -113,6 +159,7 @@ def check_parsers(scope: dict[str, Any], printed: list[str]) -> None:
 
 # What has to be true after the Python of a page, beyond what the page itself asserts.
 AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
+    "annotating.md": check_annotating,
     "python_api.md": check_python_api,
     "structured_attention.md": check_structured_attention,
     "from_ner.md": check_from_ner,

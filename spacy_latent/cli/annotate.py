@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
@@ -14,6 +14,7 @@ from spacy_latent.cli.failure import fail
 if TYPE_CHECKING:
     from spacy_latent.distributed.annotate import Done
 
+ENGINES = ("local", "ray")
 EXAMPLES = """
 Examples:
 
@@ -22,6 +23,8 @@ Examples:
   spacy latent annotate training/model-best shards annotated --format docbin
 
   cat texts.txt | spacy latent annotate training/model-best - annotated
+
+  spacy latent annotate training/model-best shards annotated --engine ray --workers 8 --address auto
 """
 
 
@@ -31,42 +34,89 @@ def annotate_cli(
         ..., help="Texts: .parquet, .jsonl, .spacy, .txt, a directory of these, or - (stdin)"
     ),
     output: Path = typer.Argument(..., help="Directory for the annotated texts", file_okay=False),
+    engine: str = typer.Option(
+        "local", "--engine", "-e", help="local, or ray: what starts the processes"
+    ),
     workers: int = typer.Option(1, "--workers", "-w", min=1, help="Number of processes"),
     form: str = typer.Option("parquet", "--format", "-f", help="parquet or docbin"),
     rows: int = typer.Option(10_000, "--rows", min=1, help="Texts in each file that is written"),
     batch_size: int = typer.Option(256, "--batch-size", min=1, help="Texts in a batch"),
     threads: Optional[int] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--threads", min=1, help="Of each process; its share of the cores if not given"
+        None,
+        "--threads",
+        min=1,
+        help="Of each process. If not given, its share of the cores, and 1 with ray",
     ),
     text_field: str = typer.Option("text", "--text-field", help="Column or field of the texts"),
     id_field: str = typer.Option("id", "--id-field", help="Column or field of their ids, if any"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU; not with ray"),
+    most_workers: Optional[int] = typer.Option(  # noqa: UP045
+        None,
+        "--max-workers",
+        min=1,
+        help="With ray: --workers are the fewest, and it takes up to so many where there is room",
+    ),
+    gpus: float = typer.Option(
+        0.0, "--gpus", min=0.0, help="With ray: GPUs of each process; 0.5 if two share one"
+    ),
+    address: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--address",
+        help="With ray: of a running cluster, auto for this machine's. One that is begun here, if "
+        "not given",
+    ),
 ) -> None:
     """Annotate a corpus with a pipeline, in files of Parquet or of spaCy's docs. What is done
     already is not done again: start it again after it was cut off."""
     from spacy_latent.distributed.annotate import annotate
+    from spacy_latent.distributed.ray_data import annotate_with_ray
     from spacy_latent.errors import LatentError
 
+    if engine not in ENGINES:
+        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
+    with_ray = engine == "ray"
+    if with_ray and gpu_id >= 0:
+        fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
+    if not with_ray and (most_workers is not None or gpus or address is not None):
+        fail("--max-workers, --gpus and --address are for --engine ray", "Add --engine ray.")
+    common: dict[str, Any] = {
+        "workers": workers,
+        "form": form,
+        "rows": rows,
+        "batch_size": batch_size,
+        "text_field": text_field,
+        "id_field": id_field,
+        "progress": show,
+    }
     # Here too: a file or a GPU that is not there is told once, not by each process.
     prepare(code, gpu_id)
     try:
-        done = annotate(
-            model,
-            corpus,
-            output,
-            workers=workers,
-            form=form,
-            rows=rows,
-            batch_size=batch_size,
-            threads=threads,
-            text_field=text_field,
-            id_field=id_field,
-            # With one worker that is this process, which is prepared.
-            prepare=prepare if workers > 1 else None,
-            prepare_with=(code, gpu_id) if workers > 1 else (),
-            progress=show,
-        )
+        if with_ray:
+            done = annotate_with_ray(
+                model,
+                corpus,
+                output,
+                most_workers=most_workers,
+                threads=threads or 1,
+                gpus=gpus,
+                address=address,
+                prepare=prepare,
+                # Ray shows an actor no other GPU than its own.
+                prepare_with=(code and code.absolute(), 0 if gpus else -1),
+                **common,
+            )
+        else:
+            done = annotate(
+                model,
+                corpus,
+                output,
+                threads=threads,
+                # With one worker that is this process, which is prepared.
+                prepare=prepare if workers > 1 else None,
+                prepare_with=(code, gpu_id) if workers > 1 else (),
+                **common,
+            )
     except LatentError as error:
         fail("The corpus could not be annotated", str(error))
     if done.failed:

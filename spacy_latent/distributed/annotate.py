@@ -306,19 +306,9 @@ def annotate(
     Raises LatentError where the output is of something else, and after all else is done for shards
     of which every process died.
     """
-    if form not in ENDINGS:
-        raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
     if workers < 1:
         raise LatentError(f"The number of workers is {workers}; expected a number >= 1.")
-    if form == "parquet":
-        pyarrow()
-    if str(source) == STDIN:
-        shards: Iterable[Shard] = shards_of_lines(sys.stdin, rows)
-        listed = None
-    else:
-        shards = listed = shards_of(Path(source), rows, id_field, text_field)
-    _check_output(output, model_hash(model), form, rows, (id_field, text_field), listed)
-    jobs = ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
+    jobs = jobs_of(model, source, output, form, rows, id_field, text_field)
     share = max(1, _cores() // workers) if threads is None else threads
     how = _How(str(model), batch_size, share, prepare, prepare_with)
     if workers == 1:
@@ -335,6 +325,33 @@ def annotate(
             torch.set_num_threads(before)
         return total
     return _Workers(how, workers, progress).run(jobs)
+
+
+def jobs_of(
+    model: str | Path,
+    source: str | Path,
+    output: Path,
+    form: str = "parquet",
+    rows: int = ROWS,
+    id_field: str = "id",
+    text_field: str = "text",
+) -> Iterator[tuple[Shard, Path]]:
+    """What :func:`annotate_shard` has to be called with, for all of a corpus. See :func:`annotate`
+    for what is given.
+
+    Raises LatentError for a corpus that cannot be read, and where the output is of something else.
+    """
+    if form not in ENDINGS:
+        raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
+    if form == "parquet":
+        pyarrow()
+    if str(source) == STDIN:
+        shards: Iterable[Shard] = shards_of_lines(sys.stdin, rows)
+        listed = None
+    else:
+        shards = listed = shards_of(Path(source), rows, id_field, text_field)
+    _check_output(output, model_hash(model), form, rows, (id_field, text_field), listed)
+    return ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
 
 
 def _cores() -> int:
@@ -554,4 +571,4 @@ def _threads_in_environment(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-__all__ = ["Done", "annotate", "annotate_rows", "annotate_shard", "load", "model_hash"]
+__all__ = ["Done", "annotate", "annotate_rows", "annotate_shard", "jobs_of", "load", "model_hash"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,6 +39,18 @@ def replace_file(path: Path, text: str) -> None:
     made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     made.write_text(text, encoding="utf8")
     os.replace(made, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be the only process that is at a file, which is made. Where there are no such locks, as on
+    some disks of other machines and on Windows, several may be. One that is killed lets go."""
+    with path.open("ab") as file:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def finish_replacing(path: Path) -> None:
@@ -75,4 +88,4 @@ def _synchronize_entries(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["finish_replacing", "replace_directory", "replace_file"]
+__all__ = ["finish_replacing", "locked", "replace_directory", "replace_file"]

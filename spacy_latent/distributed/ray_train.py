@@ -1,7 +1,4 @@
-"""The same training on a cluster of Ray's, which starts the processes and starts them again.
-
-Ray is optional (``pip install 'spacy-latent[ray]'``), and decides alone what runs where.
-"""
+"""The same training on a cluster of Ray's, which starts the processes and starts them again."""
 
 from __future__ import annotations
 
@@ -12,7 +9,10 @@ from typing import Any
 
 from spacy_latent.distributed.checkpoint import checkpoints_in, folder_of
 from spacy_latent.distributed.ranks import TIMEOUT, RanksFailed
+from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.errors import LatentError
+
+INSTEAD = "Without Ray, torchrun starts the same training."
 
 
 def ray_train(
@@ -40,15 +40,11 @@ def ray_train(
     RETURNS: the directory of the model that was saved last.
     Raises RanksFailed with what Ray tells of the failure.
     """
-    try:
-        import ray
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
-    except ImportError as error:
-        raise LatentError(
-            "Ray Train is not installed: pip install 'spacy-latent[ray]', on each machine of the "
-            f"cluster. Without Ray, torchrun starts the same training. ({error})"
-        ) from error
+    ray = import_ray(address, INSTEAD)
+    part_of_ray("ray.train.torch", INSTEAD)
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
     if workers < 1:
         raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
     output = Path(output).resolve()
@@ -58,41 +54,33 @@ def ray_train(
             f"{folder_of(output)} has checkpoints of a training before. Go on with it "
             "(resume=True), remove that directory, or take another output."
         )
-    begun = not ray.is_initialized()
-    if begun:
-        if address is None:
-            # More workers than cores are slow, and not wrong.
-            ray.init(num_cpus=max(workers + 1, os.cpu_count() or 1), include_dashboard=False)
-        else:
-            ray.init(address=address)
-    try:
-        trainer = TorchTrainer(
-            _be_rank,
-            train_loop_config={
-                "config_path": str(Path(config_path).resolve()),
-                "output": str(output),
-                "overrides": dict(overrides or {}),
-                "resume": resume or max_failures > 0,
-                "checkpoint_every": checkpoint_every,
-                "timeout": timeout,
-                "use_gpu": use_gpu,
-            },
-            torch_config=TorchConfig(
-                backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout)
-            ),
-            scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
-            run_config=RunConfig(
-                name="ray",
-                storage_path=str(output),
-                failure_config=FailureConfig(max_failures=max_failures),
-            ),
-        )
-        trainer.fit()
-    except Exception as error:
-        raise RanksFailed(f"The training on Ray failed: {error}") from error
-    finally:
-        if begun:
-            ray.shutdown()
+    # More workers than cores are slow, and not wrong.
+    with connected(ray, address, cpus=max(workers + 1, os.cpu_count() or 1)):
+        try:
+            trainer = TorchTrainer(
+                _be_rank,
+                train_loop_config={
+                    "config_path": str(Path(config_path).resolve()),
+                    "output": str(output),
+                    "overrides": dict(overrides or {}),
+                    "resume": resume or max_failures > 0,
+                    "checkpoint_every": checkpoint_every,
+                    "timeout": timeout,
+                    "use_gpu": use_gpu,
+                },
+                torch_config=TorchConfig(
+                    backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout)
+                ),
+                scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+                run_config=RunConfig(
+                    name="ray",
+                    storage_path=str(output),
+                    failure_config=FailureConfig(max_failures=max_failures),
+                ),
+            )
+            trainer.fit()
+        except Exception as error:
+            raise RanksFailed(f"The training on Ray failed: {error}") from error
     return output / "model-last"
 
 

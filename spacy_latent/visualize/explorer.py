@@ -4,13 +4,16 @@ of the page that ``spacy latent serve`` shows, and of the widget in a notebook."
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc
+from thinc.api import get_current_ops, require_gpu, set_active_gpu, set_current_ops
+from thinc.util import get_torch_default_device
 
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.confidence import confidences
@@ -255,6 +258,8 @@ class Explorer:
             "direction": nlp.vocab.writing_system.get("direction", "ltr"),
             "lang": nlp.lang,
         }
+        # That of the thread that has loaded the pipeline.
+        self.device = get_torch_default_device()
         # Reading structures tells components what to store, and embeds once: not for two at a time.
         self._turn = Lock()
 
@@ -276,7 +281,7 @@ class Explorer:
                     f"The text has {len(doc)} tokens, and {self.limits.tokens} are read at most. "
                     "Give a shorter one."
                 )
-            with counterfactual(self.nlp, asked or {}):
+            with self._on_device(), counterfactual(self.nlp, asked or {}):
                 stream = inspect_pipe(
                     self.nlp, [doc], batch_size=1, threshold=LEAST, alternatives=self.alternatives
                 )
@@ -286,6 +291,22 @@ class Explorer:
         if not found:
             raise LatentError("The pipeline's error handler dropped the text. Give another one.")
         return Seen(found[0], self)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Each thread has a GPU and a backend of its own; it begins with the first and with the
+        CPU's, whatever the thread has that loaded the pipeline."""
+        if self.device.type != "cuda":
+            yield
+            return
+        ops, device = get_current_ops(), get_torch_default_device()
+        require_gpu(self.device.index)
+        try:
+            yield
+        finally:
+            if device.type == "cuda":
+                set_active_gpu(device.index)
+            set_current_ops(ops)
 
     def _check(self, texts: Sequence[str], asked: Mapping[str, Intervention]) -> None:
         if len(texts) != 1 + self.pairs:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,28 @@ from typer.testing import CliRunner
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.distributed import annotate as module
 from spacy_latent.distributed.annotate import annotate, annotate_shard, model_hash
-from spacy_latent.distributed.parquet import Row, read_rows
+from spacy_latent.distributed.parquet import Row
 from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
 from spacy_latent.errors import LatentError
-from tests.distributed import marking_component
+from tests.distributed.annotating import (
+    CODE,
+    check_whole,
+    prepare,
+    rows_of,
+    save_lines,
+    save_model,
+    texts,
+)
 from tests.distributed.marking_component import DEATHS, die_while_writing
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-CODE = Path(marking_component.__file__)
 can_be_killed = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no SIGKILL")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    nlp.add_pipe("marking")
-    path = tmp_path_factory.mktemp("model") / "pipeline"
-    nlp.to_disk(path)
-    return path
+    return save_model(tmp_path_factory.mktemp("model") / "pipeline")
 
 
 @pytest.fixture(autouse=True)
@@ -46,28 +46,6 @@ def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.mkdir()
     monkeypatch.setenv(DEATHS, str(path))
     return path
-
-
-def save_lines(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-def texts(count: int = 40) -> list[str]:
-    return [f"This is text {number}. It is short." for number in range(count)]
-
-
-def rows_of(output: Path) -> list[Row]:
-    return list(read_rows(output, spacy.blank("en").vocab))
-
-
-def check_whole(output: Path, given: list[str]) -> list[Row]:
-    """Each text once, in order, and nothing but the files that are asked for."""
-    rows = rows_of(output)
-    assert [row.text for row in rows] == given
-    assert max(Counter(row.id for row in rows).values()) == 1
-    assert [path.name for path in output.iterdir() if path.name.startswith(".")] == []
-    return rows
 
 
 def test_each_text_has_a_row_with_what_the_pipeline_says(model: Path, tmp_path: Path) -> None:
@@ -197,7 +175,7 @@ def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -
 def test_several_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
     given = [*texts(30), "bad", ""]
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    done = annotate(model, corpus, tmp_path / "several", rows=8, workers=2, prepare=_prepare)
+    done = annotate(model, corpus, tmp_path / "several", rows=8, workers=2, prepare=prepare)
     alone = annotate(model, corpus, tmp_path / "alone", rows=8)
     assert done == alone
     check_whole(tmp_path / "several", given)
@@ -214,7 +192,7 @@ def test_a_process_that_is_killed_loses_nothing_and_doubles_nothing(
     if when == "while it predicts":
         given[13] = "This is where to kill."
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (deaths, when)}
+    how: dict[str, Any] = {"prepare": prepare, "prepare_with": (deaths, when)}
     done = annotate(model, corpus, tmp_path / "out", rows=10, workers=2, **how)
     assert [path.name for path in deaths.iterdir()] == [when]
     assert (done.rows, done.shards) == (30, 3)
@@ -251,7 +229,7 @@ def test_a_shard_of_which_processes_die_is_given_up_and_the_others_are_done(
 ) -> None:
     given = [*texts(4), "kill", *texts(3)]
     corpus = save_lines(tmp_path / "corpus.jsonl", given)
-    how: dict[str, Any] = {"prepare": _prepare, "prepare_with": (None, "")}
+    how: dict[str, Any] = {"prepare": prepare, "prepare_with": (None, "")}
     with pytest.raises(LatentError, match=r"corpus\.jsonl-00001"):
         annotate(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
     assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
@@ -261,17 +239,7 @@ def test_an_error_of_a_process_is_told(model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"body": texts(4)}), corpus)
     with pytest.raises(LatentError, match="no column 'text'; it has body"):
-        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=_prepare)
-
-
-def _prepare(deaths: Path | None = None, when: str = "") -> None:
-    """In each process. deaths: where they are noted; None for somewhere else in each process, so
-    that all of them die."""
-    if deaths is None:
-        deaths = Path(tempfile.mkdtemp())
-    os.environ[DEATHS] = str(deaths)
-    if when not in ("", "while it predicts"):
-        die_while_writing(when == "while it writes")
+        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=prepare)
 
 
 def _rows_if_any(output: Path) -> list[Row]:

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+import torch
 from spacy.language import Language
 
 pytest.importorskip("starlette")
@@ -23,6 +24,7 @@ with warnings.catch_warnings():
 
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import Intervention
+from spacy_latent.visualize import explorer as explorer_module
 from spacy_latent.visualize import server
 from spacy_latent.visualize.explorer import Busy, Explorer, Limits, TooMuch
 from spacy_latent.visualize.server import make_application
@@ -335,6 +337,59 @@ def test_it_takes_turns_and_gives_up_in_time(nlp: Language) -> None:
     finally:
         explorer._turn.release()
     assert explorer.look([TEXT]).doc.cats == nlp(TEXT).cats
+
+
+def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
+    nlp: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thinc's functions are pretended ones here, which note what each thread has."""
+    here = threading.local()
+    seen: list[Any] = []
+
+    def device() -> torch.device:
+        return torch.device(getattr(here, "device", "cpu"))
+
+    def use(number: int) -> None:
+        here.device = f"cuda:{number}"
+
+    def set_ops(ops: str) -> None:
+        if ops == "those of the CPU":
+            here.device = "cpu"
+
+    def pipe(*arguments: Any, **options: Any) -> Any:
+        seen.append((threading.get_ident(), str(device())))
+        return inspect_pipe(*arguments, **options)
+
+    inspect_pipe = explorer_module.inspect_pipe
+    for name, pretended in (
+        ("get_torch_default_device", device),
+        ("get_current_ops", lambda: "those of the CPU" if device().type == "cpu" else "others"),
+        ("require_gpu", use),
+        ("set_active_gpu", use),
+        ("set_current_ops", set_ops),
+        ("inspect_pipe", pipe),
+    ):
+        monkeypatch.setattr(explorer_module, name, pretended)
+    on_cpu = Explorer(nlp)
+    use(1)
+    on_gpu = Explorer(nlp)
+    devices_after: list[str] = []
+
+    def ask() -> None:
+        for explorer in (on_gpu, on_cpu):
+            explorer.look([TEXT])
+            devices_after.append(str(device()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    threads, devices = zip(*seen)
+    assert threading.get_ident() not in threads and devices == ("cuda:1", "cpu")
+    # A thread is left as it was found.
+    assert devices_after == ["cpu", "cpu"]
+    use(0)
+    on_gpu.look([TEXT])
+    assert seen[-1][1] == "cuda:1" and str(device()) == "cuda:0"
 
 
 def test_too_many_at_once_are_refused(nlp: Language, monkeypatch: Any) -> None:
