@@ -190,3 +190,9 @@ def test_what_pages_import_is_public() -> None:
             r"^(?:from|import) (spacy_latent[\w.]*)", page.read_text(encoding="utf8"), re.M
         ):
             assert module in listed | registered, f"{page.name}: {module}"
+
+
+def test_the_order_of_the_tests_names_files_that_are_there() -> None:
+    from tests.conftest import PLACES
+
+    assert not [path for path in PLACES if not path.is_file()]
