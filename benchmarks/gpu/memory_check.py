@@ -29,7 +29,7 @@ def run(machine: Machine, record: Record) -> None:
     errors = re.search(r"ERROR SUMMARY: (\d+) error", said)
     refused = re.search(r"Error: .*", said)
     if errors is None:
-        # Some machines that lend a part of a GPU let no checker near it.
+        # Some virtual machines let no checker near their GPU.
         record(ended=refused.group(0) if refused else f"it ended with {done.returncode}")
         return
     record(ended=f"{errors.group(1)} errors")

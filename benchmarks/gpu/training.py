@@ -1,8 +1,8 @@
 """``spacy train -g 0`` for a hundred steps: words a second, waits in a step, and what is saved is
 loaded on a CPU and predicts the same.
 
-Texts are made up, since a machine that is lent for minutes has none: ListOps for the demo, and
-sentences of random words for the others, whose category hangs on one of the words.
+Texts are made up, so that no data has to be there: ListOps for the demo, and sentences of random
+words for the others, whose category hangs on one of the words.
 """
 
 from __future__ import annotations

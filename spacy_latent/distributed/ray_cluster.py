@@ -55,21 +55,33 @@ def connected(
         yield
         return
     if address is None:
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=log)
-        (node,) = ray.nodes()
+        # Without "local" it would be the cluster that RAY_ADDRESS or a file of Ray's names.
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=log)
+    else:
+        try:
+            ray.init(address=address, log_to_driver=log)
+        except ConnectionError as error:
+            raise LatentError(
+                f"No cluster of Ray answers at {address!r}: {error}. Start one with 'ray start "
+                "--head' and give its address, or give none, and one is begun for this command."
+            ) from error
+    try:
+        if address is None:
+            _warn_of_listening(ray)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _warn_of_listening(ray: Any) -> None:
+    for node in ray.nodes():
         if not node["NodeManagerAddress"].startswith(LOOPBACK):
             warn(
                 f"Ray listens at {node['NodeManagerAddress']}, and whoever may talk to it runs "
                 f"code here. To keep it to this machine, set {REACHABLE}=0 before Ray is imported.",
                 LatentWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-    else:
-        ray.init(address=address, log_to_driver=log)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 __all__ = ["connected", "import_ray", "part_of_ray"]

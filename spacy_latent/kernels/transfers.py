@@ -4,10 +4,15 @@ What comes down waits for all that the GPU was asked to do before, and so does a
 tensors are sent up from pinned memory, without a wait; and what was sent up or has come down once
 is known on the CPU for as long as the tensor lives and nobody writes to it. Tensors on the CPU are
 left as they are, and nothing is remembered of them.
+
+torch counts what it writes to a tensor itself. Where compiled code may write, see
+:func:`writes_are_counted`, nothing that came down is remembered. A tensor that another library or
+the replay of a CUDA graph writes to has to be a new one for the package: give it a ``clone()``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -109,8 +114,15 @@ def fetch(values: Tensor) -> Tensor:
     known = known_of(values)
     if known is None:
         known = values.detach().cpu()
-        remember(values, known)
+        if writes_are_counted():
+            remember(values, known)
     return known
+
+
+def writes_are_counted() -> bool:
+    """Whether a tensor with the same version has the same numbers. torch's compiler lets one tensor
+    take the place of another, and its kernels write to it without a word."""
+    return "torch._inductor" not in sys.modules
 
 
 def fetch_together(values: Sequence[Tensor]) -> list[Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 
@@ -50,7 +51,9 @@ class CountingScorer(EncodedScorer):
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
         added = self._exact_steps(vectors)
         if self.training and self.noise:
-            added = added + self.noise * torch.randn_like(added)
+            # By the CPU's generator, wherever the model is.
+            drawn = torch.randn_like(added, device="cpu")
+            added = added + self.noise * send(drawn, added.device)
         return added
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:

@@ -209,8 +209,9 @@ class LatentShim(PyTorchShim):
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 made, _ = optimizer((self.id, name), weights, gradient, **options)
-                # Thinc's optimizers write to the weights that they are given.
-                if _address(made) != _address(weights):
+                # Thinc's optimizers write to the weights that they are given, which are the
+                # parameter's own, but on devices of which Thinc makes a copy.
+                if _address(made) != parameter.data_ptr():
                     moved = xp2torch(made, device=parameter.device)
                     # As parameter.data it would hold the array, which holds the data of before, and
                     # so on back to the first step.

@@ -149,7 +149,7 @@ class TextModule(nn.Module):
         roots = _roots(doc, draws, composed, blank) if self.reads_root else None
         pooled = self.dropout(self._pool(cells, placed.cells, bounds, of_texts, roots))
         weights = self._of_docs(doc, first, draws, count)
-        log_probs = self.log_probs(doc, draws, count, len(docs))
+        log_probs = self.log_probs(doc, draws, count, len(docs), rows)
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
         parts_of_extras = [draw.extras for draw in draws]
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
@@ -221,9 +221,11 @@ class TextModule(nn.Module):
             )
         return result
 
-    def log_probs(self, doc: list[Tensor], draws: list[Draw], count: int, docs: int) -> Tensor:
-        """``(K, D)``, summed over the spans of each doc."""
-        like = draws[0].weights if draws else torch.zeros(0)
+    def log_probs(
+        self, doc: list[Tensor], draws: list[Draw], count: int, docs: int, rows: Tensor
+    ) -> Tensor:
+        """``(K, D)``, summed over the spans of each doc. rows: of the batch."""
+        like = draws[0].weights if draws else rows.new_zeros(0)
         parts = [draw.log_probs for draw in draws]
         return _sum_over_spans(doc, parts, count, docs, like)
 
@@ -238,7 +240,7 @@ class TextModule(nn.Module):
             structure, scores = latent.score(vectors, lengths)
             log_probs = structure.log_prob(z, scores, lengths)
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
-        return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs)
+        return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
 
 
 def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:

@@ -26,8 +26,9 @@ BUDGETS = {
     "spanning trees, marginals, attention to heads": (3, 2, 1),
     "spanning trees, SparseMAP marginalized, Tree-LSTM": (6, 3, 1),
     "entities by chains": (1, 1, 0),
-    "the demo, first stage": (5, 3, 1),
-    "the demo, last stage": (6, 3, 1),
+    # One up is the noise of the counters.
+    "the demo, first stage": (6, 3, 1),
+    "the demo, last stage": (7, 3, 1),
     "rationales of k words": (5, 2, 1),
 }
 

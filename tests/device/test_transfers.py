@@ -20,7 +20,7 @@ from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.noise import NOISES, draw_noise
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
-from spacy_latent.kernels import blocks
+from spacy_latent.kernels import blocks, transfers
 from spacy_latent.kernels.transfers import (
     bring,
     derived,
@@ -457,3 +457,33 @@ def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.Monk
         assert not torch.equal(shim.module.weight, before)
         before = shim.module.weight.detach().clone()
         assert bool(handed) == (not isinstance(optimizer, Optimizer))
+
+
+def test_what_the_optimizer_wrote_to_a_copy_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Thinc gives it one on an Apple GPU."""
+    monkeypatch.setattr(latent_shim, "torch2xp", lambda tensor: tensor.detach().numpy().copy())
+    shim = latent_shim.LatentShim(
+        lambda width: torch.nn.Linear(width, 2),
+        learn_rates={},
+        temperature=Temperature(1.0),
+        has_layer=False,
+    )
+    shim.build(3)
+    before = shim.module.weight.detach().clone()
+    for parameter in shim.module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    shim.finish_update(Adam(0.1))
+    assert not torch.equal(shim.module.weight, before)
+
+
+def test_what_came_down_is_not_remembered_where_compiled_code_may_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pretended_gpu() as log:
+        monkeypatch.setattr(transfers, "writes_are_counted", lambda: False)
+        scores = torch.arange(3.0, device=CUDA)
+        assert transfers.fetch(scores).tolist() == [0.0, 1.0, 2.0]
+        # As a kernel does of which torch knows nothing.
+        scores.held.fill_(7.0)
+        assert transfers.fetch(scores).tolist() == [7.0, 7.0, 7.0]
+        assert log.count("down") == 2
