@@ -123,7 +123,8 @@ def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list
     versions = {key: value for line in found for key, value in line.get("versions", {}).items()}
     on = next((line["gpu"] for line in found if "gpu" in line), "no GPU")
     said = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [f"{date.today()}, {on}; {said}.", "", "| step | how it ended |", "|---|---|"]
+    heading = f"{date.today()}, {on}; {said}." if found else "No GPU was there to run this on."
+    lines = [heading, "", "| step | how it ended |", "|---|---|"]
     lines += [f"| {step.title} | {ended.get(step.name, 'not run')} |" for step in chosen]
     for step in chosen:
         records = read(folder / f"{step.name}.jsonl")
