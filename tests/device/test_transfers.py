@@ -433,6 +433,17 @@ def test_gradients_pass_transfers() -> None:
         assert moved(log)[2] == 0
 
 
+def small_shim() -> latent_shim.LatentShim:
+    shim = latent_shim.LatentShim(
+        lambda width: torch.nn.Linear(width, 2),
+        learn_rates={},
+        temperature=Temperature(1.0),
+        has_layer=False,
+    )
+    shim.build(3)
+    return shim
+
+
 def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is handed back to torch, and nothing copied."""
     handed: list[str] = []
@@ -442,13 +453,7 @@ def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.Monk
         return torch.from_numpy(array)
 
     monkeypatch.setattr(latent_shim, "xp2torch", hand_back)
-    shim = latent_shim.LatentShim(
-        lambda width: torch.nn.Linear(width, 2),
-        learn_rates={},
-        temperature=Temperature(1.0),
-        has_layer=False,
-    )
-    shim.build(3)
+    shim = small_shim()
     before = shim.module.weight.detach().clone()
     for optimizer in (Adam(0.1), lambda key, weights, gradient: (weights - gradient, gradient)):
         for parameter in shim.module.parameters():
@@ -462,13 +467,7 @@ def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.Monk
 def test_what_the_optimizer_wrote_to_a_copy_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Thinc gives it one on an Apple GPU."""
     monkeypatch.setattr(latent_shim, "torch2xp", lambda tensor: tensor.detach().numpy().copy())
-    shim = latent_shim.LatentShim(
-        lambda width: torch.nn.Linear(width, 2),
-        learn_rates={},
-        temperature=Temperature(1.0),
-        has_layer=False,
-    )
-    shim.build(3)
+    shim = small_shim()
     before = shim.module.weight.detach().clone()
     for parameter in shim.module.parameters():
         parameter.grad = torch.ones_like(parameter)
