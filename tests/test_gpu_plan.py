@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import answers, kernels, plan
-from benchmarks.gpu.machine import Record, read
+from benchmarks.gpu.machine import Record
 from benchmarks.gpu.plan import Step
+from benchmarks.raw_results import read
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 ROOT = Path(__file__).parents[1]

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-Result = TypeVar("Result")
+from benchmarks.raw_results import add
+
 # What torch says of each wait, where it is asked to.
 WAIT = "called a synchronizing CUDA operation"
 
@@ -91,22 +92,8 @@ class Record:
     path: Path
 
     def __call__(self, **found: Any) -> None:
-        line = json.dumps(found)
-        print(line, flush=True)
-        with self.path.open("a", encoding="utf8") as file:
-            file.write(line + "\n")
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """What was recorded; nothing where the step has not run. A line that was cut off is left
-    out."""
-    found = []
-    for line in path.read_text(encoding="utf8").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+        print(json.dumps(found), flush=True)
+        add(self.path, found)
 
 
 def fill(template: str, cells: list[Any]) -> str:

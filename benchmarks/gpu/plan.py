@@ -18,8 +18,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.machine import Machine, read
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.prerequisites import PACKAGES
 from benchmarks.gpu.step import run
+from benchmarks.raw_results import read
 from benchmarks.sections import RESULTS, write_section
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +124,7 @@ def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list
     found = read(folder / "prerequisites.jsonl")
     versions = {key: value for line in found for key, value in line.get("versions", {}).items()}
     on = next((line["gpu"] for line in found if "gpu" in line), "no GPU")
-    said = ", ".join(f"{name} {version}" for name, version in versions.items())
+    said = ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
     heading = f"{date.today()}, {on}; {said}." if found else "No GPU was there to run this on."
     lines = [heading, "", "| step | how it ended |", "|---|---|"]
     lines += [f"| {step.title} | {ended.get(step.name, 'not run')} |" for step in chosen]

@@ -55,7 +55,7 @@ def run(machine: Machine, record: Record) -> None:
 def report(records: list[dict[str, Any]]) -> list[str]:
     found = {key: value for line in records for key, value in line.items()}
     counts = found.get("entry_points", {})
-    said = ", ".join(f"{count} in {group}" for group, count in counts.items())
+    said = ", ".join(f"{counts[group]} in {group}" for group in GROUPS if group in counts)
     return [
         f"Not installed: {', '.join(found.get('missing', [])) or 'nothing'}. Entry points: "
         f"{said or 'none'}. A small kernel: {found.get('kernel', 'not launched')}."
