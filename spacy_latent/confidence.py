@@ -56,7 +56,7 @@ def register_extension(force: bool = False) -> bool:
     return Span.get_extension(EXTENSION)[2] is confidence
 
 
-def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, Any]:
+def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, object]:
     """``doc.to_json``, whose entities have a "confidence", None where there is none.
 
     underscore: as of ``doc.to_json``, which has no values of getters for spans.

@@ -113,7 +113,7 @@ class TrainingBatch(HeldBatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backprop: Callable[[list[Floats2d]], Any] | None = None
+        self.backprop: Callable[[list[Floats2d]], object] | None = None
         self.losses: dict[str, float] = {}
         self.name = ""
         self.nothing: list[Floats2d] | None = None
@@ -122,7 +122,7 @@ class TrainingBatch(HeldBatch):
 
     def begin(
         self,
-        backprop: Callable[[list[Floats2d]], Any],
+        backprop: Callable[[list[Floats2d]], object],
         losses: dict[str, float],
         name: str,
         nothing: list[Floats2d] | None,
@@ -425,7 +425,7 @@ class LatentEncoder(StoredComponent):
         self._batch.flush(complete=not self.listeners)
         self.model.finish_update(sgd)
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> None:
+    def get_loss(self, examples: Iterable[Example], scores: object) -> None:
         """There is none: the listeners' losses train this component."""
 
     def initialize(

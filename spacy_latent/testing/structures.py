@@ -50,7 +50,7 @@ def structure_checks(
     lengths: Sequence[Length] = (4, 0, 3, 1),
     *,
     log_potential: LogPotential | None = None,
-    encode_options: Mapping[str, Any] | None = None,
+    encode_options: Mapping[str, object] | None = None,
     scales: Sequence[float] = (1e-3, 1.0, 1e3),
     tolerance: float = 1e-8,
     num_samples: int = 4000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -30,7 +30,7 @@ def render_with_displacy(
     page: bool,
     minify: bool,
     jupyter: bool | None,
-    options: dict[str, Any] | None,
+    options: Mapping[str, object] | None,
     gold: Sequence[Doc] | None,
 ) -> str:
     """Draw structures with ``displacy.render``: its look, without widths and opacities.
@@ -38,8 +38,8 @@ def render_with_displacy(
     style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. Any other than
         that which fits is refused. The rest: see :func:`spacy_latent.visualize.render`.
     """
-    options = dict(options or {})
-    own = {name: options.pop(name, None) for name in OWN_OPTIONS}
+    left: dict[str, Any] = dict(options or {})
+    own = {name: left.pop(name, None) for name in OWN_OPTIONS}
     drawings = []
     for i, doc in enumerate(docs):
         drawings += make_drawings(
@@ -58,10 +58,10 @@ def render_with_displacy(
     words = [word for drawing in drawings for word in drawing.get("words", ())]
     shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
     across = widest(shown, WORD) + 20
-    options.setdefault("distance", max(90, math.ceil(across)))
+    left.setdefault("distance", max(90, math.ceil(across)))
     # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
-    options.setdefault("arrow_spacing", 4)
-    options.setdefault("offset_x", options["distance"] // 2)
+    left.setdefault("arrow_spacing", 4)
+    left.setdefault("offset_x", left["distance"] // 2)
     one_style = len(found) <= 1
     markup = [
         displacy.render(
@@ -70,7 +70,7 @@ def render_with_displacy(
             page=page and one_style,
             minify=minify,
             jupyter=jupyter,
-            options=options,
+            options=left,
             manual=True,
         )
         for name, group in groupby(drawings, key=_style)
