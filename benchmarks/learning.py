@@ -92,7 +92,35 @@ LISTOPS_ENTRIES = (
     Entry("listops_beam_straight_through", "shift-reduce, beam, straight-through", LISTOPS),
     Entry("listops_beam_merges", "merges, mixture of a beam: a beam tree cell", LISTOPS),
     Entry("listops_ppo_merges", "merges by PPO", LISTOPS),
+    Entry("listops_ppo_merges_tree_lstm", "merges by PPO, Tree-LSTM as published", LISTOPS),
     Entry("listops_gumbel_tree_lstm", "Gumbel Tree-LSTM", LISTOPS),
+)
+# Rationales of sentence polarity by how the choice of words is learned.
+ATTENTION_ENTRIES = (
+    Entry("rationale_fusedmax", "fusedmax attention"),
+    Entry("rationale_entmax", "1.5-entmax attention"),
+    Entry("rationale_oscarmax", "oscarmax attention"),
+    Entry("rationale_gumbel_softmax", "Gumbel-softmax"),
+    Entry("rationale_gaussian_sparsemax", "Gaussian-sparsemax"),
+    Entry("rationale_mixed_dirichlet", "mixed Dirichlet"),
+)
+ONE_WORD_ENTRIES = (
+    Entry("rationale_dense_marginalization", "latent categorical, all words"),
+    Entry("rationale_one_word", "latent categorical, sparse marginalization"),
+    Entry("rationale_top_k_sparsemax", "latent categorical, top-k sparsemax"),
+    Entry("rationale_sum_and_sample", "latent categorical, sum and sample"),
+    Entry("rationale_rebar", "latent categorical, REBAR"),
+    Entry("rationale_relax", "latent categorical, RELAX"),
+    Entry("rationale_moving_average", "latent categorical, score function, moving average"),
+    Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
+    Entry("rationale_network_baseline", "latent categorical, score function, network"),
+)
+FOUR_WORDS_ENTRIES = (
+    Entry("rationale_adaptive_implicit_mle", "four words, adaptive I-MLE"),
+    Entry("rationale_perturbed_mean", "four words, perturbed optimizer"),
+    Entry("rationale_black_box", "four words, black-box differentiation"),
+    Entry("rationale_released_words", "four words, I-MLE, no stop words at first"),
+    Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
 GROUPS = {
     "listops": Group(
@@ -120,6 +148,14 @@ GROUPS = {
                 "_perturb_and_map",
                 "_straight_through",
                 "_implicit_mle",
+                # Without what the demo has, one thing each: projective trees, the restriction at
+                # first, trees at all, counters; spans in place of heads.
+                "_attention",
+                "_spanning",
+                "_independent",
+                "_bilstm",
+                "_growing",
+                "_constituency",
             )
         ),
     ),
@@ -162,18 +198,24 @@ GROUPS = {
             Entry("rationale_learning_to_explain"),
             Entry("rationale_k_of_n"),
             Entry("rationale_budget"),
-            Entry("rationale_contiguous"),
+            Entry("rationale_contiguous", "contiguous words, a chain of tags"),
+            Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),
-            Entry("rationale_fusedmax"),
-            Entry("rationale_one_word"),
+            *ATTENTION_ENTRIES,
+            *ONE_WORD_ENTRIES,
+            *FOUR_WORDS_ENTRIES,
         ),
     ),
     "entities": Group(
         "Learning: entities of WNUT-17",
         ("ner-data",),
         {"F1": "ents_f", "calibration error": "ents_ece"},
-        (Entry("ner_crf"), Entry("ner_baseline")),
+        (
+            Entry("ner_crf"),
+            Entry("ner_marginals", "spaCy's ner over latent trees"),
+            Entry("ner_baseline", "control: spaCy's ner"),
+        ),
     ),
     "trees": Group(
         "Learning: supervised trees of UD English EWT",
@@ -188,7 +230,65 @@ GROUPS = {
         (
             Entry("pairs_alignment_one_to_one", model="model-last"),
             Entry("pairs_alignment_monotone", model="model-last"),
-            Entry("pairs_alignment_attention", model="model-last"),
+            Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
+            Entry(
+                "pairs_alignment_fertility",
+                "each word at most twice: a factor graph",
+                model="model-last",
+            ),
+            Entry("pairs_alignment_attention", "control: attention", model="model-last"),
+        ),
+    ),
+    "sentiment": Group(
+        "Learning: sentence polarity over latent trees",
+        ("sentiment-data",),
+        ACCURACY,
+        (
+            Entry("sentiment_baseline", "control: no structure"),
+            Entry("sentiment_attention", "control: heads without a tree"),
+            Entry("sentiment_marginals", "structured attention, non-projective"),
+            Entry("sentiment_projective", "structured attention, projective"),
+            Entry("sentiment_constituency", "structured attention, constituents"),
+            Entry("sentiment_segments", "structured attention, segments"),
+            Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
+            Entry("sentiment_spigot", "SPIGOT"),
+            Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+            Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
+            Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
+            Entry("sentiment_tag_sequence", "latent tags, marginals"),
+            Entry("sentiment_selection", "four words, SparseMAP"),
+            Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
+        ),
+    ),
+    "spans": Group(
+        "Learning: noun phrases of UD English EWT",
+        ("nested-data",),
+        {"F1": "spans_sc_f"},
+        (Entry("nested_ewt"), Entry("nested_ewt_spancat", "control: spaCy's spancat")),
+    ),
+    "parsers": Group(
+        "Learning: labelled parsers",
+        ("parser-ewt-data", "parser-latin-data"),
+        {"attachment": "dep_uas", "with labels": "dep_las"},
+        (
+            Entry("parser_ewt", "UD English EWT"),
+            Entry("parser_ewt_transition", "UD English EWT, control: spaCy's parser"),
+            Entry("parser_latin", "UD Latin CIRCSE"),
+        ),
+    ),
+    "transformers": Group(
+        "Learning: over a pre-trained encoder",
+        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),
+        {
+            "macro F1": "cats_score",
+            "entity F1": "ents_f",
+            "attachment": "latent_uas",
+            "of the parser": "dep_uas",
+        },
+        tuple(
+            Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
+            for task in ("sentiment", "ner", "pairs", "tree")
+            for control in ("", "_baseline")
         ),
     ),
 }
