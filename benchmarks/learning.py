@@ -10,8 +10,8 @@ Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the s
 terminal is one more worker, and whatever is killed is taken up by starting it again: a training
 goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
 config, which are in the repository; what is there is not trained again while the config is the
-same. The table is written from them, to the terminal and to the group's section of RESULTS.md. The
-corpora are those of project.yml, made by its commands.
+same. The table is written from them, to the terminal and to the group's section of RESULTS.md, with
+a drawing of its first figure. The corpora are those of project.yml, made by its commands.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import spacy
 import torch
 from spacy.util import load_config
 
+from benchmarks.learning_plot import write_drawing
 from benchmarks.learning_trial import time_noted
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
@@ -59,6 +60,10 @@ class Entry:
     what: str = ""
     listops: str | None = None
     model: str = "model-best"
+
+    @property
+    def is_control(self) -> bool:
+        return "control" in self.what
 
 
 @dataclass(frozen=True)
@@ -230,6 +235,7 @@ GROUPS = {
         (
             Entry("pairs_alignment_one_to_one", model="model-last"),
             Entry("pairs_alignment_monotone", model="model-last"),
+            Entry("pairs_alignment_sinkhorn", "Sinkhorn matching", model="model-last"),
             Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
             Entry(
                 "pairs_alignment_fertility",
@@ -488,6 +494,21 @@ def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
     return {entry: rows_of(entry, raw, None, digest_of(entry.config)) for entry in group.entries}
 
 
+def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
+    """Lines that show a drawing of the group's first figure; none where fewer than two configs have
+    it."""
+    figure, key = next(iter(group.figures.items()))
+    shares = {
+        entry: [run["scores"][key] for run in runs.values() if key in run["scores"]]
+        for entry, runs in found.items()
+    }
+    rows = {entry.config: values for entry, values in shares.items() if values}
+    controls = {entry.config for entry in found if entry.is_control and entry.config in rows}
+    if len(rows) < 2:
+        return []
+    return [write_drawing(f"learning_{name}", group.title, figure, rows, controls), ""]
+
+
 def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     rows = [row for runs in found.values() for row in runs.values()]
     dates = sorted({row["date"] for row in rows})
@@ -530,7 +551,7 @@ def main() -> None:
                 subprocess.run(project, check=True)
         failed = work(wanted)
     found = measured(group, given.raw)
-    lines = [heading(found), "", *table(group, found)]
+    lines = [heading(found), "", *plot(given.group, group, found), *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)
     print("\n".join(lines))
     if failed:
