@@ -59,16 +59,16 @@ def test_every_config_has_a_row() -> None:
 
 
 def example(nlp: Language, label: str, first: str, second: str) -> Example:
-    """With all kinds of annotation: two sentences are a pair of texts, a tree, a noun phrase and an
-    entity each."""
+    """With all kinds of annotation: a pair of texts, each with a noun phrase and an entity, and one
+    tree."""
     words = first.split() + second.split()
     starts = [0, len(first.split())]
     reference = Doc(
         nlp.vocab,
         words=words,
         tags=["X"] * len(words),
-        heads=[starts[int(i >= starts[1])] for i in range(len(words))],
-        deps=["ROOT" if i in starts else "dep" for i in range(len(words))],
+        heads=[0 if i in starts else starts[int(i > starts[1])] for i in range(len(words))],
+        deps=["dep" if i else "ROOT" for i in range(len(words))],
     )
     reference.ents = [Span(reference, start, start + 1, "person") for start in starts]
     reference.spans["sc"] = [Span(reference, start, start + 2, "NP") for start in starts]
@@ -81,7 +81,8 @@ def example(nlp: Language, label: str, first: str, second: str) -> Example:
 
 
 def small(path: Path) -> dict[str, Any]:
-    """With few rows in its tables, which are what takes time."""
+    """With few rows in its tables and no exceptions of a language in its tokenizer, which are what
+    takes time."""
 
     def overrides(block: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in block.items():
@@ -94,7 +95,8 @@ def small(path: Path) -> dict[str, Any]:
             elif key == "min_action_freq":
                 yield f"{place}{key}", 1
 
-    return dict(overrides(load_config(path)["components"], "components."))
+    tables = overrides(load_config(path)["components"], "components.")
+    return {"nlp.lang": "xx", **dict(tables)}
 
 
 def weights(nlp: Language, name: str) -> list[np.ndarray]:
