@@ -250,6 +250,15 @@ def test_of_the_first_corpus_there_are_sums_spans_and_gold_trees():
     assert found == {"cats_micro_f": 0.8, "with SM": 0.8, "brackets": 0.6, "gold": 0.9}
 
 
+def test_of_every_corpus_there_are_whole_trees():
+    parts = {
+        name: {"by_depth": {"all": {"models": {"model": {"whole trees": [share, 0.0, 1.0]}}}}}
+        for name, share in (("test", 0.9), ("depth6", 0.4))
+    }
+    found = learning.of_listops({"accuracy": 0.8, "corpora": {**parts, "other": {}}})
+    assert found == {"cats_micro_f": 0.8, "whole": 0.9, "whole depth6": 0.4}
+
+
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
 def test_every_column_and_every_row_has_figures(group):
     """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
@@ -259,6 +268,7 @@ def test_every_column_and_every_row_has_figures(group):
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
             kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
+            kept[entry] |= {"whole", "whole depth6", "whole long"}
         assert kept[entry] & set(group.figures.values()), entry
     assert set(group.figures.values()) <= set().union(*kept.values())
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
-from spacy_latent.kernels.status import FEASIBLE
+from spacy_latent.kernels.status import FEASIBLE, TOO_LARGE
 from spacy_latent.kernels.transfers import fetch
 
 Body = Callable[..., Any]
@@ -82,10 +82,13 @@ class Found(NamedTuple):
 
     def agrees(self, other: Found) -> bool | None:
         """Whether it is what the CPU has found; None where nothing could be told apart: all is 0,
-        as first gradients often are, or not finite."""
-        if not np.array_equal(read_status(self.status), other.status):
+        as first gradients often are, or not finite. Of items with larger scores than a block can
+        sum, nothing is told."""
+        status = read_status(self.status)
+        summed = status != TOO_LARGE
+        if not np.array_equal(status[summed], other.status[summed]):
             return False
-        solved = torch.from_numpy(other.status == FEASIBLE)
+        solved = torch.from_numpy(summed & (other.status == FEASIBLE))
         pairs = [(self.result, other.result)]
         if self.log_partition is not None and other.log_partition is not None:
             pairs.append((self.log_partition, other.log_partition))

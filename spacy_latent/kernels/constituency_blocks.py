@@ -10,7 +10,13 @@ import numpy as np
 
 from spacy_latent.kernels.blocks import Blocks, make_largest_sum, make_log_add, make_log_sum
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    NOT_FINITE,
+    TOO_LARGE,
+    keeps_no_digit,
+)
 
 
 def make_read_spans(jit):
@@ -86,6 +92,7 @@ def make_best_constituency_tree(jit, sync):
 def make_sum_over_constituency_trees(jit, sync):
     read_spans = make_read_spans(jit)
     log_sum, log_add = make_log_sum(jit), make_log_add(jit)
+    lost = jit(keeps_no_digit)
 
     @jit
     def span(scores, along, item, i, j, center, change):
@@ -150,6 +157,8 @@ def make_sum_over_constituency_trees(jit, sync):
             return
         if thread == 0:
             log_partition[item] = total + (n - 1) * center + words
+            if lost(total, n):
+                status[item] = TOO_LARGE
         if operation == LOG_PARTITION:
             return
 

@@ -21,7 +21,14 @@ from spacy_latent.kernels.blocks import (
     make_put,
 )
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, is_arc
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    NOT_FINITE,
+    TOO_LARGE,
+    is_arc,
+    keeps_no_digit,
+)
 
 # The first four of both. Of the best besides: where spans are split.
 TO_RIGHT, TO_LEFT, RIGHT, LEFT, SPLIT, RIGHT_SPLIT, LEFT_SPLIT = range(7)
@@ -129,7 +136,7 @@ def make_best_projective_tree(jit, sync):
 def make_sum_over_projective_trees(jit, sync):
     arc_score = make_arc_score(jit)
     log_sum, log_add = make_log_sum(jit), make_log_add(jit)
-    get, put = make_get(jit), make_put(jit)
+    get, put, lost = make_get(jit), make_put(jit), jit(keeps_no_digit)
 
     @jit
     def arc(room, change, top, scores, along, item, head, modifier, options):
@@ -214,6 +221,8 @@ def make_sum_over_projective_trees(jit, sync):
             for m in range(1, n + 1):
                 value += room[top + m]
             log_partition[item] = value
+            if lost(total, n):
+                status[item] = TOO_LARGE
         if operation == LOG_PARTITION:
             return
 

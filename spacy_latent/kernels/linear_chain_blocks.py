@@ -8,7 +8,7 @@ import numpy as np
 
 from spacy_latent.kernels.blocks import Blocks, make_log_sum
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 
 
 def make_best_chain(jit, sync):
@@ -144,10 +144,13 @@ def make_sum_over_chains(jit, sync):
             if not room[t] < np.inf:
                 status[item] = NOT_FINITE
         sync()
-        shift = 0.0
+        # Where no score is far above 0, what the likely sequences differ in is lost only if all of
+        # them have one that is far below.
+        shift, lost = 0.0, False
         for i in range(1, n):
             before, current = (i - 1) * tags, i * tags
             center = finite_largest(room, before, tags)
+            lost = lost or (i > 1 and center < -LARGE)
             shift += center
             for t in range(thread, tags, threads):
                 top, whole = -np.inf, 0.0
@@ -155,6 +158,7 @@ def make_sum_over_chains(jit, sync):
                     score = scores[item, i, p, t]
                     if not score < np.inf:
                         status[item] = NOT_FINITE
+                    lost = lost or score > LARGE
                     value = room[before + p] - center + score
                     top = value if value > top else top
                 if top > -np.inf:
@@ -172,6 +176,10 @@ def make_sum_over_chains(jit, sync):
             if thread == 0:
                 status[item] = INFEASIBLE
             return
+        # Others may still be reading the status.
+        sync()
+        if lost or (n > 1 and norm < -LARGE):
+            status[item] = TOO_LARGE
         if thread == 0:
             log_partition[item] = shift + norm
         if operation == LOG_PARTITION:

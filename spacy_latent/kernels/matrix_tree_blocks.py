@@ -16,13 +16,19 @@ import torch
 from spacy_latent.kernels.arborescence_blocks import make_best_arborescence, room_of
 from spacy_latent.kernels.blocks import Blocks, make_get, make_log_add, make_log_sum, make_put
 from spacy_latent.kernels.inside_outside_blocks import make_arc_score
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    NOT_FINITE,
+    TOO_LARGE,
+    keeps_no_digit,
+)
 
 
 def make_sum_over_trees(jit, sync):
     arc_score = make_arc_score(jit)
     log_sum, log_add = make_log_sum(jit), make_log_add(jit)
-    get, put = make_get(jit), make_put(jit)
+    get, put, lost = make_get(jit), make_put(jit), jit(keeps_no_digit)
 
     @jit
     def swap(room, change, a, b):
@@ -75,7 +81,7 @@ def make_sum_over_trees(jit, sync):
         if status[item] != FEASIBLE or n == 0:
             return
 
-        total, swapped, k = 0.0, False, n
+        total, lowest, swapped, k = 0.0, 0.0, False, n
         while k > 0:
             begin = first if k > 1 else 0
             row = k * side
@@ -99,6 +105,8 @@ def make_sum_over_trees(jit, sync):
                 sync()
                 continue
             total += pivot
+            # With a single root, the root's arcs bring back what other pivots lose.
+            lowest = pivot if pivot < lowest else lowest
             if thread == 0:
                 put(room, change, pivots + k, pivot, d_pivot)
             for cell in range(thread, (k - 1) * k, threads):
@@ -112,6 +120,8 @@ def make_sum_over_trees(jit, sync):
             k -= 1
             sync()
         if thread == 0:
+            if lost(lowest, 1):
+                status[item] = TOO_LARGE
             for m in range(1, n + 1):
                 total += room[top + m]
             log_partition[item] = total

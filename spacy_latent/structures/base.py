@@ -143,7 +143,8 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- operations
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The highest-scoring structure of each item.
+        """The highest-scoring structure of each item. Totals are in float64: beside a score of 1e30
+        it cannot tell apart what differs by 1, and gives one of those.
 
         RETURNS: ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``; no gradient.
         """
@@ -243,7 +244,8 @@ class Structure(Staged, ABC):
         )
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best structures by score, exact, from the MAP oracle (Lawler 1972)."""
+        """The k best structures by score, exact, from the MAP oracle (Lawler 1972); of those that
+        float64 cannot tell apart in any order, as for :meth:`map`."""
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
         with torch.no_grad():

@@ -22,6 +22,8 @@ from spacy_latent.testing.reports import Check, Report, first_failures, written
 SUMS = ("log_partition", "marginals", "entropy")
 # Share of the parts that masks forbid.
 FORBIDDEN = 0.3
+# Of those that get one of the largest scores, and as many one of the smallest.
+LARGE = 0.15
 # How many masks of one item are tried for what they leave.
 MASKS = 30
 # Standard errors by which frequencies may differ from probabilities, and as many draws beside.
@@ -59,7 +61,8 @@ def structure_checks(
     Compared with the list are, at each of the scales, with ragged items, NaN at what is no part and
     −inf at some parts: map, log_partition, marginals, entropy, cross_entropy, kl, log_count,
     log_prob, top_k, sparsemap, contains, encode and decode, and smoothed sums, with their gradients
-    and for marginals the product with the Hessian; and how often each structure is sampled. Then
+    and for marginals the product with the Hessian; how often each structure is sampled; and, to the
+    digits that totals have, what is best beside scores of 1e15 and 1e30. Then
     that nothing depends on padding, layout, the rest of the batch or chance; that dtypes are kept;
     and that errors name the item. Where ``structure.tractable`` (``has_map`` for map, ``linear``
     for sparsemap) does not promise an operation, it may raise NotTractable instead.
@@ -319,6 +322,45 @@ class _Contract:
                         f"{there}: {number.tolist()} are the places in the list of what is given; "
                         "expected different ones, none of them -1.",
                     )
+
+    def check_large_scores(self) -> None:
+        """Of the best, beside scores that take all digits of a total from the others."""
+        if not (self.structure.linear and self.listing.log_potential is scored):
+            return
+        k = 3
+        for size in (1e15, 1e30):
+            given = f"several scores of {size:g}"
+            chosen = torch.rand(self.scores().shape, generator=self.generator(7))
+            scores = torch.where(chosen < LARGE, size, self.scores())
+            scores = torch.where(chosen > 1 - LARGE, -size, scores).masked_fill(
+                ~self.parts(), torch.nan
+            )
+            z = self.call("map", scores, self.lengths, given=given)
+            best = self.call("top_k", scores, self.lengths, k, given=given)
+            if z is None or best is None:
+                return
+            self.members("map", given, z[None], scores)
+            for b in range(len(self.listing)):
+                _, totals = self.listing.feasible(scores, b)
+                expected = totals.sort(descending=True).values[:k]
+                count = len(expected)
+                number = self.listing.find(b, torch.cat([z[None], best.z[:count]])[:, b])
+                self.report.holds(
+                    "top_k",
+                    (number >= 0).all() and len(number[1:].unique()) == count,
+                    f"{given}, {self.listing.item(b)}: {number[1:].tolist()} are the places in the "
+                    "list of what is given; expected different ones, none of them -1.",
+                )
+                own = self.listing.log_potential(
+                    self.listing.members[b][number],
+                    self.listing.own(scores, b),
+                    self.listing.sizes[b],
+                )
+                # What is lost in a total of float64 cannot be told apart.
+                tolerance = 1e-13 * size * max(1, self.listing.own(scores, b).numel())
+                there = f"{given}, the score of {self.listing.item(b)}"
+                self.report.same("map", there, own[0], expected[0], 1e-12, tolerance)
+                self.report.same("top_k", there, own[1:], expected, 1e-12, tolerance)
 
     def check_log_prob(self) -> None:
         listing = self.listing

@@ -184,6 +184,35 @@ def test_scores_far_apart_and_equal_ones(
 
 @needs_compiler
 @pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
+@pytest.mark.parametrize("structure", STRUCTURES[:6], ids=repr)
+def test_large_scores_give_probabilities_or_an_error(
+    structure: Structure, emulated: Emulator
+) -> None:
+    scores, lengths = batch(structure, torch.float32)
+    used = structure.part_mask(scores, lengths).expand_as(scores)
+    refused = 0
+    for size in (1e6, 1e12, 1e16, 1e30):
+        one = scores.clone()
+        one[used & (scores > 1)] = size
+        for given in (size * scores, size * scores.round(), one):
+            try:
+                found = structure.marginals(given, lengths)
+            except InvalidScores as error:
+                assert size > 1e6 and "too large" in str(error) and "item(s) [" in str(error)
+                refused += 1
+                continue
+            assert bool((found >= 0).all() and (found <= 1 + 1e-5).all()), (size, found)
+    assert refused
+    # Far below the others, a score only forbids.
+    masked = used & (torch.rand(scores.shape, generator=torch.Generator().manual_seed(1)) < 0.1)
+    masked &= structure.map(scores, lengths) == 0
+    expected = structure.marginals(scores.masked_fill(masked, -torch.inf), lengths)
+    found = structure.marginals(scores.masked_fill(masked, -1e30), lengths)
+    torch.testing.assert_close(found, expected)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning")
 @pytest.mark.parametrize("single_root", [False, True])
 def test_a_token_that_only_the_root_can_have(
     single_root: bool, request: pytest.FixtureRequest
@@ -229,10 +258,11 @@ def _small_batches(
     structure: Structure, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Of every way through a kernel: with structures, with a token that only the root can have,
-    without structures, and with scores that are not finite."""
+    without structures, with scores that are too large, and with such as are not finite."""
     monkeypatch.setattr(test_blocks, "LENGTHS", [5, 0, 1, 4, 2])
     scores, lengths = batch(structure, DTYPES[0])
     yield scores, lengths
+    yield 1e12 * scores, lengths
     if structure.parts == "arcs":
         orphaned = torch.linspace(-1.0, 1.0, 25).reshape(1, 5, 5)
         orphaned[0, 1:, 3] = -torch.inf

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import blocks, just_in_time, launch
+from spacy_latent.kernels.status import TOO_LARGE
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
@@ -295,6 +296,7 @@ def test_zeros_and_nan_confirm_nothing() -> None:
     assert found(0.0).agrees(found(0.0)) is None
     assert found(1.0, status=1).agrees(found(1.0)) is False
     assert found(1.0, status=1).agrees(found(2.0, status=1)) is None
+    assert found(1.0, status=TOO_LARGE).agrees(found(2.0)) is None
 
 
 @pytest.mark.skipif(SIMULATED, reason="there the simulator is")
