@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -141,11 +142,12 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
 def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
+    from spacy_latent.cli.report import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.diagnosis import gradient_norms, judge_gradients
 
     try:
-        norms = gradient_norms(nlp, examples, steps)
+        norms = gradient_norms(nlp, examples, steps, partial(progress, unit="step"))
     except LatentError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ from thinc.api import Model, Optimizer
 
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.progress import Progress, silent
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
@@ -152,13 +153,15 @@ class _Recorder(Optimizer):
 
 
 def gradient_norms(
-    nlp: Language, examples: Sequence[Example], steps: int = 3
+    nlp: Language, examples: Sequence[Example], steps: int = 3, progress: Progress = silent
 ) -> dict[str, dict[str, float]]:
     """Norms of the gradients of the last of some training steps on the examples, for each component
     and each of :data:`PARTS` that has weights there and got any; the config's frozen and annotating
     components are respected. The weights of the pipeline are changed.
 
     In the first step output layers are zero, and so are the gradients below them: take two or more.
+
+    progress: see :data:`spacy_latent.pipeline.progress.Progress`; of steps.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
@@ -167,7 +170,7 @@ def gradient_norms(
     inner = registry.resolve({"optimizer": training["optimizer"]})["optimizer"]
     latent = latent_components(nlp)
     found: dict[str, dict[str, float]] = {}
-    for _ in range(steps):
+    for _ in progress(range(steps), "Training steps", steps):
         batch = [Example(example.x.copy(), example.reference) for example in examples]
         nlp.update(batch, sgd=False, exclude=frozen, annotates=annotating)  # type: ignore[arg-type]
         for name, pipe in nlp.pipeline:
