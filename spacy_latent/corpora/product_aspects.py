@@ -2,8 +2,8 @@
 as on BeerAdvocate (McAuley et al. 2012), whose reviews may not be passed on.
 
 A review is a list of short phrases that people had written under "pros" or "cons" of a product
-(Ganapathibhotla and Liu 2008). Each aspect is spoken of in one to three of them, and has the share
-of its phrases that are pros as its score, times five; eight to fourteen other phrases say nothing of
+(Ganapathibhotla and Liu 2008). Each aspect is spoken of in one or two of them, and has the share
+of its phrases that are pros as its score, times five; four to eight other phrases say nothing of
 the four. The words of the phrases about an aspect are the rationale, in ``doc.spans["rationale"]``,
 with the aspect as label. No phrase occurs in two of the three parts. So the words that matter are
 known; the texts are not what anybody wrote as a whole.
@@ -56,8 +56,8 @@ ASPECTS = {
 }
 HIGHEST = 5.0
 SHORTEST, LONGEST = 2, 6
-OF_ASPECT, OTHERS = (1, 3), (8, 14)
-SIZES = {"train": 4000, "dev": 500, "test": 500}
+OF_ASPECT, OTHERS = (1, 2), (4, 8)
+SIZES = {"train": 12000, "dev": 1000, "test": 1000}
 _ASPECT_OF = {word: aspect for aspect, words in ASPECTS.items() for word in words.split()}
 _BETWEEN = re.compile(r"[,;:/!?.&()]+|\band\b|\bbut\b|--+", re.IGNORECASE)
 
