@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spacy_latent.analysis.scores import ExampleScorer, Scores
+
 if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.training import Example
@@ -158,7 +160,7 @@ def score_alignment(
     component: str,
     sure: str = SURE,
     possible: str = POSSIBLE,
-    **options: Any,
+    **options: object,
 ) -> dict[str, float]:
     """What ``component`` aligned beside the annotations ``sure`` and ``possible`` of references.
 
@@ -187,7 +189,7 @@ def build_alignment_scorer_v1(
     sure: str = SURE,
     possible: str = POSSIBLE,
     multi_label: bool = False,
-) -> Callable[..., dict[str, Any]]:
+) -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
     of ``textcat_multilabel``, and those of :func:`score_alignment`, whose arguments are the others.
     The tokens of the reference must be those of the prediction."""
@@ -201,7 +203,7 @@ def _score_pairs(
     align: Callable[..., dict[str, float]],
     multi_label: bool,
     **options: Any,
-) -> dict[str, Any]:
+) -> Scores:
     from spacy.scorer import Scorer
 
     examples = list(examples)

@@ -1,21 +1,23 @@
-"""How far scores in ``doc.cats`` are from those of the reference, where they are no probabilities."""
+"""How far scores in ``doc.cats`` are from those of the reference, where they are no shares."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from spacy_latent.analysis.scores import ExampleScorer, Scores
 
 if TYPE_CHECKING:
     from spacy.training import Example
 
 
 def score_regression(
-    examples: Iterable[Example], *, labels: Iterable[str] | None = None, **options: Any
-) -> dict[str, Any]:
+    examples: Iterable[Example], *, labels: Iterable[str] | None = None, **options: object
+) -> Scores:
     """``cats_mse``, the squared error, and ``cats_r2``, 1 less its share of the variance of the
     reference, each the mean over the labels; ``cats_mse_per_type`` and ``cats_r2_per_type``, by
     label. None, and no entry, where no reference has the label; R² also where all of them have the
@@ -42,7 +44,7 @@ def score_regression(
     }
 
 
-def build_regression_scorer_v1() -> Callable[..., dict[str, Any]]:
+def build_regression_scorer_v1() -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry, see :func:`score_regression`, for
     ``latent_textcat_multilabel`` with a ``score_range``."""
     return partial(score_regression)

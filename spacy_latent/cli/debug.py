@@ -40,8 +40,8 @@ def debug_cli(
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Show what the latent layers of a config or pipeline are made of, check that gradients reach
-    them, and name known mistakes. Settings of a config are overridden as for 'spacy train'. Exits
-    with code 1 if something will not learn."""
+    all components, and name known mistakes. Settings of a config are overridden as for
+    'spacy train'. Exits with code 1 if something will not learn."""
     import srsly
     from spacy.cli._util import parse_config_overrides, show_validation_error
 
@@ -62,7 +62,7 @@ def debug_cli(
                 nlp, is_new = from_config(source, overrides), True
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
-        choose_components(nlp, None)
+        choose_components(nlp, None, annotating=True)
         examples, why = training_examples(nlp, corpus, count)
         if is_new:
             initialize(nlp, examples, why)

@@ -1,5 +1,5 @@
-"""Made-up reviews of products with a score for each of four aspects, 0 to 5: multi-aspect regression
-as on BeerAdvocate (McAuley et al. 2012), whose reviews may not be passed on.
+"""Made-up reviews of products with a score for each of four aspects, 0 to 5: regression of several
+aspects as on BeerAdvocate (McAuley et al. 2012), whose reviews may not be passed on.
 
 A review is a list of short phrases that people had written under "pros" or "cons" of a product
 (Ganapathibhotla and Liu 2008). Each aspect is spoken of in one or two of them, and has the share
@@ -103,7 +103,9 @@ def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase
     }
 
 
-def make_review(phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random):
+def make_review(
+    phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random
+) -> list[Phrase]:
     """The phrases of one review, in its order. phrases: by aspect and side."""
     chosen = []
     for aspect in ASPECTS:
@@ -151,7 +153,9 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
     from spacy.tokens import DocBin
 
     vocab = spacy.blank("en").vocab
-    phrases = read_phrases({side: read_source(source, downloads) for side, source in SOURCES.items()})
+    phrases = read_phrases(
+        {side: read_source(source, downloads) for side, source in SOURCES.items()}
+    )
     output.mkdir(parents=True, exist_ok=True)
     for name, part in split_phrases(phrases, seed).items():
         docs = list(make_docs(vocab, part, SIZES[name], seed))

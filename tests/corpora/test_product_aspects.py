@@ -1,5 +1,5 @@
-"""Reviews made of short opinions: who says what of which aspect is known, and no part knows a phrase
-of another."""
+"""Reviews made of short opinions: who says what of which aspect is known, and no part knows a
+phrase of another."""
 
 import os
 import random
