@@ -2,10 +2,10 @@
 
     python -m benchmarks gradients [--steps 30 300 1000]
 
-The demo's classifier (``configs/demo_score_function.cfg``, corpus/demo of project.yml) is trained
-by the score function. At each of the steps the gradient of the expected loss with respect to the
-arc scores of one batch is worked out; the row of an estimator is the cosine between that and the
-mean of as many of its own gradients as make its noise small, and then of a single one, the mean
+The demo's classifier (``configs/demo_attention_score_function.cfg``, corpus/demo of project.yml) is
+trained by the score function. At each of the steps the gradient of the expected loss with respect
+to the arc scores of one batch is worked out; the row of an estimator is the cosine between that and
+the mean of as many of its own gradients as make its noise small, and then of a single one, the mean
 over draws. 1 is the direction of steepest descent, 0 none, and below 0 the expected loss rises. The
 batch is not trained on.
 
@@ -50,7 +50,7 @@ from spacy_latent.models.latent_text_classifier import latent_layer, run
 from spacy_latent.structures.base import Structure
 
 ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "configs" / "demo_score_function.cfg"
+CONFIG = ROOT / "configs" / "demo_attention_score_function.cfg"
 CONTROL = "the true gradient from half of the trees, and from the other half"
 BATCH, LENGTH, SAMPLES, AT_ONCE = 48, 16, 8, 60
 

@@ -10,8 +10,8 @@ Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the s
 terminal is one more worker, and whatever is killed is taken up by starting it again: a training
 goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
 config, which are in the repository; what is there is not trained again while the config is the
-same. The table is written from them, to the terminal and to the group's section of RESULTS.md. The
-corpora are those of project.yml, made by its commands.
+same. The table is written from them, to the terminal and to the group's section of RESULTS.md, with
+a drawing of its first figure. The corpora are those of project.yml, made by its commands.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import spacy
 import torch
 from spacy.util import load_config
 
+from benchmarks.learning_plot import write_drawing
 from benchmarks.learning_trial import time_noted
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
@@ -59,6 +60,10 @@ class Entry:
     what: str = ""
     listops: str | None = None
     model: str = "model-best"
+
+    @property
+    def is_control(self) -> bool:
+        return "control" in self.what
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,35 @@ LISTOPS_ENTRIES = (
     Entry("listops_beam_straight_through", "shift-reduce, beam, straight-through", LISTOPS),
     Entry("listops_beam_merges", "merges, mixture of a beam: a beam tree cell", LISTOPS),
     Entry("listops_ppo_merges", "merges by PPO", LISTOPS),
+    Entry("listops_ppo_merges_tree_lstm", "merges by PPO, Tree-LSTM as published", LISTOPS),
     Entry("listops_gumbel_tree_lstm", "Gumbel Tree-LSTM", LISTOPS),
+)
+# Rationales of sentence polarity by how the choice of words is learned.
+ATTENTION_ENTRIES = (
+    Entry("rationale_fusedmax", "fusedmax attention"),
+    Entry("rationale_entmax", "1.5-entmax attention"),
+    Entry("rationale_oscarmax", "oscarmax attention"),
+    Entry("rationale_gumbel_softmax", "Gumbel-softmax"),
+    Entry("rationale_gaussian_sparsemax", "Gaussian-sparsemax"),
+    Entry("rationale_mixed_dirichlet", "mixed Dirichlet"),
+)
+ONE_WORD_ENTRIES = (
+    Entry("rationale_dense_marginalization", "latent categorical, all words"),
+    Entry("rationale_one_word", "latent categorical, sparse marginalization"),
+    Entry("rationale_top_k_sparsemax", "latent categorical, top-k sparsemax"),
+    Entry("rationale_sum_and_sample", "latent categorical, sum and sample"),
+    Entry("rationale_rebar", "latent categorical, REBAR"),
+    Entry("rationale_relax", "latent categorical, RELAX"),
+    Entry("rationale_moving_average", "latent categorical, score function, moving average"),
+    Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
+    Entry("rationale_network_baseline", "latent categorical, score function, network"),
+)
+FOUR_WORDS_ENTRIES = (
+    Entry("rationale_adaptive_implicit_mle", "four words, adaptive I-MLE"),
+    Entry("rationale_perturbed_mean", "four words, perturbed optimizer"),
+    Entry("rationale_black_box", "four words, black-box differentiation"),
+    Entry("rationale_released_words", "four words, I-MLE, no stop words at first"),
+    Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
 GROUPS = {
     "listops": Group(
@@ -110,17 +143,28 @@ GROUPS = {
     "demo": Group(
         "Learning: the demo's trees",
         ("demo-data",),
-        {"attachment": "attachment", **ACCURACY},
-        tuple(
-            Entry(f"demo{name}", listops=DEMO)
-            for name in (
-                "",
-                "_score_function",
-                "_sparsemap_marginalization",
-                "_perturb_and_map",
-                "_straight_through",
-                "_implicit_mle",
-            )
+        {
+            **ACCURACY,
+            "attachment": "attachment",
+            "whole trees": "whole",
+            "at depth 6": "whole depth6",
+            "60 to 100 tokens": "whole long",
+        },
+        (
+            Entry("demo", "score function", DEMO),
+            Entry("demo_marginals", "marginals: no estimator follows", DEMO),
+            Entry("demo_sparsemap_marginalization", "SparseMAP, each tree's own loss", DEMO),
+            Entry("demo_straight_through", "straight-through", DEMO),
+            Entry("demo_perturb_and_map", "perturb-and-MAP", DEMO),
+            Entry("demo_implicit_mle", "I-MLE", DEMO),
+            Entry("demo_spigot", "SPIGOT", DEMO),
+            Entry("demo_spanning", "score function, non-projective", DEMO),
+            Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
+            Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
+            Entry("demo_attention", "attention over earlier words, marginals", DEMO),
+            Entry("demo_attention_score_function", "the same, score function", DEMO),
+            Entry("demo_growing", "arcs that grow in place of the restriction", DEMO),
+            Entry("demo_constituency", "brackets, score function", DEMO),
         ),
     ),
     "systems": Group(
@@ -162,18 +206,37 @@ GROUPS = {
             Entry("rationale_learning_to_explain"),
             Entry("rationale_k_of_n"),
             Entry("rationale_budget"),
-            Entry("rationale_contiguous"),
+            Entry("rationale_contiguous", "contiguous words, a chain of tags"),
+            Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),
-            Entry("rationale_fusedmax"),
-            Entry("rationale_one_word"),
+            *ATTENTION_ENTRIES,
+            *ONE_WORD_ENTRIES,
+            *FOUR_WORDS_ENTRIES,
+        ),
+    ),
+    "aspects": Group(
+        "Learning: scores of four aspects",
+        ("aspects-data",),
+        {
+            "R²": "cats_r2",
+            "words": "rationale_rate",
+            "of them about an aspect": "rationale_p",
+        },
+        (
+            Entry("aspects_implicit_mle", "ten words, I-MLE"),
+            Entry("aspects_full_text", "control: all words"),
         ),
     ),
     "entities": Group(
         "Learning: entities of WNUT-17",
         ("ner-data",),
         {"F1": "ents_f", "calibration error": "ents_ece"},
-        (Entry("ner_crf"), Entry("ner_baseline")),
+        (
+            Entry("ner_crf"),
+            Entry("ner_marginals", "spaCy's ner over latent trees"),
+            Entry("ner_baseline", "control: spaCy's ner"),
+        ),
     ),
     "trees": Group(
         "Learning: supervised trees of UD English EWT",
@@ -188,29 +251,99 @@ GROUPS = {
         (
             Entry("pairs_alignment_one_to_one", model="model-last"),
             Entry("pairs_alignment_monotone", model="model-last"),
-            Entry("pairs_alignment_attention", model="model-last"),
+            Entry("pairs_alignment_sinkhorn", "Sinkhorn matching", model="model-last"),
+            Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
+            Entry(
+                "pairs_alignment_fertility",
+                "each word at most twice: a factor graph",
+                model="model-last",
+            ),
+            Entry("pairs_alignment_attention", "control: attention", model="model-last"),
+        ),
+    ),
+    "sentiment": Group(
+        "Learning: sentence polarity over latent trees",
+        ("sentiment-data",),
+        ACCURACY,
+        (
+            Entry("sentiment_baseline", "control: no structure"),
+            Entry("sentiment_attention", "control: heads without a tree"),
+            Entry("sentiment_marginals", "structured attention, non-projective"),
+            Entry("sentiment_projective", "structured attention, projective"),
+            Entry("sentiment_constituency", "structured attention, constituents"),
+            Entry("sentiment_segments", "structured attention, segments"),
+            Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
+            Entry("sentiment_spigot", "SPIGOT"),
+            Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+            Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
+            Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
+            Entry("sentiment_tag_sequence", "latent tags, marginals"),
+            Entry("sentiment_selection", "four words, SparseMAP"),
+            Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
+        ),
+    ),
+    "spans": Group(
+        "Learning: noun phrases of UD English EWT",
+        ("nested-data",),
+        {"F1": "spans_sc_f"},
+        (Entry("nested_ewt"), Entry("nested_ewt_spancat", "control: spaCy's spancat")),
+    ),
+    "parsers": Group(
+        "Learning: labelled parsers",
+        ("parser-ewt-data", "parser-latin-data"),
+        {"attachment": "dep_uas", "with labels": "dep_las"},
+        (
+            Entry("parser_ewt", "UD English EWT"),
+            Entry("parser_ewt_transition", "UD English EWT, control: spaCy's parser"),
+            Entry("parser_latin", "UD Latin CIRCSE"),
+        ),
+    ),
+    "transformers": Group(
+        "Learning: over a pre-trained encoder",
+        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),
+        {
+            "macro F1": "cats_score",
+            "entity F1": "ents_f",
+            "attachment": "latent_uas",
+            "of the parser": "dep_uas",
+        },
+        tuple(
+            Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
+            for task in ("sentiment", "ner", "pairs", "tree")
+            for control in ("", "_baseline")
         ),
     ),
 }
 
 
 def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
-    """The figures of the model, which are before those of the controls, on the first corpus."""
+    """The figures of the model, which are before those of the controls, on the first corpus; of the
+    others where its trees are right, as "whole depth6"."""
     scores: dict[str, float] = {ACCURACY["accuracy"]: metrics["accuracy"]}
     if "brackets" in metrics:
         scores["brackets"] = next(iter(metrics["brackets"].values()))
     elif "attachment" in metrics:
         scores["attachment"] = next(iter(metrics["attachment"].values()))["without ]"]
-    part = next(iter(metrics.get("corpora", {}).values()), {})
+    first, *others = metrics.get("corpora", {}).items() or [("", {})]
+    part = first[1]
     for name, group in part.get("by_operator", {}).items():
         if name in WITH_SUMS:
             scores[name] = next(iter(group["models"].values()))["accuracy"][0]
-    own = next(iter(part.get("by_depth", {}).get("all", {}).get("models", {}).values()), {})
+    own = _of_all(part)
     if "spans" in own:
         scores["brackets"] = own["spans"][0]
     if "gold" in own.get("accuracy_with", {}):
         scores["gold"] = own["accuracy_with"]["gold"][0]
+    for name, corpus in (("", part), *others):
+        found = _of_all(corpus)
+        if "whole trees" in found:
+            scores[f"whole {name}".rstrip()] = found["whole trees"][0]
     return scores
+
+
+def _of_all(corpus: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the model on the expressions of any depth."""
+    return next(iter(corpus.get("by_depth", {}).get("all", {}).get("models", {}).values()), {})
 
 
 # ---------------------------------------------------------------- one run
@@ -299,7 +432,7 @@ def result_of(run: Run) -> dict[str, Any]:
     if entry.listops is not None:
         metrics = folder / "metrics.json"
         report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(model)]
-        report += [f"{entry.listops}/test.tsv", "--metrics", str(metrics)]
+        report += [entry.listops, "--metrics", str(metrics)]
         done = subprocess.run(report, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
         if done.returncode:
             raise LatentError(f"{' '.join(report)} failed:\n{done.stderr[-4000:]}")
@@ -388,6 +521,21 @@ def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
     return {entry: rows_of(entry, raw, None, digest_of(entry.config)) for entry in group.entries}
 
 
+def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
+    """Lines that show a drawing of the group's first figure; none where fewer than two configs have
+    it."""
+    figure, key = next(iter(group.figures.items()))
+    shares = {
+        entry: [run["scores"][key] for run in runs.values() if key in run["scores"]]
+        for entry, runs in found.items()
+    }
+    rows = {entry.config: values for entry, values in shares.items() if values}
+    controls = {entry.config for entry in found if entry.is_control and entry.config in rows}
+    if len(rows) < 2:
+        return []
+    return [write_drawing(f"learning_{name}", group.title, figure, rows, controls), ""]
+
+
 def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     rows = [row for runs in found.values() for row in runs.values()]
     dates = sorted({row["date"] for row in rows})
@@ -430,7 +578,7 @@ def main() -> None:
                 subprocess.run(project, check=True)
         failed = work(wanted)
     found = measured(group, given.raw)
-    lines = [heading(found), "", *table(group, found)]
+    lines = [heading(found), "", *plot(given.group, group, found), *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)
     print("\n".join(lines))
     if failed:

@@ -86,9 +86,11 @@ SOON = {
 }
 ROWS = (
     Row("demo: its last stage", "demo", DEMO, SOON, both=False),
-    Row("demo's trees by score function, BiLSTM", "demo_score_function", DEMO, PROJECTIVE),
+    Row("demo by perturb-and-MAP: its last stage", "demo_perturb_and_map", DEMO, SOON, both=False),
+    Row(
+        "demo's trees by score function, BiLSTM", "demo_attention_score_function", DEMO, PROJECTIVE
+    ),
     Row("attention over earlier words, marginals", "demo_attention", DEMO),
-    Row("attention over earlier words, perturb-and-MAP", "demo_perturb_and_map", DEMO),
 )
 
 

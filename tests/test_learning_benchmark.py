@@ -8,11 +8,12 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from spacy.util import load_config
 
-from benchmarks import learning, raw_results
+from benchmarks import learning, learning_plot, raw_results
 
 GROUP = learning.Group(
     "Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (learning.Entry("a", "note"),)
@@ -44,6 +45,40 @@ def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path, diges
     keep(tmp_path, "a_b", 0, 60.0, cats_micro_f=0.1)
     *_, row = learning.table(GROUP, learning.measured(GROUP, tmp_path))
     assert row == "| `a`: note | 0, 10 | 50.0, 75.0; mean 62.5 (50.0 to 75.0) |  | 1.5 |"
+
+
+def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
+    rows = {"one": [0.5, 0.7], "a <control>": [0.6, 0.8]}
+    drawn = learning_plot.drawing("Title", "accuracy", rows, {"a <control>"})
+    svg = ElementTree.fromstring(drawn)
+    spaced = "{http://www.w3.org/2000/svg}"
+    said = [node.text for node in svg.iter(f"{spaced}text")]
+    assert {"one", "a <control>", "accuracy, %"} <= set(said)
+    # In the order of rows and seeds.
+    least, most, low, high = (float(dot.get("cx")) for dot in svg.iter(f"{spaced}circle"))
+    assert least < low < most < high
+    # A seed ten percent better is as much farther to the right wherever it is.
+    assert abs(low - least - (high - most)) < 0.05
+    (band,) = svg.iter(f"{spaced}rect")
+    start = float(band.get("x"))
+    assert least < start < low < high < start + float(band.get("width"))
+    assert not list(
+        ElementTree.fromstring(learning_plot.drawing("Title", "accuracy", rows, set())).iter(
+            f"{spaced}rect"
+        )
+    )
+
+
+def test_groups_of_one_config_have_no_drawing(tmp_path, digests, monkeypatch):
+    monkeypatch.setattr(
+        learning, "write_drawing", partial(learning_plot.write_drawing, folder=tmp_path)
+    )
+    keep(tmp_path, "a", 0, 60.0, cats_micro_f=0.5)
+    assert learning.plot("a", GROUP, learning.measured(GROUP, tmp_path)) == []
+    two = learning.Group("Title", (), GROUP.figures, (*GROUP.entries, learning.Entry("b")))
+    keep(tmp_path, "b", 0, 60.0, cats_micro_f=0.25)
+    line, _ = learning.plot("a", two, learning.measured(two, tmp_path))
+    assert "learning_a.svg" in line and (tmp_path / "learning_a.svg").exists()
 
 
 def test_results_of_another_config_are_kept_and_not_shown(tmp_path, digests):
@@ -215,6 +250,15 @@ def test_of_the_first_corpus_there_are_sums_spans_and_gold_trees():
     assert found == {"cats_micro_f": 0.8, "with SM": 0.8, "brackets": 0.6, "gold": 0.9}
 
 
+def test_of_every_corpus_there_are_whole_trees():
+    parts = {
+        name: {"by_depth": {"all": {"models": {"model": {"whole trees": [share, 0.0, 1.0]}}}}}
+        for name, share in (("test", 0.9), ("depth6", 0.4))
+    }
+    found = learning.of_listops({"accuracy": 0.8, "corpora": {**parts, "other": {}}})
+    assert found == {"cats_micro_f": 0.8, "whole": 0.9, "whole depth6": 0.4}
+
+
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
 def test_every_column_and_every_row_has_figures(group):
     """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
@@ -224,6 +268,7 @@ def test_every_column_and_every_row_has_figures(group):
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
             kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
+            kept[entry] |= {"whole", "whole depth6", "whole long"}
         assert kept[entry] & set(group.figures.values()), entry
     assert set(group.figures.values()) <= set().union(*kept.values())
 

@@ -51,12 +51,8 @@ def trained(corpus):
     return corpus / "out" / "model-last"
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.cfg")), ids=lambda path: path.stem)
-def test_shipped_configs_are_whole_and_build(config):
-    raw = load_config(config)
-    nlp = load_model_from_config(raw, auto_fill=False, validate=True)
-    assert nlp.pipe_names == raw["nlp"]["pipeline"]
-    assert run("debug", "config", config).exit_code == 0
+def test_debug_config_takes_a_shipped_config():
+    assert run("debug", "config", CONFIGS / "demo.cfg").exit_code == 0
 
 
 def stage_settings(config):

@@ -35,6 +35,7 @@ from spacy_latent.estimators.rebar import Rebar
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.smoothed_dp import SmoothedDP
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
@@ -75,6 +76,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield ImplicitMLE(target_step=100.0), stepping
     yield AdaptiveImplicitMLE(initial=10.0), stepping
     yield SmoothedDP(), exact
+    yield Sinkhorn(max_iter=2000, tolerance=1e-12), exact
     yield Entmax(), exact
     yield Fusedmax(penalty=1e-4), exact
     yield Oscarmax(penalty=1e-4), exact

@@ -11,6 +11,7 @@ from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.given_trees import GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.stochastic_mask import StochasticMask
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.candidates import Candidates
@@ -18,6 +19,7 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
 
 def _registered(wanted: Callable[[Any], bool]) -> dict[str, Any]:
@@ -86,6 +88,8 @@ def fits(estimator: Estimator, structure: Structure) -> bool:
     if isinstance(estimator, (Attention, MixedDirichlet)) and not isinstance(structure, OneOfN):
         return False
     if isinstance(estimator, StochasticMask) and not isinstance(structure, Bits):
+        return False
+    if isinstance(estimator, Sinkhorn) and not isinstance(structure, OneToOneAlignment):
         return False
     if isinstance(estimator, GivenTrees) and not find_kind(structure.kind).trees:
         return False

@@ -47,7 +47,7 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], place: str = "") -> 
     "name, changed",
     [
         ("demo_attention", {ENCODER}),
-        ("demo_score_function", {"components.latent_textcat.model.estimator"}),
+        ("demo_attention_score_function", {"components.latent_textcat.model.estimator"}),
         (
             "listops_spinn",
             {

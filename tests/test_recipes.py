@@ -1,0 +1,138 @@
+"""Every method that is registered has a config, and every config trains and has a row in a table of
+what configs learn: none can be forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from spacy.language import Language
+from spacy.schemas import ConfigSchemaTraining
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+from spacy.util import load_config, load_model_from_config, registry, resolve_dot_names
+from thinc.api import fix_random_seed
+
+from benchmarks.learning import GROUPS
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
+# Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
+# tests/pipeline/test_transformer_recipes.py train.
+TRAINED_ELSEWHERE = re.compile(r"^(listops|demo)(_|$)|_transformer")
+
+
+def names_in(block: Any) -> Iterator[str]:
+    """Of registered functions, at any depth."""
+    for key, value in block.items():
+        if isinstance(value, dict):
+            yield from names_in(value)
+        elif key.startswith("@"):
+            yield value
+
+
+def method(name: str) -> str:
+    """A later version takes the place of an earlier one."""
+    return name.rpartition(".v")[0]
+
+
+def test_every_method_has_a_config() -> None:
+    """Structures, estimators, scorers, composers and what they are made of."""
+    known = [point.name for point in entry_points(group="spacy_misc")]
+    ours = {method(name) for name in known if name.startswith("spacy-latent.")}
+    assert len(ours) > 80
+    named = {method(name) for path in CONFIGS for name in names_in(load_config(path))}
+    assert not sorted(ours - named)
+
+
+def test_every_config_has_a_row() -> None:
+    rows = {entry.config for group in GROUPS.values() for entry in group.entries}
+    assert not sorted({path.stem for path in CONFIGS} - rows)
+
+
+# ---------------------------------------------------------------- a step of each
+
+
+def example(nlp: Language, label: str, first: str, second: str) -> Example:
+    """With all kinds of annotation: a pair of texts, each with a noun phrase and an entity, and one
+    tree."""
+    words = first.split() + second.split()
+    starts = [0, len(first.split())]
+    reference = Doc(
+        nlp.vocab,
+        words=words,
+        tags=["X"] * len(words),
+        heads=[0 if i in starts else starts[int(i > starts[1])] for i in range(len(words))],
+        deps=["dep" if i else "ROOT" for i in range(len(words))],
+    )
+    reference.ents = [Span(reference, start, start + 1, "person") for start in starts]
+    reference.spans["sc"] = [Span(reference, start, start + 2, "NP") for start in starts]
+    reference.cats = {"good": float(label == "good"), "bad": float(label == "bad")}
+    given = Doc(nlp.vocab, words=words)
+    for doc in (reference, given):
+        for name, start, end in zip("ab", starts, [*starts[1:], len(words)]):
+            doc.spans[name] = [doc[start:end]]
+    return Example(given, reference)
+
+
+def small(path: Path) -> dict[str, Any]:
+    """With few rows in its tables and no exceptions of a language in its tokenizer, which are what
+    takes time."""
+
+    def overrides(block: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in block.items():
+            if isinstance(value, dict):
+                yield from overrides(value, f"{place}{key}.")
+            elif key == "embed_size":
+                yield f"{place}{key}", 50
+            elif key == "rows":
+                yield f"{place}{key}", [50] * len(value)
+            elif key == "min_action_freq":
+                yield f"{place}{key}", 1
+
+    tables = overrides(load_config(path)["components"], "components.")
+    return {"nlp.lang": "xx", **dict(tables)}
+
+
+def weights(nlp: Language, name: str) -> list[np.ndarray]:
+    """Copies of all weights of a component, thinc's and torch's."""
+    found = []
+    for node in nlp.get_pipe(name).model.walk():  # type: ignore[attr-defined]
+        found += [node.get_param(key).copy() for key in node.param_names if node.has_param(key)]
+        for shim in node.shims:
+            found += [value.detach().numpy().copy() for value in shim._model.parameters()]
+    return found
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_each_config_is_whole_and_trains(path: Path) -> None:
+    elsewhere = TRAINED_ELSEWHERE.search(path.stem)
+    raw = load_config(path, overrides={} if elsewhere else small(path))
+    nlp = load_model_from_config(raw, auto_fill=False, validate=True)
+    assert nlp.pipe_names == raw["nlp"]["pipeline"]
+    config = nlp.config.interpolate()
+    training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
+    resolve_dot_names(config, [training["train_corpus"], training["dev_corpus"]])
+    if elsewhere:
+        return
+    fix_random_seed(0)
+    examples = [
+        example(nlp, "good", "Ada likes it", "Bob likes a film"),
+        example(nlp, "bad", "Eve hates a film so", "Ada hates it"),
+    ]
+    nlp.initialize(lambda: examples)
+    before = {name: weights(nlp, name) for name in nlp.pipe_names}
+    # The first gradient below layers that start at zero is zero, and so may the first rate be.
+    for _ in range(2):
+        losses = nlp.update(examples, sgd=training["optimizer"])
+        training["optimizer"].step_schedules()
+    assert losses and all(isfinite(loss) for loss in losses.values()), losses
+    for name, values in before.items():
+        after = weights(nlp, name)
+        assert any(not np.array_equal(a, b) for a, b in zip(values, after, strict=True)), name
+        assert all(np.isfinite(value).all() for value in after), name
