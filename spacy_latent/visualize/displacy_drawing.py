@@ -123,7 +123,6 @@ def _span_drawings(
     annotation: LatentAnnotation, span: SpanStructure, threshold: float | None, alternatives: int
 ) -> list[dict[str, Any]]:
     alone = LatentAnnotation(annotation.doc, annotation.component, [span])
-    drawing: dict[str, Any]
     if alternatives and span.alternatives:
         drawn = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
@@ -135,7 +134,8 @@ def _span_drawings(
         # Labels of these are probabilities, but for those of tags and segments, which are few.
         # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
         if name in drawing and not _has_labels(span):
-            strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
+            parts: Any = drawing[name]
+            strongest = sorted(parts, key=lambda part: part["label"], reverse=True)
             drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
     drawing["title"] = escape(annotation.component)
     return [drawing]
