@@ -14,9 +14,9 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Model, Optimizer
 
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
-from spacy_latent.pipeline.progress import Progress, silent
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
@@ -163,7 +163,7 @@ def gradient_norms(
 
     In the first step output layers are zero, and so are the gradients below them: take two or more.
 
-    progress: see :data:`spacy_latent.pipeline.progress.Progress`; of steps.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
