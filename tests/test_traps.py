@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
-import textwrap
 import warnings
 
 import numpy as np
@@ -269,34 +266,6 @@ def test_trap_09_arrays_of_any_kind_and_no_shared_memory():
 
 
 @pytest.mark.slow
-def test_trap_10_processes_after_torch_has_used_threads(tmp_path):
-    nlp = trained("textcat")
-    nlp.to_disk(tmp_path / "model")
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import multiprocessing
-            import spacy, torch
-
-            if __name__ == "__main__":
-                torch.set_num_threads(2)
-                (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
-                nlp = spacy.load({str(tmp_path / "model")!r})
-                texts = ["I like London", "", "Berlin is very grey"] * 4
-                list(nlp.pipe(texts))
-                for method in ("fork", "spawn"):
-                    multiprocessing.set_start_method(method, force=True)
-                    docs = list(nlp.pipe(texts, n_process=2, batch_size=3))
-                    assert len(docs) == 12
-                    assert len(docs[2]._.latent["latent_encoder"].heads) == 4
-                    assert docs[0].cats["good"] != 0
-            """
-        )
-    )
-    subprocess.run([sys.executable, str(script)], check=True, timeout=300)
-
-
 def test_trap_11_annotations_survive_serialization():
     nlp = trained("textcat", annotate="probabilities", alternatives=2)
     doc = nlp(TEXT)

@@ -474,7 +474,7 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
                 f'width = {width}, upstream = "{shared}"'
             )
         share = f"To share it, give{listener or ' them a listener to it'}"
-        if any(names & {shared, "*"} for names in upstream.values()):
+        if any(heard & {shared, "*"} for heard in upstream.values()):
             yield Finding("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
         else:
             yield Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -22,14 +23,14 @@ from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
 
+@cache
+def _all() -> dict[str, Any]:
+    points = sorted(entry_points(group="spacy_misc"), key=lambda point: point.name)
+    return {point.name: point.load() for point in points if point.name.startswith("spacy-latent.")}
+
+
 def _registered(wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    found = {}
-    for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
-        if point.name.startswith("spacy-latent."):
-            loaded = point.load()
-            if wanted(loaded):
-                found[point.name] = loaded
-    return found
+    return {name: loaded for name, loaded in _all().items() if wanted(loaded)}
 
 
 def structures() -> dict[str, type[Structure]]:
