@@ -2,10 +2,10 @@
 
     python -m benchmarks gradients [--steps 30 300 1000]
 
-The demo's classifier (``configs/demo_attention_score_function.cfg``, corpus/demo of project.yml) is trained
-by the score function. At each of the steps the gradient of the expected loss with respect to the
-arc scores of one batch is worked out; the row of an estimator is the cosine between that and the
-mean of as many of its own gradients as make its noise small, and then of a single one, the mean
+The demo's classifier (``configs/demo_attention_score_function.cfg``, corpus/demo of project.yml) is
+trained by the score function. At each of the steps the gradient of the expected loss with respect
+to the arc scores of one batch is worked out; the row of an estimator is the cosine between that and
+the mean of as many of its own gradients as make its noise small, and then of a single one, the mean
 over draws. 1 is the direction of steepest descent, 0 none, and below 0 the expected loss rises. The
 batch is not trained on.
 

@@ -215,6 +215,19 @@ GROUPS = {
             *FOUR_WORDS_ENTRIES,
         ),
     ),
+    "aspects": Group(
+        "Learning: scores of four aspects",
+        ("aspects-data",),
+        {
+            "R²": "cats_r2",
+            "words": "rationale_rate",
+            "of them about an aspect": "rationale_p",
+        },
+        (
+            Entry("aspects_implicit_mle", "ten words, I-MLE"),
+            Entry("aspects_full_text", "control: all words"),
+        ),
+    ),
     "entities": Group(
         "Learning: entities of WNUT-17",
         ("ner-data",),

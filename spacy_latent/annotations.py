@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import compress
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import srsly
@@ -33,6 +33,37 @@ STORED = "spacy_latent"
 EMPTY = ("._.", STORED, 0, 0)
 # What components say that write tags which make entities.
 ENTITIES = "entities"
+
+
+class DisplacyArc(TypedDict):
+    """An arc between two words; start is left of end, and dir where its head is."""
+
+    start: int
+    end: int
+    label: str
+    dir: str
+
+
+class DisplacySpan(TypedDict):
+    """A span of tokens with its label."""
+
+    start_token: int
+    end_token: int
+    label: str
+
+
+class DisplacyDrawing(TypedDict, total=False):
+    """What ``displacy.render(..., manual=True)`` draws. words, arcs: of the style "dep". text,
+    ents: of "ent". tokens, spans: of "span". title, settings: of any."""
+
+    words: list[dict[str, str]]
+    arcs: list[DisplacyArc]
+    text: str
+    ents: list[Mapping[str, object]]
+    tokens: list[str]
+    spans: list[DisplacySpan]
+    title: str | None
+    settings: dict[str, str]
 
 
 @dataclass
@@ -395,7 +426,7 @@ class LatentAnnotation:
 
     def to_displacy(
         self, threshold: float | None = None, alternative: int | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[DisplacyDrawing]:
         """One drawing per span, for ``displacy.render(..., style=..., manual=True)`` with
         :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags, spans and
         segments. Spans of one token are left out, which trees have over every token.
@@ -403,7 +434,7 @@ class LatentAnnotation:
         The root of a tree is marked by the tag "root"; probabilities, where there are any, label
         the parts. For the arguments see :meth:`arcs`.
         """
-        drawings: list[dict[str, Any]] = []
+        drawings: list[DisplacyDrawing] = []
         for span in self.spans:
             alone = LatentAnnotation(self.doc, self.component, [span])
             style = _displacy_style(span)
@@ -420,7 +451,7 @@ class LatentAnnotation:
 
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, Any]:
+    ) -> DisplacyDrawing:
         arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
         if span.arc_labels is not None:
             arcs = self.dependencies(threshold, alternative)
@@ -429,7 +460,7 @@ class LatentAnnotation:
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
             for token in self.doc[span.start : span.end]
         ]
-        drawn = [
+        drawn: list[DisplacyArc] = [
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
@@ -443,10 +474,10 @@ class LatentAnnotation:
 
     def _draw_items(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, Any]:
+    ) -> DisplacyDrawing:
         tokens = self.doc[span.start : span.end]
         begin = tokens.start_char
-        entities = []
+        entities: list[Mapping[str, object]] = []
         for item in self.items(threshold, alternative):
             token = self.doc[item.token]
             place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
@@ -455,7 +486,7 @@ class LatentAnnotation:
 
     def _draw_spans(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, Any]:
+    ) -> DisplacyDrawing:
         if "brackets" in find_kind(span.kind).accessors:
             drawn = [
                 (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
@@ -807,7 +838,7 @@ register_extension()
 
 def to_json(
     doc: Doc, components: Iterable[str], kinds: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> dict[str, dict[str, object]]:
     """The structures of a doc by component; indices of tokens are those of the doc.
 
     Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
@@ -825,7 +856,7 @@ def to_json(
     kinds: of what components write, by the names that it is stored under; for texts without
         tokens.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, object]] = {}
     for name in components:
         if name not in doc._.latent:
             continue
@@ -835,7 +866,7 @@ def to_json(
             "tags" if stored == ENTITIES else stored
         }
         given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
-        entry: dict[str, Any] = {}
+        entry: dict[str, object] = {}
         if "heads" in given:
             entry["heads"] = annotation.heads.tolist()
         if "arcs" in given:

@@ -7,14 +7,13 @@ All three read ``doc._.latent``, which holds probabilities where ``crf_ner`` has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from spacy.displacy import get_doc_settings
 from spacy.tokens import Doc, Span
 
-from spacy_latent.annotations import DocAnnotations, LatentAnnotation
+from spacy_latent.annotations import DisplacyDrawing, DocAnnotations, LatentAnnotation
 
 EXTENSION = "confidence"
 Place = tuple[int, int, str]
@@ -56,7 +55,7 @@ def register_extension(force: bool = False) -> bool:
     return Span.get_extension(EXTENSION)[2] is confidence
 
 
-def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, Any]:
+def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, object]:
     """``doc.to_json``, whose entities have a "confidence", None where there is none.
 
     underscore: as of ``doc.to_json``, which has no values of getters for spans.
@@ -68,7 +67,7 @@ def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, Any]
     return made
 
 
-def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> dict[str, Any]:
+def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> DisplacyDrawing:
     """The data of ``displacy.render(…, style="ent", manual=True)`` for the entities of a doc, with
     the confidence after the label that is drawn, as in "GPE 0.98"; displaCy's ``colors`` and
     ``ents`` go by the label alone. What displaCy does not escape is escaped.
@@ -77,7 +76,7 @@ def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -
     kb_url_template: as among displaCy's options.
     """
     known, title = confidences(doc), doc.user_data.get("title")
-    drawn = []
+    drawn: list[Mapping[str, object]] = []
     for ent in doc.ents:
         sure = known.get((ent.start, ent.end, ent.label_))
         shown = "" if sure is None else f" {sure:.{digits}f}"

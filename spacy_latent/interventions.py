@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from thinc.api import Model
 
 Part = tuple[int, ...]
 # The first token of a span, in the doc, and a part of its structure as
@@ -60,7 +63,7 @@ def intervening(interventions: Mapping[int, Intervention]) -> Iterator[None]:
         _PRESENT.reset(token)
 
 
-def intervention_on(model: Any) -> Intervention | None:
+def intervention_on(model: Model) -> Intervention | None:
     """What is asked of a Thinc model; None for nothing."""
     return _PRESENT.get({}).get(model.id)
 

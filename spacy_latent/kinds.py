@@ -18,11 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.training import Example
 
 
 class _Inherited(Enum):
@@ -40,7 +43,7 @@ ACCESSORS = ("heads", "arcs", "items", "tags", "entities", "brackets", "cells")
 Part = tuple[int, ...]
 
 
-def _always(span: Any) -> bool:
+def _always(span: object) -> bool:
     return True
 
 
@@ -135,7 +138,7 @@ class Kind:
     axes: tuple[tuple[str, str], ...] = INHERITED
     soft: Callable[[np.ndarray], np.ndarray] = INHERITED
     moved: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = INHERITED
-    gold: Callable[[Any, Sequence[Part]], list[np.ndarray | None]] = INHERITED
+    gold: Callable[[Example, Sequence[Part]], list[np.ndarray | None]] = INHERITED
     partly: Callable[[np.ndarray, int, Part], tuple[int, np.ndarray] | None] = INHERITED
     trees: tuple[str, ...] = INHERITED
     statistics: Callable[[np.ndarray, int], Mapping[str, float | None]] = INHERITED
@@ -285,7 +288,7 @@ def _length_of_segment(part: Part, axes: int) -> tuple[int | slice, ...]:
     return start, end - start - 1, label
 
 
-def _nothing_known(example: Any, spans: Sequence[Part]) -> list[np.ndarray | None]:
+def _nothing_known(example: Example, spans: Sequence[Part]) -> list[np.ndarray | None]:
     return [None for _ in spans]
 
 

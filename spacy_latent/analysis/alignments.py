@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from spacy_latent.analysis.scores import ExampleScorer, Scores
+
 if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.training import Example
@@ -41,14 +45,28 @@ def alignment_scores(
     """predicted, sure, possible: the links of each pair of texts. Sure links are possible, too;
     without ``possible`` no others are. Where nothing is predicted the precision is 0, and where
     nothing is sure the recall; where there is neither, the error rate is 0."""
-    sure_sets = [set(links) for links in sure]
-    others = sure_sets if possible is None else possible
-    total = of_sure = right_sure = right_possible = 0
-    for own, gold, links in zip(predicted, sure_sets, others, strict=True):
-        found, wider = set(own), {*gold, *links}
-        total, of_sure = total + len(found), of_sure + len(gold)
-        right_sure += len(found & gold)
-        right_possible += len(found & wider)
+    rows = _counts(predicted, list(sure), possible)
+    return _scores(tuple(map(sum, zip(*rows))) if rows else (0, 0, 0, 0))
+
+
+# Of one pair of texts or of several together: predicted links, sure links, predicted links that are
+# sure, and predicted links that are possible.
+_Counts = tuple[int, ...]
+
+
+def _counts(
+    predicted: Iterable[Links], sure: Sequence[Links], possible: Iterable[Links] | None
+) -> list[_Counts]:
+    others = sure if possible is None else possible
+    found: list[_Counts] = []
+    for links, certain, further in zip(predicted, sure, others, strict=True):
+        own, gold = set(links), set(certain)
+        found.append((len(own), len(gold), len(own & gold), len(own & {*gold, *further})))
+    return found
+
+
+def _scores(counts: _Counts) -> AlignmentScores:
+    total, of_sure, right_sure, right_possible = counts
     precision = right_possible / total if total else 0.0
     recall = right_sure / of_sure if of_sure else 0.0
     both = precision + recall
@@ -72,12 +90,13 @@ def f1_difference(
     """95 % interval of the F1 of ``first`` less that of ``second`` on the same pairs of texts, by
     drawing as many pairs with replacement (the bootstrap; Efron 1979)."""
     rng = random.Random(seed)
+    # Both beside each other: what is drawn is added in one go.
+    counts = [_counts(part, sure, possible) for part in (first, second)]
+    rows = np.hstack([np.reshape(each, (-1, 4)) for each in counts])
     found = []
     for _ in range(resamples):
-        drawn = rng.choices(range(len(sure)), k=len(sure))
-        gold = [sure[k] for k in drawn], [possible[k] for k in drawn]
-        f1 = [alignment_scores([part[k] for k in drawn], *gold).f1 for part in (first, second)]
-        found.append(f1[0] - f1[1])
+        total = rows[rng.choices(range(len(rows)), k=len(rows))].sum(0).tolist()
+        found.append(_scores(tuple(total[:4])).f1 - _scores(tuple(total[4:])).f1)
     found.sort()
     return found[resamples * 25 // 1000], found[resamples * 974 // 1000]
 
@@ -141,7 +160,7 @@ def score_alignment(
     component: str,
     sure: str = SURE,
     possible: str = POSSIBLE,
-    **options: Any,
+    **options: object,
 ) -> dict[str, float]:
     """What ``component`` aligned beside the annotations ``sure`` and ``possible`` of references.
 
@@ -170,7 +189,7 @@ def build_alignment_scorer_v1(
     sure: str = SURE,
     possible: str = POSSIBLE,
     multi_label: bool = False,
-) -> Callable[..., dict[str, Any]]:
+) -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
     of ``textcat_multilabel``, and those of :func:`score_alignment`, whose arguments are the others.
     The tokens of the reference must be those of the prediction."""
@@ -184,7 +203,7 @@ def _score_pairs(
     align: Callable[..., dict[str, float]],
     multi_label: bool,
     **options: Any,
-) -> dict[str, Any]:
+) -> Scores:
     from spacy.scorer import Scorer
 
     examples = list(examples)

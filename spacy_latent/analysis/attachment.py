@@ -204,7 +204,7 @@ def attachment_table(
 
 
 def score_attachment(
-    examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: Any
+    examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: object
 ) -> dict[str, float]:
     """Attachment of what ``component`` annotated to the heads of the reference.
 
@@ -240,7 +240,7 @@ def score_trees(
     examples: Iterable[Example],
     component: str,
     ignore_labels: Sequence[str] = PUNCTUATION,
-    **options: Any,
+    **options: object,
 ) -> dict[str, float]:
     """Unlabelled attachment of what ``component`` annotated to the heads of the references.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -246,16 +247,14 @@ def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
     return float(np.sort(np.asarray(scores, dtype="float64"))[rank - 1])
 
 
-def build_entity_scorer_v1(
-    component: str = "crf_ner", bins: int = 10
-) -> Callable[..., dict[str, Any]]:
+def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> ExampleScorer:
     """spaCy's scores of entities and ``ents_ece``, the expected calibration error of those that
     ``component`` found with ``annotate = "probabilities"``.
 
     bins: into how many equal ranges probabilities are sorted.
     """
 
-    def score(examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+    def score(examples: Iterable[Example], **kwargs: object) -> Scores:
         from spacy.scorer import get_ner_prf
 
         examples = list(examples)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from spacy_latent.analysis.calibration import EntityFigures
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # A share or a difference, and the ends of its 95 % interval.
 Interval = tuple[float, float, float]
@@ -124,7 +127,7 @@ class Trained:
     controls: dict[str, TrainedControl] = field(default_factory=dict)
     measures: dict[str, TrainedScore] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         return fields_of(self) if self.controls else {}
 
 
@@ -153,7 +156,7 @@ class Relation:
     control: str
     control_directed: float
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         found = fields_of(self)
         found["control directed"] = found.pop("control_directed")
         return found
@@ -252,23 +255,31 @@ class Figures:
     trained: Trained = field(default_factory=Trained)
     entities: dict[str, EntityFigures] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         found = fields_of(self)
         if not self.entities:
             del found["entities"]
         return found
 
 
-def fields_of(record: Any) -> dict[str, Any]:
+def fields_of(record: DataclassInstance) -> dict[str, object]:
     """By name; without those that are None where that is the default."""
     given = {each.name: getattr(record, each.name) for each in fields(record)}
     absent = {each.name for each in fields(record) if each.default is None}
     return {name: value for name, value in given.items() if name not in absent or value is not None}
 
 
-def plain(value: Any) -> Any:
+@overload
+def plain(value: DataclassInstance | Mapping[str, object]) -> dict[str, object]: ...
+
+
+@overload
+def plain(value: object) -> object: ...
+
+
+def plain(value: object) -> object:
     """Figures for JSON: NaN and infinity, which it has not, as null."""
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return plain(value.plain() if hasattr(value, "plain") else fields_of(value))
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}

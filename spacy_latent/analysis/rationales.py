@@ -9,11 +9,13 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from spacy.tokens import Doc, Span
 
+from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError
 
@@ -217,7 +219,7 @@ def report(
     spans_key: str = KEY,
     words: Collection[str] = (),
     seed: int = 0,
-    progress: Callable[[Iterable[Any], str, int], Iterable[Any]] = lambda each, *_: each,
+    progress: Progress = silent,
 ) -> dict[str, RationaleReport]:
     """The pipeline's rationales, and the controls at the same rate.
 
@@ -225,8 +227,7 @@ def report(
         ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made of
         words without spaces.
     words: a list of words to compare with, such as an opinion lexicon.
-    progress: of an iterable, what is done and how many there are, gives the same iterable, and may
-        show how far it is.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     from spacy.training import Example
 
@@ -281,10 +282,10 @@ def _report(
 def score_rationales(
     examples: Iterable[Example],
     *,
-    cats_scorer: Callable[..., dict[str, Any]] | None = None,
+    cats_scorer: ExampleScorer | None = None,
     rationale_key: str = KEY,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: object,
+) -> Scores:
     """Scores of the labels by ``cats_scorer``, and of the rationales: ``rationale_rate``, the share
     of words chosen, and, where references have ``spans[rationale_key]``, ``rationale_p``,
     ``rationale_r``, ``rationale_f`` and ``rationale_iou_f`` as in :class:`Agreement`, else None."""
@@ -314,8 +315,8 @@ def _aligned(example: Example, key: str) -> np.ndarray:
 
 
 def build_rationale_scorer_v1(
-    spans_key: str = KEY, cats_scorer: Callable[..., dict[str, Any]] | None = None
-) -> Callable[..., dict[str, Any]]:
+    spans_key: str = KEY, cats_scorer: ExampleScorer | None = None
+) -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry, see :func:`score_rationales`.
 
     spans_key: where the rationales are, the component's spans_key.

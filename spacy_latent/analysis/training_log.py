@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import srsly
 
@@ -13,7 +13,15 @@ from spacy_latent.errors import LatentError
 _NUMBER = r"-?\d+(?:\.\d+)?"
 
 
-def read_training_log(path: Path) -> list[dict[str, Any]]:
+class Evaluation(TypedDict):
+    """One evaluation of a training. losses, scores: by name, as printed."""
+
+    step: int
+    losses: dict[str, float]
+    scores: dict[str, float]
+
+
+def read_training_log(path: Path) -> list[Evaluation]:
     """One row per evaluation: ``step``, and ``losses`` and ``scores`` by name, as printed.
 
     path: the JSON lines of ``spacy.ConsoleLogger.v3`` (``output_file``), or the table that
@@ -34,8 +42,8 @@ def read_training_log(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _from_json(lines: list[str]) -> list[dict[str, Any]]:
-    rows = []
+def _from_json(lines: list[str]) -> list[Evaluation]:
+    rows: list[Evaluation] = []
     for line in lines:
         if not line.startswith("{"):
             continue
@@ -55,7 +63,7 @@ def _from_json(lines: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
+def _numbers(values: dict[str, object]) -> dict[str, float]:
     return {
         str(name): float(value)
         for name, value in values.items()
@@ -63,8 +71,8 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _from_table(lines: list[str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _from_table(lines: list[str]) -> list[Evaluation]:
+    rows: list[Evaluation] = []
     names: list[str] = []
     for line in lines:
         header = re.match(r"\s*E\s+#\s+(\S.*)$", line)
@@ -76,9 +84,9 @@ def _from_table(lines: list[str]) -> list[dict[str, Any]]:
         if names and len(cells) == len(names) + 2:
             if not all(re.fullmatch(_NUMBER, cell) for cell in cells):
                 continue
-            row: dict[str, Any] = {"step": int(float(cells[1])), "losses": {}, "scores": {}}
+            row: Evaluation = {"step": int(float(cells[1])), "losses": {}, "scores": {}}
             for name, cell in zip(names, cells[2:]):
-                group = "losses" if name.startswith("loss ") else "scores"
-                row[group][name.removeprefix("loss ")] = float(cell)
+                group = row["losses"] if name.startswith("loss ") else row["scores"]
+                group[name.removeprefix("loss ")] = float(cell)
             rows.append(row)
     return rows

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -161,7 +161,7 @@ def score_tree_measures(
     component: str,
     ignore_labels: Sequence[str] = PUNCTUATION,
     ignore: Sequence[str] = (),
-    **options: Any,
+    **options: object,
 ) -> dict[str, float]:
     """What ``component`` annotated, beside the heads of the references, by every measure.
 

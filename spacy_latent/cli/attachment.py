@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
     from spacy_latent.analysis.attachment import Share
+    from spacy_latent.analysis.progress import Progress
     from spacy_latent.analysis.trees import Heads
-    from spacy_latent.pipeline.progress import Progress
 
 
 def main(
@@ -88,7 +88,7 @@ def predicted_trees(
     ones and those that are not stored among them, and "parse" for ``token.head``.
 
     one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
-    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     if one_sentence:
         for example in examples:

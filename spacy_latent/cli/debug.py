@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -39,8 +40,8 @@ def debug_cli(
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
     """Show what the latent layers of a config or pipeline are made of, check that gradients reach
-    them, and name known mistakes. Settings of a config are overridden as for 'spacy train'. Exits
-    with code 1 if something will not learn."""
+    all components, and name known mistakes. Settings of a config are overridden as for
+    'spacy train'. Exits with code 1 if something will not learn."""
     import srsly
     from spacy.cli._util import parse_config_overrides, show_validation_error
 
@@ -61,7 +62,7 @@ def debug_cli(
                 nlp, is_new = from_config(source, overrides), True
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
-        choose_components(nlp, None)
+        choose_components(nlp, None, annotating=True)
         examples, why = training_examples(nlp, corpus, count)
         if is_new:
             initialize(nlp, examples, why)
@@ -141,11 +142,12 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
 def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
+    from spacy_latent.cli.report import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.diagnosis import gradient_norms, judge_gradients
 
     try:
-        norms = gradient_norms(nlp, examples, steps)
+        norms = gradient_norms(nlp, examples, steps, partial(progress, unit="step"))
     except LatentError:
         raise
     except Exception as error:

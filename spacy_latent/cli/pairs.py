@@ -27,15 +27,18 @@ def model_row(path: Path, corpus: Path) -> Row:
 
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
+    from spacy_latent.cli.report import progress
     from spacy_latent.corpora.text_pairs import read_text_pairs_v1
 
     nlp = spacy.load(path)
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
     examples = list(read_text_pairs_v1(corpus)(nlp))
-    docs = list(nlp.pipe(example.predicted for example in examples))
+    name = path.parent.name if path.name.startswith("model-") else path.name
+    stream = nlp.pipe(example.predicted for example in examples)
+    docs = list(progress(stream, name, len(examples), unit="pair"))
     right = sum(_best(doc) == _best(each.reference) for doc, each in zip(docs, examples))
     row: Row = {
-        "name": path.parent.name if path.name.startswith("model-") else path.name,
+        "name": name,
         "accuracy": right / max(len(docs), 1),
         "interval": confidence_interval(right, len(docs)),
     }

@@ -284,7 +284,7 @@ def annotate(
     id_field: str = "id",
     text_field: str = "text",
     prepare: Callable[..., object] | None = None,
-    prepare_with: tuple[Any, ...] = (),
+    prepare_with: tuple[object, ...] = (),
     progress: Callable[[Done], object] = lambda done: None,
 ) -> Done:
     """Annotate a corpus with processes of this machine.
@@ -411,7 +411,7 @@ class _How:
     batch_size: int
     threads: int
     prepare_first: Callable[..., object] | None
-    prepare_with: tuple[Any, ...]
+    prepare_with: tuple[object, ...]
 
     def prepare(self) -> None:
         import torch

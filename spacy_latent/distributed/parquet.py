@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
+    from pyarrow import Schema, Table
     from spacy.language import Language
     from spacy.training import Example
     from spacy.vocab import Vocab
@@ -49,7 +51,7 @@ class Row:
     error: str | None = None
 
 
-def pyarrow() -> Any:
+def pyarrow() -> ModuleType:
     """The library. Raises LatentError where it is not installed."""
     try:
         import pyarrow
@@ -62,7 +64,7 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def schema() -> Any:
+def schema() -> Schema:
     """The columns. Tokens are counted from 0 in the doc, ends are one past the last, offsets of
     ``tokens`` are characters of ``text``; what else ``latent`` holds is in the words of
     :class:`spacy_latent.annotations.SpanStructure`.
@@ -289,7 +291,7 @@ def _structs(columns: Sequence[Any], of: Any) -> Any:
     return pyarrow().StructArray.from_arrays(list(columns), fields=list(of))
 
 
-def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) -> Any:
+def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) -> Table:
     """A ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
 
     model: name, version and hash of the pipeline.

@@ -138,7 +138,7 @@ class Ranks:
             told = (f"rank {' and '.join(ranks)}: {text}" for text, ranks in failed.items())
             raise RanksFailed(f"{what} failed on {'; '.join(told)}") from own
 
-    def same(self, value: Any) -> bool:
+    def same(self, value: object) -> bool:
         """Whether all ranks have the same. RETURNS: the same on every rank."""
         found = self.gather(value)
         return all(other == found[0] for other in found)

@@ -56,7 +56,7 @@ def annotate_with_ray(
     id_field: str = "id",
     text_field: str = "text",
     prepare: Callable[..., object] | None = None,
-    prepare_with: tuple[Any, ...] = (),
+    prepare_with: tuple[object, ...] = (),
     progress: Callable[[Done], object] = lambda done: None,
 ) -> Done:
     """Annotate a corpus with actors of Ray Data. See
@@ -200,7 +200,7 @@ class _Annotator:
         batch_size: int,
         threads: int,
         prepare: Callable[..., object] | None,
-        prepare_with: tuple[Any, ...],
+        prepare_with: tuple[object, ...],
     ) -> None:
         self.model, self.batch_size, self.threads = model, batch_size, threads
         self.prepare, self.prepare_with = prepare, prepare_with

@@ -22,7 +22,7 @@ def ray_train(
     workers: int,
     address: str | None = None,
     use_gpu: bool = False,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
     timeout: float = TIMEOUT,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
@@ -27,11 +28,11 @@ class GradientOf(torch.autograd.Function):
     """The value of ``z`` with the gradient of ``smooth``: z + (smooth − smooth) would round."""
 
     @staticmethod
-    def forward(ctx: Any, smooth: Tensor, z: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, smooth: Tensor, z: Tensor) -> Tensor:
         return z.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -53,10 +53,10 @@ class LatentModule(Protocol):
     update: int | None
 
     @property
-    def scorer(self) -> Any: ...
+    def scorer(self) -> nn.Module: ...
 
     @property
-    def composer(self) -> Any: ...
+    def composer(self) -> Composer: ...
 
     @property
     def present_structure(self) -> Structure: ...

@@ -1,5 +1,7 @@
 """From the arrays of a latent batch to structures that can be written on a Doc."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import send
 from spacy_latent.kinds import find_kind
+from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import Group, LatentBatch
 from spacy_latent.structures.dependency import DependencyTree
@@ -68,7 +71,9 @@ def _read_group(
     counters = None
     if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
         lengths = send(group.lengths, output.scored.device)
-        counters = _numpy(layer.scorer.counters(output.scored, lengths))
+        # What was scored is only kept for one of these.
+        scorer = cast(PartScorer, layer.scorer)
+        counters = _numpy(scorer.counters(output.scored, lengths))
     others = weights = None
     if alternatives:
         z, w = alternatives_of(output, layer, group.lengths, alternatives)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from spacy.language import Language
@@ -49,6 +49,7 @@ from spacy_latent.analysis.figures import (
     TrainedScore,
     plain,
 )
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.task import Measure, Value, accuracy
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.annotations import SpanStructure
@@ -67,7 +68,6 @@ from spacy_latent.pipeline.inspection import (
     inspect_pipe,
     latent_components,
 )
-from spacy_latent.pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
@@ -128,7 +128,7 @@ def assess(
     ignore: texts of tokens that agreement with reference heads leaves out.
     random: whether to run the pipeline with random structures as well.
     seed: of these and of the bootstrap.
-    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
@@ -542,6 +542,9 @@ class _Run:
 # ---------------------------------------------------------------- references
 
 
+Whole = TypeVar("Whole")
+
+
 @dataclass
 class Beside:
     """What of a layer is set beside references, for those kinds that say how; see
@@ -566,8 +569,10 @@ class Beside:
     seed: int
 
     def rows(
-        self, known: Sequence[int], whole: Callable[[Sequence[SpanStructure], Any], Any]
-    ) -> dict[str, dict[int, Any]]:
+        self,
+        known: Sequence[int],
+        whole: Callable[[Sequence[SpanStructure], list[np.ndarray] | None], Whole],
+    ) -> dict[str, dict[int, Whole]]:
         """By name of the layer, of each control and of random structures: of each known doc the
         whole of its structures. whole: from the spans of a doc, and what is to be taken in the
         place of their structures, or None."""
@@ -701,7 +706,9 @@ def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
         if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
             gold[d] = theirs
 
-    def whole(spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None) -> Any:
+    def whole(
+        spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+    ) -> Sequence[np.ndarray]:
         return [s.decoded for s in spans] if others is None else others
 
     if not gold:

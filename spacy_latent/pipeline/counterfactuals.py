@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from spacy.language import Language
+from thinc.api import Model
 
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import Intervention, intervening
@@ -35,12 +35,12 @@ def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator
         yield
 
 
-def editable_models(nlp: Language) -> dict[str, Any]:
+def editable_models(nlp: Language) -> dict[str, Model]:
     """The model that scores the structures of each key of ``doc._.latent``."""
     from spacy_latent.models.latent_shim import LatentShim
     from spacy_latent.pipeline.inspection import latent_components
 
-    found: dict[str, Any] = {}
+    found: dict[str, Model] = {}
     for component in latent_components(nlp, annotating=True).values():
         if component.own_kind is not None:
             found[component.name] = component.pipe.model

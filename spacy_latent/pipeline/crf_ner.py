@@ -6,7 +6,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from spacy.errors import Errors
@@ -22,6 +22,9 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.stored_component import StoredComponent
+
+if TYPE_CHECKING:
+    from spacy_latent.models.crf_tagger import TagScores
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -414,7 +417,9 @@ class CrfEntityRecognizer(StoredComponent):
             self.finish_update(sgd)
         losses[self.name] += loss
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+    def get_loss(
+        self, examples: Iterable[Example], scores: "TagScores"
+    ) -> tuple[float, "TagScores"]:
         """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
         from spacy_latent.models.tag_losses import loss_and_gradient
 

@@ -14,6 +14,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Model, Optimizer
 
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.unreached_stages import unreached_stages
@@ -21,6 +22,8 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
 # Components that set the boundaries that SentenceSpans looks for.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
+# Components of spaCy that others may listen to.
+SHARED = ("tok2vec", "transformer", "curated_transformer")
 # A gradient smaller than this share of the composer's hardly moves the scorer.
 FAINT = 1e-5
 
@@ -152,13 +155,15 @@ class _Recorder(Optimizer):
 
 
 def gradient_norms(
-    nlp: Language, examples: Sequence[Example], steps: int = 3
+    nlp: Language, examples: Sequence[Example], steps: int = 3, progress: Progress = silent
 ) -> dict[str, dict[str, float]]:
     """Norms of the gradients of the last of some training steps on the examples, for each component
     and each of :data:`PARTS` that has weights there and got any; the config's frozen and annotating
     components are respected. The weights of the pipeline are changed.
 
     In the first step output layers are zero, and so are the gradients below them: take two or more.
+
+    progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
@@ -167,7 +172,7 @@ def gradient_norms(
     inner = registry.resolve({"optimizer": training["optimizer"]})["optimizer"]
     latent = latent_components(nlp)
     found: dict[str, dict[str, float]] = {}
-    for _ in range(steps):
+    for _ in progress(range(steps), "Training steps", steps):
         batch = [Example(example.x.copy(), example.reference) for example in examples]
         nlp.update(batch, sgd=False, exclude=frozen, annotates=annotating)  # type: ignore[arg-type]
         for name, pipe in nlp.pipeline:
@@ -286,6 +291,7 @@ def find_traps(nlp: Language) -> list[Finding]:
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
         found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     found += _of_wildcards(nlp)
+    found += _of_own_embedders(nlp, frozen)
     nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]
     if any(_shim(node).device.type == "cuda" for node in nodes):
         found += _of_kernels()
@@ -444,3 +450,43 @@ def _of_wildcards(nlp: Language) -> Iterable[Finding]:
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
                 "is meant as its upstream.",
             )
+
+
+def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
+    """Beside an embedder that components may share. ``spacy init config`` writes such configs:
+    its templates know no components but spaCy's."""
+    upstream = {name: _upstreams(pipe) for name, pipe in nlp.pipeline}
+    own = [
+        name
+        for name in latent_components(nlp, annotating=True)
+        if not upstream[name] and name not in frozen
+    ]
+    for shared in nlp.pipe_names:
+        factory = nlp.get_pipe_meta(shared).factory
+        if not own or shared in frozen or factory not in SHARED:
+            continue
+        names, listener = ", ".join(own), ""
+        has = "has an embedder of its own" if len(own) == 1 else "have embedders of their own"
+        if factory == "tok2vec":
+            width = nlp.get_pipe(shared).model.maybe_get_dim("nO")  # type: ignore[attr-defined]
+            listener = (
+                ' the block of the embedder @architectures = "spacy.Tok2VecListener.v1", '
+                f'width = {width}, upstream = "{shared}"'
+            )
+        share = f"To share it, give{listener or ' them a listener to it'}"
+        if any(names & {shared, "*"} for names in upstream.values()):
+            yield Finding("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
+        else:
+            yield Finding(
+                "warning",
+                "idle-embedder",
+                f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
+                f"else take {shared} out of the pipeline.",
+            )
+
+
+def _upstreams(pipe: Any) -> set[str]:
+    """Whom listeners of any kind inside a component listen to."""
+    model = getattr(pipe, "model", None)
+    nodes = model.walk() if isinstance(model, Model) else ()
+    return {node.upstream_name for node in nodes if hasattr(node, "upstream_name")}

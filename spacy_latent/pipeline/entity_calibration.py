@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from spacy.util import minibatch
 
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -67,14 +67,14 @@ class EntityCalibration:
     docs: int = 0
     entities: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: Any, name: str, labels: Sequence[str]) -> EntityCalibration:
+    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> EntityCalibration:
         """From what a component ``name`` has saved. Raises LatentError for what it cannot be."""
 
-        def refuse(what: str) -> None:
+        def refuse(what: str) -> NoReturn:
             raise LatentError(
                 f"{name}: its calibration {what}. The saved pipeline was changed by hand or cut "
                 "short: run 'spacy latent calibrate' again."
@@ -454,7 +454,7 @@ def calibrate(
     confidence: whether there are a slope and a shift; None for where held-out entities ask for
         them, see :func:`choose_confidence`.
     coverage: of texts with entities, the share whose set is to hold all of them; None for no sets.
-    progress: see :data:`spacy_latent.pipeline.progress.Progress`.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)

@@ -17,6 +17,7 @@ from spacy.pipeline.textcat_multilabel import MultiLabel_TextCategorizer
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
 from spacy_latent.models.learned_mask import (
@@ -27,7 +28,6 @@ from spacy_latent.models.learned_mask import (
 )
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
-from spacy_latent.pipeline.progress import Progress, silent
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 RANDOM_DRAWS = 10
@@ -117,7 +117,7 @@ def explain(
     steps: of learning. Each reads the text about twice for each of its words, 48 words at most.
     margin: by how much the probability may fall when all but the chosen words are hidden.
     seed: of the masks that are drawn and of the random words.
-    progress: see :data:`spacy_latent.pipeline.progress.Progress`; of steps.
+    progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
 
     Raises LatentError for a pipeline without such a component, a label that it does not have, a
     text without the entity, regression, and pairs of texts.

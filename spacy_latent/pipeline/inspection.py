@@ -16,6 +16,8 @@ from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
+    from spacy.pipeline import TrainablePipe
+
     from spacy_latent.models.inspection import KeptVectors, Uncertainty
 
 Uncertainties = dict[str, list["Uncertainty"]]
@@ -207,7 +209,7 @@ def _apply(pipe: Any, docs: list[Doc]) -> Iterable[Doc]:
 
 
 def inspect_docs(
-    pipeline: Any,
+    pipeline: Language | TrainablePipe,
     docs: Iterable[Doc],
     *,
     annotate: str = "probabilities",

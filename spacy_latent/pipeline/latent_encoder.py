@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spacy.errors import Errors
 from spacy.language import Language
@@ -28,6 +28,12 @@ from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+
+if TYPE_CHECKING:
+    from spacy_latent.annotations import SpanStructure
+    from spacy_latent.models.latent_layer_model import LatentBatch
+
+    Predictions = tuple[LatentBatch, list[list[SpanStructure]]]
 
 DEFAULT_CONFIG = """
 [latent_encoder]
@@ -113,7 +119,7 @@ class TrainingBatch(HeldBatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backprop: Callable[[list[Floats2d]], Any] | None = None
+        self.backprop: Callable[[list[Floats2d]], object] | None = None
         self.losses: dict[str, float] = {}
         self.name = ""
         self.nothing: list[Floats2d] | None = None
@@ -122,7 +128,7 @@ class TrainingBatch(HeldBatch):
 
     def begin(
         self,
-        backprop: Callable[[list[Floats2d]], Any],
+        backprop: Callable[[list[Floats2d]], object],
         losses: dict[str, float],
         name: str,
         nothing: list[Floats2d] | None,
@@ -288,7 +294,7 @@ class LatentEncoder(StoredComponent):
 
     # ---------------------------------------------------------------- prediction
 
-    def predict(self, docs: Iterable[Doc]) -> Any:
+    def predict(self, docs: Iterable[Doc]) -> "Predictions":
         """RETURNS: the LatentBatch of the docs, and for each doc its structures."""
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
@@ -304,7 +310,7 @@ class LatentEncoder(StoredComponent):
         )
         return batch, structures
 
-    def set_annotations(self, docs: Iterable[Doc], predictions: Any) -> None:
+    def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
         batch, structures = predictions
         stock = any(not isinstance(found, LatentListener) for found in self.listeners)
         upstream = {found.upstream_name for found in self.listeners}
@@ -314,7 +320,7 @@ class LatentEncoder(StoredComponent):
             for name in upstream:
                 remember(doc, name, vectors)
             if stock:
-                doc.tensor = vectors
+                doc.tensor = vectors  # type: ignore[assignment]
             if self.cfg["annotate"] != "none":
                 annotations.write(doc, self.name, spans)
             if self.cfg["set_heads"]:
@@ -425,7 +431,7 @@ class LatentEncoder(StoredComponent):
         self._batch.flush(complete=not self.listeners)
         self.model.finish_update(sgd)
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> None:
+    def get_loss(self, examples: Iterable[Example], scores: object) -> None:
         """There is none: the listeners' losses train this component."""
 
     def initialize(

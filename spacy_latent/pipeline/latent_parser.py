@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from spacy.attrs import DEP, HEAD
@@ -23,6 +23,9 @@ from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.stored_component import StoredComponent
+
+if TYPE_CHECKING:
+    from spacy_latent.models.parses import Parse
 
 DEFAULT_CONFIG = """
 [latent_parser]
@@ -171,14 +174,14 @@ class LatentParser(StoredComponent):
 
     # ---------------------------------------------------------------- prediction
 
-    def predict(self, docs: Iterable[Doc]) -> list[Any]:
+    def predict(self, docs: Iterable[Doc]) -> list["Parse | None"]:
         """RETURNS: for each doc its :class:`spacy_latent.models.parses.Parse`, None for one without
         tokens."""
         from spacy_latent.models.labelled_parser import run
         from spacy_latent.models.parses import Request, parse
 
         docs = list(docs)
-        found: list[Any] = [None] * len(docs)
+        found: list[Parse | None] = [None] * len(docs)
         filled = [i for i, doc in enumerate(docs) if len(doc)]
         if not filled:
             return found
@@ -200,7 +203,7 @@ class LatentParser(StoredComponent):
     def _names(self) -> tuple[str, ...]:
         return (*self.labels, OTHER)
 
-    def set_annotations(self, docs: Iterable[Doc], predictions: Sequence[Any]) -> None:
+    def set_annotations(self, docs: Iterable[Doc], predictions: Sequence["Parse | None"]) -> None:
         names, vocab, hashes = self._names, None, np.zeros(0, dtype="uint64")
         for doc, parse in zip(docs, predictions):
             if parse is not None:
@@ -260,7 +263,7 @@ class LatentParser(StoredComponent):
             )
         return losses
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+    def get_loss(self, examples: Iterable[Example], scores: object) -> NoReturn:
         """There is none of the model's output alone: labels are scored for the arcs that a
         reference has. See :mod:`spacy_latent.models.tree_losses`."""
         raise NotImplementedError(f"{self.name} takes its loss in update().")

@@ -5,7 +5,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from spacy.errors import Errors
@@ -21,6 +21,14 @@ from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spacy_latent.annotations import SpanStructure
+    from spacy_latent.models.latent_text_classifier import TextPredictions
+
+    Predictions = tuple[Floats2d, list[list[SpanStructure]], list[np.ndarray]]
 
 DEFAULT_CONFIG = """
 [latent_textcat]
@@ -207,7 +215,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
 
     # ---------------------------------------------------------------- prediction
 
-    def predict(self, docs: Iterable[Doc]) -> Any:
+    def predict(self, docs: Iterable[Doc]) -> "Predictions":
         """RETURNS: scores ``(D, labels)``, and for each doc its structures and, with spans_key,
         how far each word was chosen."""
         from spacy_latent.models.latent_text_classifier import latent_layer, run
@@ -242,7 +250,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         """What ``doc.cats`` holds."""
         return probabilities
 
-    def set_annotations(self, docs: Iterable[Doc], predictions: Any) -> None:
+    def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
         docs = list(docs)
         scores, structures, chosen = predictions
         super().set_annotations(docs, scores)
@@ -330,7 +338,9 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         """Change the weights by the gradient of a further step."""
         self.further_model.shims[0].finish_update(sgd)
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+    def get_loss(  # type: ignore[override]
+        self, examples: Iterable[Example], scores: "TextPredictions"
+    ) -> tuple[float, tuple["Tensor", ...]]:
         """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
         each structure and of the extras, summed over docs as in spaCy's textcat."""
         import torch
@@ -359,7 +369,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         expected = (made.weights * each.detach()).sum(0)
         return float(expected.mean()), gradients
 
-    def loss_of(self, logits: Any, truths: Any, known: Any) -> Any:
+    def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":
         """Losses ``(K, D)``, see models.text_losses."""
         from spacy_latent.models.text_losses import exclusive_loss
 
@@ -443,7 +453,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         low, high = self.cfg["score_range"]
         return (truths - low) / (high - low)
 
-    def loss_of(self, logits: Any, truths: Any, known: Any) -> Any:
+    def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":
         from spacy_latent.models.text_losses import multilabel_loss, regression_loss
 
         loss = multilabel_loss if self.cfg["score_range"] is None else regression_loss

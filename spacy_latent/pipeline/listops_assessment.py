@@ -35,13 +35,13 @@ from spacy_latent.analysis import (
     tree_counts,
     without_words,
 )
+from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.task import Value, accuracy, best_category, f_score
 from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tree
 from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.inspection import latent_components
-from spacy_latent.pipeline.progress import Progress, silent
 
 ALL = "all"
 # What is said of the value, and of each kind of tree.

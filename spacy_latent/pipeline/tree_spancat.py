@@ -24,6 +24,7 @@ from spacy_latent.pipeline.stored_component import StoredComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.span_losses import FoundSpans, LabelledSpan, Observed
+    from spacy_latent.models.tree_span_classifier import SpanScores
 
 DEFAULT_CONFIG = """
 [tree_spancat]
@@ -274,7 +275,9 @@ class TreeSpanCategorizer(StoredComponent):
         losses[self.name] += loss
         return losses
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> Any:
+    def get_loss(
+        self, examples: Iterable[Example], scores: "SpanScores"
+    ) -> tuple[float, "SpanScores"]:
         """RETURNS: −log p(annotation) summed over docs, and the gradient of it for the scores."""
         from spacy_latent.models.span_losses import loss_and_gradient
 

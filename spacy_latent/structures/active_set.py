@@ -48,7 +48,7 @@ def solve_with_kernel(
     lengths: Tensor,
     max_iter: int,
     tolerance: float,
-    oracle: tuple[Any, ...],
+    oracle: tuple[object, ...],
     most_parts: int,
     costs: Callable[[np.ndarray], np.ndarray],
 ) -> SparseSolution:

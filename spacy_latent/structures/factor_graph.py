@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -191,10 +191,10 @@ class FactorGraph(Structure):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "marginals", ADVICE)
 
-    def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
+    def decode(self, z: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.decode(z, length)
 
-    def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
+    def encode(self, gold: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.encode(gold, length)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ class LinearChain(CompiledStructure):
         """Tags of the positions, ``(n,)`` int32."""
         return z[:length].max(1).argmax(1).astype("int32")
 
-    def encode(self, gold: np.ndarray, length: Any, num_tags: int | None = None) -> np.ndarray:
+    def encode(self, gold: np.ndarray, length: int, num_tags: int | None = None) -> np.ndarray:
         """Transitions ``(n, K, K)`` from tags as in :meth:`decode`.
 
         num_tags: K; tags alone do not tell it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -141,7 +141,7 @@ class MergeSequence(Structure):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "marginals", ADVICE)
 
-    def sparsemap(self, *arguments: Any, **options: Any) -> SparseSolution:
+    def sparsemap(self, *arguments: object, **options: object) -> SparseSolution:
         raise NotTractable(self.name, "sparsemap", ADVICE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class SemiMarkov(TagSequence):
     def encode(
         self,
         gold: np.ndarray,
-        length: Any,
+        length: int,
         num_tags: int | None = None,
         max_length: int | None = None,
     ) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,7 +118,7 @@ class ShiftReduce(ConstituencyTree):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "marginals", ADVICE)
 
-    def sparsemap(self, *arguments: Any, **options: Any) -> SparseSolution:
+    def sparsemap(self, *arguments: object, **options: object) -> SparseSolution:
         raise NotTractable(self.name, "sparsemap", ADVICE)
 
 

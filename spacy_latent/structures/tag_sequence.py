@@ -234,7 +234,7 @@ class TagSequence(CompiledStructure):
         """Tags of the positions, ``(n,)`` int32."""
         return z[:length].argmax(1).astype("int32")
 
-    def encode(self, gold: np.ndarray, length: Any, num_tags: int | None = None) -> np.ndarray:
+    def encode(self, gold: np.ndarray, length: int, num_tags: int | None = None) -> np.ndarray:
         """0/1 array ``(n, K)`` from tags as in :meth:`decode`.
 
         num_tags: K; must be given unless transitions are bound.

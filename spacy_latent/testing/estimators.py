@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -28,7 +28,21 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Length
 from spacy_latent.testing.reports import Check, Report, first_failures, written
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Gradient = Literal["unbiased", "exact"]
+
+
+class EstimatorOptions(TypedDict, total=False):
+    """See :func:`estimator_checks`."""
+
+    gradient: Gradient | None
+    strength: float
+    num_draws: int
+    seed: int
+
+
 # Width of the input vectors that an estimator's own networks read.
 WIDTH = 3
 # Of weights: SumAndSample leaves out what is less probable, all together.
@@ -77,7 +91,9 @@ def problems() -> list[Problem]:
 
 
 def check_estimator(
-    estimator: Estimator, problems: Sequence[Problem] | None = None, **options: Any
+    estimator: Estimator,
+    problems: Sequence[Problem] | None = None,
+    **options: Unpack[EstimatorOptions],
 ) -> None:
     """Check all that an estimator promises, see :func:`estimator_checks` for the arguments.
 

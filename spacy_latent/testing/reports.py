@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Refusal = TypeVar("Refusal", bound=Exception)
 # Of a tensor, this many numbers are written out.
 SHOWN = 40
 
@@ -90,11 +91,11 @@ class Report:
 
     @contextmanager
     def refused(
-        self, operation: str, given: str, error: type[Exception], says: str = ""
-    ) -> Iterator[dict[str, Any]]:
+        self, operation: str, given: str, error: type[Refusal], says: str = ""
+    ) -> Iterator[dict[str, Refusal]]:
         """What is inside has to raise ``error`` with a message that has ``says`` in it; what was
         raised is handed out as "error"."""
-        caught: dict[str, Any] = {}
+        caught: dict[str, Refusal] = {}
         try:
             yield caught
         except error as raised:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.smoothed import smoothed_value
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.reports import Check, Report, first_failures, written
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Sums of structures, by the name of the operation that gives them.
 SUMS = ("log_partition", "marginals", "entropy")
@@ -30,11 +33,22 @@ MASKS = 30
 STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
 
+class StructureOptions(TypedDict, total=False):
+    """See :func:`structure_checks`."""
+
+    log_potential: LogPotential | None
+    encode_options: Mapping[str, object] | None
+    scales: Sequence[float]
+    tolerance: float
+    num_samples: int
+    seed: int
+
+
 def check_structure(
     structure: Structure,
     members: Members,
     lengths: Sequence[Length] = (4, 0, 3, 1),
-    **options: Any,
+    **options: Unpack[StructureOptions],
 ) -> None:
     """Check all that a structure promises, see :func:`structure_checks` for the arguments.
 
@@ -50,7 +64,7 @@ def structure_checks(
     lengths: Sequence[Length] = (4, 0, 3, 1),
     *,
     log_potential: LogPotential | None = None,
-    encode_options: Mapping[str, Any] | None = None,
+    encode_options: Mapping[str, object] | None = None,
     scales: Sequence[float] = (1e-3, 1.0, 1e3),
     tolerance: float = 1e-8,
     num_samples: int = 4000,

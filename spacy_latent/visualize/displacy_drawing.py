@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from spacy import displacy
 from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.annotations import (
+    DisplacyArc,
+    DisplacyDrawing,
+    DisplacySpan,
+    LatentAnnotation,
+    SpanStructure,
+)
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.subject import PARTS_PER_WORD
@@ -20,6 +26,7 @@ from spacy_latent.visualize.text_size import widest
 
 # The size that displaCy leaves to the browser.
 WORD = 16
+Labelled = TypeVar("Labelled", DisplacyArc, DisplacySpan)
 OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
@@ -30,7 +37,7 @@ def render_with_displacy(
     page: bool,
     minify: bool,
     jupyter: bool | None,
-    options: dict[str, Any] | None,
+    options: Mapping[str, object] | None,
     gold: Sequence[Doc] | None,
 ) -> str:
     """Draw structures with ``displacy.render``: its look, without widths and opacities.
@@ -38,8 +45,8 @@ def render_with_displacy(
     style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. Any other than
         that which fits is refused. The rest: see :func:`spacy_latent.visualize.render`.
     """
-    options = dict(options or {})
-    own = {name: options.pop(name, None) for name in OWN_OPTIONS}
+    left: dict[str, Any] = dict(options or {})
+    own = {name: left.pop(name, None) for name in OWN_OPTIONS}
     drawings = []
     for i, doc in enumerate(docs):
         drawings += make_drawings(
@@ -58,19 +65,19 @@ def render_with_displacy(
     words = [word for drawing in drawings for word in drawing.get("words", ())]
     shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
     across = widest(shown, WORD) + 20
-    options.setdefault("distance", max(90, math.ceil(across)))
+    left.setdefault("distance", max(90, math.ceil(across)))
     # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
-    options.setdefault("arrow_spacing", 4)
-    options.setdefault("offset_x", options["distance"] // 2)
+    left.setdefault("arrow_spacing", 4)
+    left.setdefault("offset_x", left["distance"] // 2)
     one_style = len(found) <= 1
     markup = [
         displacy.render(
-            list(group),
+            [dict(drawing) for drawing in group],
             style=name,
             page=page and one_style,
             minify=minify,
             jupyter=jupyter,
-            options=options,
+            options=left,
             manual=True,
         )
         for name, group in groupby(drawings, key=_style)
@@ -87,7 +94,7 @@ def render_with_displacy(
     return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
 
 
-def _style(drawing: dict[str, Any]) -> str:
+def _style(drawing: DisplacyDrawing) -> str:
     """Which of displaCy's styles a drawing is for."""
     return "dep" if "arcs" in drawing else "ent" if "ents" in drawing else "span"
 
@@ -99,7 +106,7 @@ def make_drawings(
     threshold: float | None = None,
     alternatives: int = 0,
     gold: Doc | None = None,
-) -> list[dict[str, Any]]:
+) -> list[DisplacyDrawing]:
     """What ``displacy.render(..., manual=True)`` draws; arguments as for
     :func:`spacy_latent.visualize.render`."""
     if component is not None and component not in doc._.latent:
@@ -116,28 +123,36 @@ def make_drawings(
             drawings += _span_drawings(annotation, span, threshold, alternatives)
             if gold is not None and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span.start, span.end))
-    return [{**drawing, "settings": settings} for drawing in drawings]
+    for drawing in drawings:
+        drawing["settings"] = settings
+    return drawings
 
 
 def _span_drawings(
     annotation: LatentAnnotation, span: SpanStructure, threshold: float | None, alternatives: int
-) -> list[dict[str, Any]]:
+) -> list[DisplacyDrawing]:
     alone = LatentAnnotation(annotation.doc, annotation.component, [span])
     if alternatives and span.alternatives:
-        drawn = []
+        drawn: list[DisplacyDrawing] = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
             (drawing,) = alone.to_displacy(alternative=i)
             drawn.append({**drawing, "title": f"{weight:.2f}"})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
-    for name in ("arcs", "spans"):
-        # Labels of these are probabilities, but for those of tags and segments, which are few.
-        # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
-        if name in drawing and not _has_labels(span):
-            strongest = sorted(drawing[name], key=lambda part: part["label"], reverse=True)
-            drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
+    # Labels of these are probabilities, but for those of tags and segments, which are few.
+    # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
+    if not _has_labels(span):
+        if "arcs" in drawing:
+            drawing["arcs"] = _strongest(drawing["arcs"], span)
+        if "spans" in drawing:
+            drawing["spans"] = _strongest(drawing["spans"], span)
     drawing["title"] = escape(annotation.component)
     return [drawing]
+
+
+def _strongest(parts: list[Labelled], span: SpanStructure) -> list[Labelled]:
+    ordered = sorted(parts, key=lambda part: part["label"], reverse=True)
+    return ordered[: PARTS_PER_WORD * len(span)]
 
 
 def _has_labels(span: SpanStructure) -> bool:
@@ -146,8 +161,9 @@ def _has_labels(span: SpanStructure) -> bool:
     return "tags" in kind.accessors or any(len(part) > 2 for part in kind.parts(span.decoded))
 
 
-def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
-    words, arcs = [], []
+def _gold_drawing(doc: Doc, start: int, end: int) -> DisplacyDrawing:
+    words: list[dict[str, str]] = []
+    arcs: list[DisplacyArc] = []
     for token in doc[start:end]:
         root = token.head.i == token.i
         words.append({"text": token.text, "tag": "root" if root else ""})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from spacy import displacy
 from spacy.tokens import Doc, Span
@@ -38,7 +37,7 @@ def render(
     page: bool = False,
     minify: bool = False,
     jupyter: bool | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
     opening: Markup = NOTHING,
     title: str | None = None,
@@ -93,7 +92,7 @@ def render_svg(
     docs: Iterable[Doc | Span] | Doc | Span,
     component: str | None = None,
     style: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
 ) -> str:
     """One SVG with all drawings: those of one structure side by side, structures in rows.
@@ -125,7 +124,7 @@ def serve(
     style: str | None = None,
     page: bool = True,
     minify: bool = False,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
     port: int = 5000,
     host: str = "127.0.0.1",

@@ -6,7 +6,6 @@ import json
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
-from typing import Any
 
 
 class Markup(str):
@@ -17,7 +16,7 @@ class Markup(str):
 _VOID = frozenset({"meta", "input", "br"})
 
 
-def tag(element: str, /, *children: Any, **attributes: Any) -> Markup:
+def tag(element: str, /, *children: object, **attributes: object) -> Markup:
     """An element. Attributes: ``class_`` for class, underscores for hyphens; None and False leave
     one out, True stands for a name alone. Children: Markup as it is, lists one after another, None
     for nothing, and anything else as text."""
@@ -33,7 +32,7 @@ def tag(element: str, /, *children: Any, **attributes: Any) -> Markup:
     return Markup(f"<{element}{''.join(shown)}>{inner}</{element}>")
 
 
-def join(*children: Any) -> Markup:
+def join(*children: object) -> Markup:
     made = []
     for child in children:
         if isinstance(child, (list, tuple)):
@@ -45,7 +44,7 @@ def join(*children: Any) -> Markup:
     return Markup("".join(made))
 
 
-def text(value: Any) -> Markup:
+def text(value: object) -> Markup:
     """Escaped, and without control characters, which HTML does not allow."""
     shown = "".join(
         character if character.isprintable() or character in " \n" else "\ufffd"
@@ -54,7 +53,7 @@ def text(value: Any) -> Markup:
     return Markup(escape(shown, quote=True))
 
 
-def data_block(identifier: str, value: Any) -> Markup:
+def data_block(identifier: str, value: object) -> Markup:
     """JSON that a script reads and that no markup inside of it can leave."""
     written = inert_json(value)
     return Markup(f'<script type="application/json" id="{text(identifier)}">{written}</script>')
@@ -67,7 +66,7 @@ def script_policy(script: str) -> Markup:
     return tag("meta", http_equiv="Content-Security-Policy", content=policy)
 
 
-def inert_json(value: Any) -> str:
+def inert_json(value: object) -> str:
     """As short as can be, and without a character that HTML reads as markup."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

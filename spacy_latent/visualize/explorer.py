@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import TypedDict
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -81,13 +81,22 @@ class Seen:
             for span in annotation.spans
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "tokens": len(self.doc),
             "cats": self.cats,
             "entities": self.entities,
             "structures": [one.to_json() for one in self.structures()],
         }
+
+
+class Axis(TypedDict):
+    """What a number of a part may be: its name, what it is called in words from the first on, and
+    the number of that first."""
+
+    name: str
+    first: int
+    options: list[str]
 
 
 @dataclass(frozen=True)
@@ -104,13 +113,13 @@ class SeenStructure:
         """By which the structure of the same words is found under other edits."""
         return self.key, self.span.start
 
-    def subject(self, **options: Any) -> Subject:
-        look = replace(Look(marked=True), **options).of(self.seen.pipeline.settings)
+    def subject(self, alternatives: int = 0) -> Subject:
+        look = Look(marked=True, alternatives=alternatives).of(self.seen.pipeline.settings)
         return Subject(self.seen.doc, self.key, self.span, look, None)
 
     def drawing(self, alternatives: int = 0) -> str:
         """HTML of the drawing, or of its alternatives; "" where there are none."""
-        subject = self.subject(alternatives=alternatives)
+        subject = self.subject(alternatives)
         if alternatives and len(self.span.alternatives) < 2:
             return ""
         try:
@@ -155,9 +164,8 @@ class SeenStructure:
             return str(list(part))
         return f"word{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
-    def axes(self) -> list[dict[str, Any]]:
-        """What the numbers of a part may be: a name, what it is called in words from the first on,
-        and the number of that first."""
+    def axes(self) -> list[Axis]:
+        """What the numbers of a part may be, one after the other."""
         span, doc = self.span, self.seen.doc
         start, end = span.other_start or 0, span.other_end or 0
         words, others = (
@@ -200,7 +208,7 @@ class SeenStructure:
         others = [f"b{number}" for number, which in zip(part, axes) if which == "others"]
         return words + others
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "key": self.key,
             "start": self.span.start,
@@ -223,7 +231,7 @@ class SeenPart:
     probability: float | None
     chosen: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "part": list(self.part),
             "told": self.told,

@@ -75,10 +75,12 @@ class Look:
     marked: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any] | None) -> Look:
+    def from_options(cls, options: Mapping[str, object] | None) -> Look:
         """Raises LatentError for an option that nothing knows, or a value it cannot have."""
         known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg", "marked"}
-        given = {name: value for name, value in (options or {}).items() if value is not None}
+        given: dict[str, Any] = {
+            name: value for name, value in (options or {}).items() if value is not None
+        }
         unknown = sorted(given.keys() - known - set(DISPLACY_OPTIONS))
         if unknown:
             raise LatentError(

@@ -25,6 +25,7 @@ from spacy_latent.analysis.figures import (
     TrainedScore,
 )
 from spacy_latent.analysis.task import best_category
+from spacy_latent.analysis.training_log import Evaluation
 from spacy_latent.analysis.verdicts import (
     Verdict,
     answer,
@@ -58,7 +59,7 @@ def render_report(
     *,
     model: str,
     corpus: str,
-    training: Sequence[Mapping[str, Any]] = (),
+    training: Sequence[Evaluation] = (),
     gallery_bytes: int = GALLERY_BYTES,
 ) -> str:
     """The page.
@@ -572,18 +573,19 @@ def _task(task: TaskFigures, others: Mapping[str, Mapping[str, OtherScore]]) -> 
     )
 
 
-def _training(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
+def _training(rows: Sequence[Evaluation]) -> Markup | None:
     if not rows:
         return None
     steps = [row["step"] for row in rows]
     drawn = []
-    for group, title in (("scores", "Scores on the development set"), ("losses", "Losses")):
-        names = list(dict.fromkeys(name for row in rows for name in row[group]))
-        if group == "scores" and len(names) > 1:
+    scores, losses = [row["scores"] for row in rows], [row["losses"] for row in rows]
+    for values, title in ((scores, "Scores on the development set"), (losses, "Losses")):
+        names = list(dict.fromkeys(name for row in values for name in row))
+        if values is scores and len(names) > 1:
             # The weighted one is a share where the others are percentages.
             names = [name for name in names if name not in ("score", "speed")]
-        lines = {name: [row[group].get(name, math.nan) for row in rows] for name in names}
-        if group == "losses":
+        lines = {name: [row.get(name, math.nan) for row in values] for name in names}
+        if values is losses:
             for name, line in lines.items():
                 drawn.append(curves(f"Loss of {name}", steps, {name: line}))
         elif lines:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
@@ -43,8 +44,6 @@ POLICY = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 
 
 class _Refused(Exception):
@@ -61,7 +60,7 @@ def make_application(
     *,
     hosts: Iterable[str] = LOCAL,
     example: Sequence[str] = (),
-) -> Any:
+) -> ASGIApp:
     """steps: pipelines in the order of training; the page begins with the last. beside: one to
     compare with. hosts: names, without a port, that it answers to. example: a text, or a pair, that
     the page begins with."""
@@ -76,7 +75,7 @@ def make_application(
             raise _Refused(503, "Too many requests", "Wait until earlier ones are answered.")
         waiting += 1
 
-        def work() -> dict[str, Any]:
+        def work() -> dict[str, object]:
             return explorer.look(texts, interventions).to_json()
 
         def ended(done: asyncio.Future[Any]) -> None:
@@ -137,11 +136,11 @@ def make_application(
 class _Guard:
     """Before and after the application: whom it answers, and under which policy."""
 
-    def __init__(self, application: Any, hosts: frozenset[str]) -> None:
+    def __init__(self, application: ASGIApp, hosts: frozenset[str]) -> None:
         self.application = application
         self.hosts = hosts
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.application(scope, receive, send)
             return
@@ -150,7 +149,7 @@ class _Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
 
-        async def guarded(message: Any) -> None:
+        async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [(k.lower().encode(), v.encode()) for k, v in POLICY.items()]
                 message = {**message, "headers": [*message.get("headers", []), *own]}

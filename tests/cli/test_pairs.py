@@ -14,6 +14,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_latent import annotations
+from spacy_latent.cli import report
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
@@ -61,12 +62,20 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
 
 
-def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path):
+def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeypatch):
+    shown = []
+
+    def progress(docs, stage, total, unit):
+        shown.append((stage, total, unit))
+        return docs
+
+    monkeypatch.setattr(report, "progress", progress)
     rows = [{"text_a": a, "text_b": b, "label": "other"} for a, b, _ in PAIRS]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
     result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])
     assert result.exit_code == 0, result.output
     assert "50.0" in result.output and "same word" not in result.output
+    assert shown == [("mine", len(PAIRS), "pair")]
 
 
 def test_what_is_not_there_is_named(tmp_path):

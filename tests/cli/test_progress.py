@@ -39,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("calibrate {model} {texts} {out} -c crf_ner", {"Entities": 3, "Scores": 3}),
         ("attachment {texts} {model}", {"Trees": 3}),
         ("rationale {model} {texts}", {"Rationales": 3}),
+        ("debug {model} --corpus {texts} --steps 2", {"Training steps": 2}),
         ("explain {model} 'I like London' -c latent_textcat --steps 5", {"Hiding words": 5}),
     ],
 )

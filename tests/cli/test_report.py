@@ -18,6 +18,8 @@ from spacy_latent.cli.corpus import read_examples
 from spacy_latent.cli.report import short_name
 from spacy_latent.errors import LatentError
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
+from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import examples as small_examples
 
 COMMANDS = ("show", "report", "stats", "compare", "control", "debug", "generate")
 
@@ -194,6 +196,19 @@ def test_debug(saved: Path) -> None:
     found = srsly.json_loads(run(*run_it, "-n", 6, "--steps", 2))
     assert found["gradients"]["latent_encoder"]["scorer"] > 0
     assert found["layers"]["latent_encoder"]["learn rate"]["scorer"] == 0.001
+
+
+def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None:
+    """Where nothing is latent, mistakes are told and gradients checked all the same."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.config.to_disk(tmp_path / "base.cfg")
+    DocBin(docs=[e.reference for e in small_examples(nlp)]).to_disk(tmp_path / "dev.spacy")
+    run_it = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / "dev.spacy")
+    assert "Nothing listens to tok2vec" in said(run(*run_it))
+    found = srsly.json_loads(run(*run_it, "--json"))
+    assert found["layers"] == {} and found["gradients"]["crf_ner"]["head"] > 0
 
 
 def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -> None:

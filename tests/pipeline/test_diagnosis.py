@@ -98,6 +98,33 @@ def test_an_embedder_may_be_shared(order: tuple[str, str]) -> None:
     assert codes(made(nlp)) == set()
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "latent_textcat"])
+def test_an_embedder_that_nobody_shares(name: str) -> None:
+    """As ``spacy init config`` leaves one beside components that it does not know."""
+    shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+
+    def found(*others: str, embedder: dict[str, Any] = TOK2VEC, **training: Any) -> dict[str, str]:
+        nlp = spacy.blank("en")
+        nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+        for other in others:
+            nlp.add_pipe(other, config=stock(other, shared))
+        nlp.add_pipe(name, config={"model": {"tok2vec": embedder}})
+        texts = {
+            finding.code: finding.text
+            for finding in find_traps(made(nlp, **training))
+            if finding.code in ("idle-embedder", "own-embedder")
+        }
+        if texts:
+            assert all(name in text and "width = 16" in text for text in texts.values())
+        return texts
+
+    assert "Nothing listens to tok2vec" in found()["idle-embedder"]
+    # It may be meant.
+    assert found("tagger").keys() == {"own-embedder"}
+    assert found("tagger", embedder=shared) == found(embedder=shared) == {}
+    assert found("tagger", frozen_components=["tok2vec", "tagger"]) == {}
+
+
 def test_sentences_only_at_prediction() -> None:
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("sentencizer", first=True)

@@ -1,0 +1,167 @@
+"""Made-up reviews of products with a score for each of four aspects, 0 to 5: regression of several
+aspects as on BeerAdvocate (McAuley et al. 2012), whose reviews may not be passed on.
+
+A review is a list of short phrases that people had written under "pros" or "cons" of a product
+(Ganapathibhotla and Liu 2008). Each aspect is spoken of in one or two of them, and has the share
+of its phrases that are pros as its score, times five; four to eight other phrases say nothing of
+the four. The words of the phrases about an aspect are the rationale, in ``doc.spans["rationale"]``,
+with the aspect as label. No phrase occurs in two of the three parts. So the words that matter are
+known; the texts are not what anybody wrote as a whole.
+
+    python -m spacy_latent.corpora.product_aspects corpus/aspects
+"""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from spacy_latent.corpora.sources import Source, read_source
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+    from spacy.vocab import Vocab
+
+KEY = "rationale"
+PROS, CONS = "pros", "cons"
+FOLDER, ARCHIVE = "pros-cons", "pros_cons.zip"
+SOURCES = {
+    PROS: Source(
+        FOLDER,
+        "IntegratedPros.txt",
+        "02ea8cbe09ed68f3d6064c850b5b2459e69b60c35b2813ff13c7acf8f3f4b1ef",
+        ARCHIVE,
+    ),
+    CONS: Source(
+        FOLDER,
+        "IntegratedCons.txt",
+        "42c424e0d50bbc36fc4631bca6844ebbb4b04ec0444bb0949c6862cae5d23c58",
+        ARCHIVE,
+    ),
+}
+# A phrase with words of one line speaks of that aspect; with words of several it is left out.
+ASPECTS = {
+    "BATTERY": "battery batteries charge charger power",
+    "PICTURE": "picture pictures image images photo photos",
+    "PRICE": "price priced cost cheap expensive inexpensive pricey money",
+    "SIZE": "size small compact light lightweight weight heavy big bulky large tiny thin pocket",
+}
+HIGHEST = 5.0
+SHORTEST, LONGEST = 2, 6
+OF_ASPECT, OTHERS = (1, 2), (4, 8)
+SIZES = {"train": 12000, "dev": 1000, "test": 1000}
+_ASPECT_OF = {word: aspect for aspect, words in ASPECTS.items() for word in words.split()}
+_BETWEEN = re.compile(r"[,;:/!?.&()]+|\band\b|\bbut\b|--+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """aspect: None where it speaks of none."""
+
+    words: tuple[str, ...]
+    aspect: str | None
+    praise: bool
+
+
+def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
+    """Those of two to six words that stand on one side alone and speak of at most one aspect, in
+    the order of the alphabet. texts: the file of each side, as published."""
+    sides: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for side, text in texts.items():
+        for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE):
+            for part in _BETWEEN.split(html.unescape(line)):
+                words = tuple(re.findall(r"[a-z0-9][a-z0-9'-]*", part.lower()))
+                if SHORTEST <= len(words) <= LONGEST:
+                    sides[words].add(side)
+    return list(_unambiguous(sides))
+
+
+def _unambiguous(sides: Mapping[tuple[str, ...], set[str]]) -> Iterator[Phrase]:
+    for words in sorted(sides):
+        aspects = {_ASPECT_OF[word] for word in words if word in _ASPECT_OF}
+        if len(sides[words]) == 1 and len(aspects) <= 1:
+            yield Phrase(words, next(iter(aspects), None), PROS in sides[words])
+
+
+def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase]]:
+    """Eight tenths for training, one each for the others."""
+    shuffled = list(phrases)
+    random.Random(seed).shuffle(shuffled)
+    tenth = len(shuffled) // 10
+    return {
+        "dev": shuffled[:tenth],
+        "test": shuffled[tenth : 2 * tenth],
+        "train": shuffled[2 * tenth :],
+    }
+
+
+def make_review(
+    phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random
+) -> list[Phrase]:
+    """The phrases of one review, in its order. phrases: by aspect and side."""
+    chosen = []
+    for aspect in ASPECTS:
+        for _ in range(rng.randint(*OF_ASPECT)):
+            chosen.append(rng.choice(phrases[aspect, rng.random() < 0.5]))
+    for _ in range(rng.randint(*OTHERS)):
+        chosen.append(rng.choice(phrases[None, rng.random() < 0.5]))
+    rng.shuffle(chosen)
+    return chosen
+
+
+def make_doc(vocab: Vocab, review: Sequence[Phrase]) -> Doc:
+    """With scores in ``doc.cats``, and the words that they hang on; commas between phrases."""
+    from spacy.tokens import Doc, Span
+
+    words: list[str] = []
+    about: list[tuple[int, int, str]] = []
+    praise: dict[str, list[bool]] = defaultdict(list)
+    for phrase in review:
+        if words:
+            words.append(",")
+        if phrase.aspect is not None:
+            about.append((len(words), len(words) + len(phrase.words), phrase.aspect))
+            praise[phrase.aspect].append(phrase.praise)
+        words += phrase.words
+    doc = Doc(vocab, words=words)
+    doc.spans[KEY] = [Span(doc, start, end, aspect) for start, end, aspect in about]
+    doc.cats = {aspect: HIGHEST * sum(told) / len(told) for aspect, told in sorted(praise.items())}
+    return doc
+
+
+def make_docs(vocab: Vocab, phrases: Sequence[Phrase], count: int, seed: int) -> Iterator[Doc]:
+    """``count`` reviews of these phrases."""
+    by_kind: dict[tuple[str | None, bool], list[Phrase]] = defaultdict(list)
+    for phrase in phrases:
+        by_kind[phrase.aspect, phrase.praise].append(phrase)
+    rng = random.Random(seed)
+    for _ in range(count):
+        yield make_doc(vocab, make_review(by_kind, rng))
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:
+    """Write train.spacy, dev.spacy and test.spacy to OUTPUT."""
+    import spacy
+    from spacy.tokens import DocBin
+
+    vocab = spacy.blank("en").vocab
+    phrases = read_phrases(
+        {side: read_source(source, downloads) for side, source in SOURCES.items()}
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    for name, part in split_phrases(phrases, seed).items():
+        docs = list(make_docs(vocab, part, SIZES[name], seed))
+        DocBin(docs=docs).to_disk(output / f"{name}.spacy")
+        print(f"{output / name}.spacy: {len(docs)} reviews")
+
+
+if __name__ == "__main__":
+    typer.run(main)

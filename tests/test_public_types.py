@@ -1,0 +1,115 @@
+"""What is public says its types: no ``Any`` but where no type could be named."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# Modules of components beside those that the page names: their methods are public, too.
+COMPONENTS = ("crf_ner", "latent_parser", "latent_textcat", "tree_spancat")
+A_FLOOR_ABOVE = "of a floor above, which kinds may not name"
+LENGTH = "an int, or one for each axis: each set takes its own, which mypy lets a subclass narrow"
+# With what stands in the way of a type.
+LEFT = {
+    "spacy_latent.kinds.INHERITED": "stands where a field of any type does",
+    "spacy_latent.kinds.complete_kind": "the fields of Kind by name",
+    "spacy_latent.kinds.Drawing.draw": A_FLOOR_ABOVE,
+    "spacy_latent.kinds.Drawing.fits": A_FLOOR_ABOVE,
+    "spacy_latent.kinds.Kind.judge": A_FLOOR_ABOVE,
+    "spacy_latent.kinds.Kind.reference": A_FLOOR_ABOVE,
+    "spacy_latent.kinds.Kind.text": A_FLOOR_ABOVE,
+    "spacy_latent.kinds.Kind.part_text": A_FLOOR_ABOVE,
+    "spacy_latent.structures.base.Structure.decode": LENGTH,
+    "spacy_latent.structures.base.Structure.encode": LENGTH,
+    "spacy_latent.testing.listing.Length": LENGTH,
+    "spacy_latent.structures.factor_graph.build_factor_graph_v1": "while a config is filled in, "
+    "blocks in a dict are dicts still",
+    "spacy_latent.pipeline.latent_encoder.LatentEncoder.find_listeners": "whatever spaCy has in a "
+    "pipeline; it names no type",
+}
+
+
+def public_modules() -> list[Path]:
+    """Those that the page names, with all in them where they are packages, and those of all
+    structures, estimators and components."""
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf8").split("## Not public")[0]
+    places = {ROOT / name.replace(".", "/") for name in re.findall(r"`(spacy_latent[\w.]+)`", page)}
+    places |= {ROOT / "spacy_latent" / floor for floor in ("structures", "estimators")}
+    places |= {ROOT / "spacy_latent" / "pipeline" / name for name in COMPONENTS}
+    found = {
+        path
+        for place in places
+        for path in (place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")])
+    }
+    missing = sorted(str(path) for path in found if not path.exists())
+    assert not missing, f"docs/stability.md names what is not there: {missing}"
+    return sorted(found)
+
+
+def _public(name: str) -> bool:
+    return not name.startswith("_") or name in ("__init__", "__call__")
+
+
+def _has_any(nodes: Iterable[ast.expr | None]) -> bool:
+    """Written out as in a string."""
+    return any(node is not None and re.search(r"\bAny\b", ast.unparse(node)) for node in nodes)
+
+
+def with_any(node: ast.Module | ast.ClassDef, above: str) -> Iterator[str]:
+    """Names of functions, methods, attributes and aliases whose types hold ``Any``."""
+    for each in node.body:
+        if isinstance(each, ast.ClassDef) and _public(each.name):
+            yield from with_any(each, f"{above}.{each.name}")
+        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and _public(each.name):
+            given = each.args
+            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            arguments += [more for more in (given.vararg, given.kwarg) if more]
+            if _has_any([*(one.annotation for one in arguments), each.returns]):
+                yield f"{above}.{each.name}"
+        elif isinstance(each, ast.AnnAssign) and _public(ast.unparse(each.target)):
+            if _has_any([each.annotation]):
+                yield f"{above}.{ast.unparse(each.target)}"
+        elif isinstance(each, ast.Assign) and _public(ast.unparse(each.targets[0])):
+            if _has_any([each.value]):
+                yield f"{above}.{ast.unparse(each.targets[0])}"
+
+
+def test_what_is_public_holds_any_only_where_no_type_can_be_named() -> None:
+    modules = public_modules()
+    assert len(modules) > 100
+    found = {
+        name
+        for path in modules
+        for name in with_any(
+            ast.parse(path.read_text(encoding="utf8")),
+            ".".join(path.relative_to(ROOT).with_suffix("").parts),
+        )
+    }
+    new = sorted(found - LEFT.keys())
+    assert not new, f"say the types of {new}: an object, a Protocol, a TypedDict or an alias"
+    assert found >= LEFT.keys(), f"these have types by now: {sorted(LEFT.keys() - found)}"
+
+
+def test_any_is_found_wherever_it_stands() -> None:
+    text = """
+Alias = dict[str, Any]
+def given(value: Any): ...
+def returned() -> "list[Any]": ...
+def more(*values: Any): ...
+async def by_name(*, key: Any = 1, **options: object): ...
+def _own(value: Any): ...
+def inside() -> None:
+    value: Any = 1
+class Record:
+    field: Any
+    _hidden: Any
+    def __init__(self, value: Any) -> None: ...
+    def __repr__(self) -> Any: ...
+"""
+    assert set(with_any(ast.parse(text), "m")) == {
+        *("m.Alias", "m.given", "m.returned", "m.more", "m.by_name"),
+        *("m.Record.field", "m.Record.__init__"),
+    }
