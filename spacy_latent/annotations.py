@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import compress
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import srsly
@@ -33,37 +33,6 @@ STORED = "spacy_latent"
 EMPTY = ("._.", STORED, 0, 0)
 # What components say that write tags which make entities.
 ENTITIES = "entities"
-
-
-class DisplacyArc(TypedDict):
-    """An arc between two words; start is left of end, and dir where its head is."""
-
-    start: int
-    end: int
-    label: str
-    dir: str
-
-
-class DisplacySpan(TypedDict):
-    """A span of tokens with its label."""
-
-    start_token: int
-    end_token: int
-    label: str
-
-
-class DisplacyDrawing(TypedDict, total=False):
-    """What ``displacy.render(..., manual=True)`` draws. words, arcs: of the style "dep". text,
-    ents: of "ent". tokens, spans: of "span". title, settings: of any."""
-
-    words: list[dict[str, str]]
-    arcs: list[DisplacyArc]
-    text: str
-    ents: list[Mapping[str, object]]
-    tokens: list[str]
-    spans: list[DisplacySpan]
-    title: str | None
-    settings: dict[str, str]
 
 
 @dataclass
@@ -426,7 +395,7 @@ class LatentAnnotation:
 
     def to_displacy(
         self, threshold: float | None = None, alternative: int | None = None
-    ) -> list[DisplacyDrawing]:
+    ) -> list[dict[str, object]]:
         """One drawing per span, for ``displacy.render(..., style=..., manual=True)`` with
         :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags, spans and
         segments. Spans of one token are left out, which trees have over every token.
@@ -434,7 +403,7 @@ class LatentAnnotation:
         The root of a tree is marked by the tag "root"; probabilities, where there are any, label
         the parts. For the arguments see :meth:`arcs`.
         """
-        drawings: list[DisplacyDrawing] = []
+        drawings: list[dict[str, object]] = []
         for span in self.spans:
             alone = LatentAnnotation(self.doc, self.component, [span])
             style = _displacy_style(span)
@@ -451,7 +420,7 @@ class LatentAnnotation:
 
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> DisplacyDrawing:
+    ) -> dict[str, object]:
         arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
         if span.arc_labels is not None:
             arcs = self.dependencies(threshold, alternative)
@@ -460,7 +429,7 @@ class LatentAnnotation:
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
             for token in self.doc[span.start : span.end]
         ]
-        drawn: list[DisplacyArc] = [
+        drawn = [
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
@@ -474,10 +443,10 @@ class LatentAnnotation:
 
     def _draw_items(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> DisplacyDrawing:
+    ) -> dict[str, object]:
         tokens = self.doc[span.start : span.end]
         begin = tokens.start_char
-        entities: list[Mapping[str, object]] = []
+        entities = []
         for item in self.items(threshold, alternative):
             token = self.doc[item.token]
             place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
@@ -486,7 +455,7 @@ class LatentAnnotation:
 
     def _draw_spans(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> DisplacyDrawing:
+    ) -> dict[str, object]:
         if "brackets" in find_kind(span.kind).accessors:
             drawn = [
                 (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))

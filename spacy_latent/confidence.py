@@ -7,13 +7,13 @@ All three read ``doc._.latent``, which holds probabilities where ``crf_ner`` has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from spacy.displacy import get_doc_settings
 from spacy.tokens import Doc, Span
 
-from spacy_latent.annotations import DisplacyDrawing, DocAnnotations, LatentAnnotation
+from spacy_latent.annotations import DocAnnotations, LatentAnnotation
 
 EXTENSION = "confidence"
 Place = tuple[int, int, str]
@@ -67,7 +67,7 @@ def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, obje
     return made
 
 
-def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> DisplacyDrawing:
+def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> dict[str, object]:
     """The data of ``displacy.render(…, style="ent", manual=True)`` for the entities of a doc, with
     the confidence after the label that is drawn, as in "GPE 0.98"; displaCy's ``colors`` and
     ``ents`` go by the label alone. What displaCy does not escape is escaped.
@@ -76,7 +76,7 @@ def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -
     kb_url_template: as among displaCy's options.
     """
     known, title = confidences(doc), doc.user_data.get("title")
-    drawn: list[Mapping[str, object]] = []
+    drawn = []
     for ent in doc.ents:
         sure = known.get((ent.start, ent.end, ent.label_))
         shown = "" if sure is None else f" {sure:.{digits}f}"

@@ -6,19 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from spacy import displacy
 from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import (
-    DisplacyArc,
-    DisplacyDrawing,
-    DisplacySpan,
-    LatentAnnotation,
-    SpanStructure,
-)
+from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.subject import PARTS_PER_WORD
@@ -26,7 +20,6 @@ from spacy_latent.visualize.text_size import widest
 
 # The size that displaCy leaves to the browser.
 WORD = 16
-Labelled = TypeVar("Labelled", DisplacyArc, DisplacySpan)
 OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
@@ -45,9 +38,9 @@ def render_with_displacy(
     style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. Any other than
         that which fits is refused. The rest: see :func:`spacy_latent.visualize.render`.
     """
-    left: dict[str, Any] = dict(options or {})
-    own = {name: left.pop(name, None) for name in OWN_OPTIONS}
-    drawings = []
+    theirs: dict[str, Any] = dict(options or {})
+    own = {name: theirs.pop(name, None) for name in OWN_OPTIONS}
+    drawings: list[dict[str, Any]] = []
     for i, doc in enumerate(docs):
         drawings += make_drawings(
             doc,
@@ -65,19 +58,19 @@ def render_with_displacy(
     words = [word for drawing in drawings for word in drawing.get("words", ())]
     shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
     across = widest(shown, WORD) + 20
-    left.setdefault("distance", max(90, math.ceil(across)))
+    theirs.setdefault("distance", max(90, math.ceil(across)))
     # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
-    left.setdefault("arrow_spacing", 4)
-    left.setdefault("offset_x", left["distance"] // 2)
+    theirs.setdefault("arrow_spacing", 4)
+    theirs.setdefault("offset_x", theirs["distance"] // 2)
     one_style = len(found) <= 1
     markup = [
         displacy.render(
-            [dict(drawing) for drawing in group],
+            list(group),
             style=name,
             page=page and one_style,
             minify=minify,
             jupyter=jupyter,
-            options=left,
+            options=theirs,
             manual=True,
         )
         for name, group in groupby(drawings, key=_style)
@@ -94,7 +87,7 @@ def render_with_displacy(
     return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
 
 
-def _style(drawing: DisplacyDrawing) -> str:
+def _style(drawing: dict[str, Any]) -> str:
     """Which of displaCy's styles a drawing is for."""
     return "dep" if "arcs" in drawing else "ent" if "ents" in drawing else "span"
 
@@ -106,7 +99,7 @@ def make_drawings(
     threshold: float | None = None,
     alternatives: int = 0,
     gold: Doc | None = None,
-) -> list[DisplacyDrawing]:
+) -> list[dict[str, object]]:
     """What ``displacy.render(..., manual=True)`` draws; arguments as for
     :func:`spacy_latent.visualize.render`."""
     if component is not None and component not in doc._.latent:
@@ -123,36 +116,29 @@ def make_drawings(
             drawings += _span_drawings(annotation, span, threshold, alternatives)
             if gold is not None and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span.start, span.end))
-    for drawing in drawings:
-        drawing["settings"] = settings
-    return drawings
+    return [{**drawing, "settings": settings} for drawing in drawings]
 
 
 def _span_drawings(
     annotation: LatentAnnotation, span: SpanStructure, threshold: float | None, alternatives: int
-) -> list[DisplacyDrawing]:
+) -> list[dict[str, Any]]:
     alone = LatentAnnotation(annotation.doc, annotation.component, [span])
     if alternatives and span.alternatives:
-        drawn: list[DisplacyDrawing] = []
+        drawn = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
             (drawing,) = alone.to_displacy(alternative=i)
             drawn.append({**drawing, "title": f"{weight:.2f}"})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
-    # Labels of these are probabilities, but for those of tags and segments, which are few.
-    # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
-    if not _has_labels(span):
-        if "arcs" in drawing:
-            drawing["arcs"] = _strongest(drawing["arcs"], span)
-        if "spans" in drawing:
-            drawing["spans"] = _strongest(drawing["spans"], span)
+    for name in ("arcs", "spans"):
+        # Labels of these are probabilities, but for those of tags and segments, which are few.
+        # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
+        if name in drawing and not _has_labels(span):
+            parts: Any = drawing[name]
+            strongest = sorted(parts, key=lambda part: part["label"], reverse=True)
+            drawing[name] = strongest[: PARTS_PER_WORD * len(span)]
     drawing["title"] = escape(annotation.component)
     return [drawing]
-
-
-def _strongest(parts: list[Labelled], span: SpanStructure) -> list[Labelled]:
-    ordered = sorted(parts, key=lambda part: part["label"], reverse=True)
-    return ordered[: PARTS_PER_WORD * len(span)]
 
 
 def _has_labels(span: SpanStructure) -> bool:
@@ -161,9 +147,8 @@ def _has_labels(span: SpanStructure) -> bool:
     return "tags" in kind.accessors or any(len(part) > 2 for part in kind.parts(span.decoded))
 
 
-def _gold_drawing(doc: Doc, start: int, end: int) -> DisplacyDrawing:
-    words: list[dict[str, str]] = []
-    arcs: list[DisplacyArc] = []
+def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
+    words, arcs = [], []
     for token in doc[start:end]:
         root = token.head.i == token.i
         words.append({"text": token.text, "tag": "root" if root else ""})
