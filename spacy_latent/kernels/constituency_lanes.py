@@ -3,12 +3,6 @@ what is trusted of them are those of kernels.constituency, which does what is no
 
 Charts are as in kernels.inside_outside_lanes: symmetric where they are read both ways, with rows
 done in pairs i, m = i + 1. A word is a span of weight 1.
-
-Each recurrence stands twice, for sums and for their derivatives. As one, with the number as an
-argument (kernels.compilation.implements), results were the same bit for bit, but marginals of 32
-items of 30 words took 0.41 ms in place of 0.30, with their gradient 1.14 in place of 0.95, and the
-first call 13 % longer. Charts were fields of the number; as arguments beside it the first call took
-19 % longer.
 """
 
 from __future__ import annotations
@@ -16,6 +10,23 @@ from __future__ import annotations
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.lane_numbers import (
+    WEIGHT,
+    Sums,
+    Tangents,
+    columns_of,
+    dots_from_before,
+    dots_of_rows,
+    one,
+    plus,
+    plus_floor,
+    plus_product,
+    read,
+    times_weight,
+    write,
+    write_both,
+    write_weighted,
+)
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
@@ -25,9 +36,6 @@ from spacy_latent.kernels.lanes import (
     add,
     add_product,
     begin_group,
-    dots_from_before,
-    dots_from_before_tangent,
-    dots_of_rows,
     drop_lost,
     every,
     exponential_lanes,
@@ -42,7 +50,6 @@ from spacy_latent.kernels.lanes import (
     separate_row,
     smaller_above,
     store,
-    store_both,
     subtract,
     where_positive,
 )
@@ -50,14 +57,12 @@ from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARG
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-# Weights, inside, outside, outside times weight; their derivatives, the first that of the score.
-WEIGHT, INSIDE, OUTSIDE, PASSED = range(4)
+# After WEIGHT: inside, outside, outside times weight.
+INSIDE, OUTSIDE, PASSED = range(1, 4)
 CHARTS = 4
 
-_dots = dots_of_rows([[(0, 1)]], 1)
-_dots_down = dots_of_rows([[(0, 1)]], -1, down=True)
-_tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
-_tangents_down = dots_of_rows([[(0, 3), (2, 1)]], -1, down=True, apart=True)
+_dots = dots_of_rows([(INSIDE, INSIDE)], 1, apart=True)
+_dots_down = dots_of_rows([(PASSED, INSIDE)], -1, down=True, apart=True)
 
 
 @kernel
@@ -120,157 +125,70 @@ def _weights(w, n, sizes, centers, low):
 
 
 @kernel(forceinline=True)
-def _column(charts, i, j, floor, of_i, of_m):
+def _column(number, i, j, of_i, of_m):
     """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
-    w, inside = charts[WEIGHT], charts[INSIDE]
-    of_m = add(add(of_m, floor), load(inside, i + 1, j - 1))
-    of_m = add_product(floor, of_m, add(load(w, i + 1, j), floor))
-    store_both(inside, i + 1, j, of_m)
-    of_i = add(add(add(of_i, floor), load(inside, i, j - 1)), of_m)
-    store_both(inside, i, j, add_product(floor, of_i, add(load(w, i, j), floor)))
+    of_m = plus(number, plus_floor(number, of_m), read(number, INSIDE, i + 1, j - 1))
+    span = write_weighted(number, INSIDE, i + 1, j, of_m, i + 1, j)
+    of_i = plus(number, plus_floor(number, of_i), read(number, INSIDE, i, j - 1))
+    write_weighted(number, INSIDE, i, j, plus(number, of_i, span), i, j)
 
 
 @kernel
-def _inside(charts, n, smallest):
-    """Fill the inside chart of n words, an even number. smallest: added to each weight, sum over
-    splits and span."""
-    w, inside = charts[WEIGHT], charts[INSIDE]
-    width, floor = inside.shape[1], every(smallest)
+def _inside(number, n):
+    """Fill the inside chart of n words, an even number; of ``Sums`` or ``Tangents``."""
+    columns = columns_of(number)
     for i in range(n - 2, -1, -2):
-        m, above = i + 1, i * width
-        store(inside, i, i, every(1.0))
-        store(inside, m, m, every(1.0))
-        of_pair = add(every(1.0), floor)
-        store_both(inside, i, m, add_product(floor, of_pair, add(load(w, i, m), floor)))
+        m, above = i + 1, i * columns
+        write(number, INSIDE, i, i, one(number))
+        write(number, INSIDE, m, m, one(number))
+        write_weighted(number, INSIDE, i, m, plus_floor(number, one(number)), i, m)
         for j in range(m + 1, n, 2):
-            of_i, more_i, of_m, more_m = _dots((inside, inside), (above - 1, j * width), m + 1, j)
-            _column(charts, i, j, floor, of_i, of_m)
+            at = j * columns
+            of_i, more_i, of_m, more_m = _dots(number, (above - 1, at), m + 1, j)
+            _column(number, i, j, of_i, of_m)
             # The split at j itself.
-            last = load(inside, j, j + 1)
-            more_i = add_product(more_i, load(inside, i, j - 1), last)
-            more_m = add_product(more_m, load(inside, m, j - 1), last)
-            _column(charts, i, j + 1, floor, more_i, more_m)
+            last = read(number, INSIDE, j, j + 1)
+            more_i = plus_product(number, more_i, read(number, INSIDE, i, j - 1), last)
+            more_m = plus_product(number, more_m, read(number, INSIDE, m, j - 1), last)
+            _column(number, i, j + 1, more_i, more_m)
 
 
 @kernel(forceinline=True)
-def _of_column(charts, sums, i, k, of_i, of_m):
-    """Finish the gradients of the spans from i and m = i + 1 to k."""
-    w, outside, passed = charts[WEIGHT], charts[OUTSIDE], charts[PASSED]
-    of_i = add(add(of_i, load(sums, 0, k)), load(outside, i, k))
-    store(outside, i, k, of_i)
-    of_i = multiply(of_i, load(w, i, k))
-    store_both(passed, i, k, of_i)
-    if k > i + 1:
-        of_m = add(add(add(of_m, load(sums, 1, k)), load(outside, i + 1, k)), of_i)
-        store(outside, i + 1, k, of_m)
-        store_both(passed, i + 1, k, multiply(of_m, load(w, i + 1, k)))
+def _of_span(number, i, k, total):
+    """Write the gradient of a span, and what it passes on, which is RETURNED."""
+    gradient = write(number, OUTSIDE, i, k, plus(number, total, read(number, OUTSIDE, i, k)))
+    return write_both(number, PASSED, i, k, times_weight(number, gradient, i, k))
+
+
+@kernel(forceinline=True)
+def _of_column(number, sums, i, k, of_i, of_m):
+    """Finish the gradients of the spans from i and m = i + 1 to k > m."""
+    m = i + 1
+    given = _of_span(number, i, k, plus(number, of_i, load(sums, 0, k)))
+    of_m = plus(number, plus(number, of_m, load(sums, 1, k)), read(number, OUTSIDE, m, k))
+    gradient = write(number, OUTSIDE, m, k, plus(number, of_m, given))
+    write_both(number, PASSED, m, k, times_weight(number, gradient, m, k))
 
 
 @kernel
-def _outside(charts, n, sums):
-    """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere. sums: (2, columns,
-    LANES) workspace."""
-    inside, passed = charts[INSIDE], charts[PASSED]
-    width = inside.shape[1]
+def _outside(number, n, sums):
+    """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere; as _inside. sums:
+    (2, columns, LANES) workspace."""
+    columns = columns_of(number)
     for i in range(0, n, 2):
-        m, above = i + 1, i * width
-        dots_from_before(sums, 0, inside, passed, above - width, 0, i, n - 1)
+        m, above = i + 1, i * columns
+        dots_from_before(number, sums, 0, INSIDE, PASSED, -1, 0, i, n - 1)
         # What is left is from spans that end after k.
         for k in range(n - 1, i, -2):
-            of_i, more_i, of_m, more_m = _dots_down(
-                (passed, inside), (above, (k + 1) * width), k + 1, n
-            )
-            _of_column(charts, sums, i, k, of_i, of_m)
-            if k > m:
-                more_i = add(more_i, load(passed, i, k))
-                more_m = add(more_m, load(passed, m, k))
-                _of_column(charts, sums, i, k - 1, more_i, more_m)
-
-
-@kernel(forceinline=True)
-def _tangent_of(charts, change, i, j, of_splits):
-    """RETURNS: the derivative of a span, which it writes, from that of the sum over its splits."""
-    value = multiply(load(charts[INSIDE], i, j), load(change[WEIGHT], i, j))
-    value = add_product(value, of_splits, load(charts[WEIGHT], i, j))
-    store_both(change[INSIDE], i, j, value)
-    return value
-
-
-@kernel
-def _inside_tangent(charts, change, n):
-    """Derivatives of the inside chart along change[WEIGHT], that of the scores."""
-    inside, d_inside = charts[INSIDE], change[INSIDE]
-    width = inside.shape[1]
-    for i in range(n - 2, -1, -2):
-        m, above = i + 1, i * width
-        store(d_inside, i, i, every(0.0))
-        store(d_inside, m, m, every(0.0))
-        _tangent_of(charts, change, i, m, every(0.0))
-        for j in range(m + 1, n, 2):
-            of_i, more_i, of_m, more_m = _tangents(
-                (inside, inside, d_inside, d_inside),
-                (above - 1, j * width, above - 1, j * width),
-                m + 1,
-                j,
-            )
-            of_m = _tangent_of(charts, change, m, j, add(of_m, load(d_inside, m, j - 1)))
-            of_i = add(add(of_i, load(d_inside, i, j - 1)), of_m)
-            _tangent_of(charts, change, i, j, of_i)
-            last, d_last = load(inside, j, j + 1), load(d_inside, j, j + 1)
-            more_m = add_product(more_m, load(inside, m, j - 1), d_last)
-            more_m = add_product(more_m, load(d_inside, m, j - 1), last)
-            more_m = _tangent_of(charts, change, m, j + 1, add(more_m, load(d_inside, m, j)))
-            more_i = add_product(more_i, load(inside, i, j - 1), d_last)
-            more_i = add_product(more_i, load(d_inside, i, j - 1), last)
-            more_i = add(add(more_i, load(d_inside, i, j)), more_m)
-            _tangent_of(charts, change, i, j + 1, more_i)
-
-
-@kernel(forceinline=True)
-def _of_tangent(charts, change, i, k, value):
-    """Write the derivatives of a span's gradients. RETURNS: the second."""
-    w = load(charts[WEIGHT], i, k)
-    store(change[OUTSIDE], i, k, value)
-    # In this order: gradients may be as large as float64 holds where weights are small.
-    value = multiply(value, w)
-    passed = load(charts[OUTSIDE], i, k)
-    value = add_product(value, passed, multiply(w, load(change[WEIGHT], i, k)))
-    store_both(change[PASSED], i, k, value)
-    return value
-
-
-@kernel(forceinline=True)
-def _of_column_tangent(charts, change, sums, i, k, of_i, of_m):
-    """As :func:`_of_column`."""
-    d_outside = change[OUTSIDE]
-    of_i = add(add(of_i, load(sums, 0, k)), load(d_outside, i, k))
-    of_i = _of_tangent(charts, change, i, k, of_i)
-    if k > i + 1:
-        of_m = add(add(add(of_m, load(sums, 1, k)), load(d_outside, i + 1, k)), of_i)
-        _of_tangent(charts, change, i + 1, k, of_m)
-
-
-@kernel
-def _outside_tangent(charts, change, n, sums):
-    """Derivatives of what _outside writes, from those of the seeds."""
-    inside, passed = charts[INSIDE], charts[PASSED]
-    d_inside, d_passed = change[INSIDE], change[PASSED]
-    width = inside.shape[1]
-    for i in range(0, n, 2):
-        m, above = i + 1, i * width
-        dots_from_before_tangent(
-            sums, 0, inside, passed, d_inside, d_passed, above - width, 0, i, n - 1
-        )
-        for k in range(n - 1, i, -2):
-            below = (k + 1) * width
-            of_i, more_i, of_m, more_m = _tangents_down(
-                (passed, inside, d_passed, d_inside), (above, below, above, below), k + 1, n
-            )
-            _of_column_tangent(charts, change, sums, i, k, of_i, of_m)
-            if k > m:
-                more_i = add(more_i, load(d_passed, i, k))
-                more_m = add(more_m, load(d_passed, m, k))
-                _of_column_tangent(charts, change, sums, i, k - 1, more_i, more_m)
+            below = (k + 1) * columns
+            of_i, more_i, of_m, more_m = _dots_down(number, (above, below), k + 1, n)
+            if k == m:
+                _of_span(number, i, k, plus(number, of_i, load(sums, 0, k)))
+            else:
+                _of_column(number, sums, i, k, of_i, of_m)
+                more_i = plus(number, more_i, read(number, PASSED, i, k))
+                more_m = plus(number, more_m, read(number, PASSED, m, k))
+                _of_column(number, sums, i, k - 1, more_i, more_m)
 
 
 @kernel
@@ -328,13 +246,13 @@ def sum_side_by_side(
                     bounds[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
                     safe &= bounds[lane] >= LOG_SMALLEST
             if not safe:
-                _inside(charts, n, FLOOR)
+                _inside(Sums(charts, FLOOR), n)
                 for lane in range(LANES):
                     if bounds[lane] < LOG_SMALLEST:
                         bounds[lane] = charts[INSIDE, 0, sizes[lane] - 1, lane]
                     else:
                         bounds[lane] = 0.0
-            _inside(charts, n, 0.0)
+            _inside(Sums(charts, 0.0), n)
             for lane in range(LANES):
                 size, b = sizes[lane], items[lane]
                 total = charts[INSIDE, 0, size - 1, lane] if size > 0 else 0.0
@@ -350,7 +268,7 @@ def sum_side_by_side(
                 for lane in range(LANES):
                     if partitions[lane] > 0.0:
                         charts[OUTSIDE, 0, sizes[lane] - 1, lane] = 1.0 / partitions[lane]
-                _outside(charts, n, sums)
+                _outside(Sums(charts, 0.0), n, sums)
                 expected = every(0.0)
                 for i in range(n):
                     for j in range(i + 1, n):
@@ -384,13 +302,13 @@ def sum_side_by_side(
                 for j in range(i + 1, n):
                     value = where_positive(load(charts[WEIGHT], i, j), load(change[WEIGHT], i, j))
                     store(change[WEIGHT], i, j, value)
-            _inside_tangent(charts, change, n)
+            _inside(Tangents(charts, change), n)
             change[OUTSIDE] = 0.0
             for lane in range(LANES):
                 if partitions[lane] > 0.0:
                     relative = change[INSIDE, 0, sizes[lane] - 1, lane] / partitions[lane]
                     change[OUTSIDE, 0, sizes[lane] - 1, lane] = -relative / partitions[lane]
-            _outside_tangent(charts, change, n, sums)
+            _outside(Tangents(charts, change), n, sums)
             lost = every(0.0)
             for i in range(longest):
                 for j in range(i + 1, longest):

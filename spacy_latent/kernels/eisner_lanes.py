@@ -1,29 +1,34 @@
 """The best projective trees of LANES sentences side by side, see kernels.lanes: the algorithm of
-kernels.eisner with charts and pairs of rows as in kernels.inside_outside_lanes."""
+kernels.eisner with charts and pairs of rows as in kernels.inside_outside_lanes, which fills them
+with sums and derivatives by the same loop."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
-from spacy_latent.kernels.lanes import (
-    add,
+from spacy_latent.kernels.lane_numbers import (
+    WEIGHT,
+    Maxima,
+    columns_of,
     dots_of_rows,
-    every,
-    interleave_row,
-    lanes_shape,
-    larger_sum,
-    load,
-    maximum,
-    store,
-    store_both,
+    one,
+    plus,
+    plus_floor,
+    plus_product,
+    read,
+    write,
+    write_both,
+    write_weighted,
 )
+from spacy_latent.kernels.lanes import interleave_row, lanes_shape
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-SCORE, RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(5)
+# After WEIGHT.
+RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(1, 5)
 CHARTS = 5
 
-_best = dots_of_rows([[(0, 1)], [(2, 3)], [(4, 5)]], 1, tropical=True)
+_dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
 
 
 @kernel
@@ -35,73 +40,65 @@ def charts_of_trees(n):
 
 
 @kernel(forceinline=True)
-def _arcs(charts, i, j, between):
-    """RETURNS: the best of both arcs of a span, from that of what lies between."""
-    to_right = add(between, load(charts[SCORE], i, j))
-    to_left = add(between, load(charts[SCORE], j, i))
-    store_both(charts[TO_RIGHT], i, j, to_right)
-    store_both(charts[TO_LEFT], i, j, to_left)
+def _arcs(number, i, j, between):
+    """Write both arcs of a span, from the total of what lies between. RETURNS: their cells."""
+    to_right = write_weighted(number, TO_RIGHT, i, j, between, i, j)
+    to_left = write_weighted(number, TO_LEFT, i, j, between, j, i)
     return to_right, to_left
 
 
 @kernel(forceinline=True)
-def _column(charts, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
-    """Finish the spans from i and m = i + 1 to j, from the best of splits between m and j."""
+def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
+    """Finish the spans from i and m = i + 1 to j, from the totals of splits between m and j."""
     m = i + 1
-    right, left = charts[RIGHT], charts[LEFT]
-    between_m = maximum(load(right, m, j - 1), between_m)
-    arc_right, arc_left = _arcs(charts, m, j, between_m)
-    right_m, left_m = maximum(arc_right, right_m), maximum(arc_left, left_m)
-    store_both(right, m, j, right_m)
-    store_both(left, m, j, left_m)
-    right_i = larger_sum(right_i, load(charts[TO_RIGHT], i, m), right_m)
-    left_i = larger_sum(left_i, load(left, i, m), arc_left)
-    between_i = maximum(maximum(load(right, i, j - 1), between_i), left_m)
-    arc_right, arc_left = _arcs(charts, i, j, between_i)
-    store_both(right, i, j, maximum(arc_right, right_i))
-    store_both(left, i, j, maximum(arc_left, left_i))
+    between_m = plus(number, between_m, read(number, RIGHT, m, j - 1))
+    arc_right, arc_left = _arcs(number, m, j, between_m)
+    right_m = plus(number, plus_floor(number, right_m), arc_right)
+    left_m = plus(number, plus_floor(number, left_m), arc_left)
+    right = write_both(number, RIGHT, m, j, right_m)
+    left = write_both(number, LEFT, m, j, left_m)
+    right_i = plus_floor(number, right_i)
+    right_i = plus_product(number, right_i, read(number, TO_RIGHT, i, m), right)
+    left_i = plus_floor(number, left_i)
+    left_i = plus_product(number, left_i, read(number, LEFT, i, m), arc_left)
+    between_i = plus(number, plus(number, between_i, read(number, RIGHT, i, j - 1)), left)
+    arc_right, arc_left = _arcs(number, i, j, between_i)
+    write_both(number, RIGHT, i, j, plus(number, right_i, arc_right))
+    write_both(number, LEFT, i, j, plus(number, left_i, arc_left))
 
 
 @kernel
-def _fill(charts, last, first):
-    """Fill the charts of the nodes first .. last, an even number."""
-    right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    width = right.shape[1]
+def fill_spans(number, last, first):
+    """Fill the first five charts for the nodes first .. last, an even number; of any number of
+    kernels.lane_numbers."""
+    columns = columns_of(number)
     for i in range(last - 1, first - 1, -2):
-        m, above = i + 1, i * width
+        m, above = i + 1, i * columns
         for node in (i, m):
-            store(right, node, node, every(0.0))
-            store(left, node, node, every(0.0))
-        arc_right, arc_left = _arcs(charts, i, m, every(0.0))
-        store_both(right, i, m, arc_right)
-        store_both(left, i, m, arc_left)
+            write(number, RIGHT, node, node, one(number))
+            write(number, LEFT, node, node, one(number))
+        arc_right, arc_left = _arcs(number, i, m, one(number))
+        write_both(number, RIGHT, i, m, plus_floor(number, arc_right))
+        write_both(number, LEFT, i, m, plus_floor(number, arc_left))
         for j in range(m + 1, last, 2):
-            at = j * width
-            twelve = _best(
-                (right, left, to_right, right, left, to_left),
-                (above - 1, at, above, at, above, at),
-                m + 1,
-                j,
-            )
+            at = j * columns
+            twelve = _dots(number, (above - 1, at, above, at, above, at), m + 1, j)
             b_i, more_b_i, b_m, more_b_m = twelve[0:4]
             r_i, more_r_i, r_m, more_r_m = twelve[4:8]
             l_i, more_l_i, l_m, more_l_m = twelve[8:12]
-            _column(charts, i, j, b_i, b_m, r_i, r_m, l_i, l_m)
+            _column(number, i, j, b_i, b_m, r_i, r_m, l_i, l_m)
             # The splits at j itself.
-            left_j, right_j, to_j = (
-                load(left, j, j + 1),
-                load(right, j, j + 1),
-                load(to_left, j, j + 1),
-            )
+            left = read(number, LEFT, j, j + 1)
+            right = read(number, RIGHT, j, j + 1)
+            arc = read(number, TO_LEFT, j, j + 1)
             _column(
-                *(charts, i, j + 1),
-                larger_sum(more_b_i, load(right, i, j - 1), left_j),
-                larger_sum(more_b_m, load(right, m, j - 1), left_j),
-                larger_sum(more_r_i, load(to_right, i, j), right_j),
-                larger_sum(more_r_m, load(to_right, m, j), right_j),
-                larger_sum(more_l_i, load(left, i, j), to_j),
-                larger_sum(more_l_m, load(left, m, j), to_j),
+                *(number, i, j + 1),
+                plus_product(number, more_b_i, read(number, RIGHT, i, j - 1), left),
+                plus_product(number, more_b_m, read(number, RIGHT, m, j - 1), left),
+                plus_product(number, more_r_i, read(number, TO_RIGHT, i, j), right),
+                plus_product(number, more_r_m, read(number, TO_RIGHT, m, j), right),
+                plus_product(number, more_l_i, read(number, LEFT, i, j), arc),
+                plus_product(number, more_l_m, read(number, LEFT, m, j), arc),
             )
 
 
@@ -117,7 +114,7 @@ def _trace(charts, lane, n, first, heads, stack):
     if first == 1:
         root, best = 0, -np.inf
         for r in range(1, n + 1):
-            value = left[1, r, lane] + right[r, n, lane] + charts[SCORE, 0, r, lane]
+            value = left[1, r, lane] + right[r, n, lane] + charts[WEIGHT, 0, r, lane]
             if value > best:
                 root, best = r, value
         if root == 0:
@@ -173,7 +170,7 @@ def set_scores(charts, matrices, sizes, longest, rows):
     sizes, longest: as in :func:`best_trees_beside`.
     rows: ``(2, LANES)`` int64, workspace.
     """
-    chart, source = charts[SCORE], matrices.reshape(-1)
+    chart, source = charts[WEIGHT], matrices.reshape(-1)
     starts, limits = rows[0], rows[1]
     # The node after the last may be worked on, see :func:`best_trees_beside`.
     nodes = longest + 2
@@ -196,7 +193,7 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved)
     stack: 6·S int32, workspace.
     """
     first = 1 if single_root else 0
-    _fill(charts, longest + (longest + 1 - first) % 2, first)
+    fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)
     for lane in range(LANES):
         n = sizes[lane]
         solved[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)

@@ -11,6 +11,21 @@ from __future__ import annotations
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.eisner_lanes import LEFT, RIGHT, TO_LEFT, TO_RIGHT, fill_spans
+from spacy_latent.kernels.lane_numbers import (
+    WEIGHT,
+    Sums,
+    Tangents,
+    columns_of,
+    dots_from_before,
+    dots_of_rows,
+    plus,
+    plus_product,
+    read,
+    times_weights,
+    write_both,
+    write_gradient,
+)
 from spacy_latent.kernels.lanes import (
     ALIGNMENT,
     FLOOR,
@@ -21,9 +36,6 @@ from spacy_latent.kernels.lanes import (
     add_product,
     begin_group,
     divide,
-    dots_from_before,
-    dots_from_before_tangent,
-    dots_of_rows,
     drop_lost,
     every,
     exponential_lanes,
@@ -39,7 +51,6 @@ from spacy_latent.kernels.lanes import (
     separate_row,
     smaller_above,
     store,
-    store_both,
     subtract,
     where_positive,
 )
@@ -47,17 +58,13 @@ from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARG
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-# Charts: weights, inside, gradients of log Z; of arcs [head, modifier].
-WEIGHT, RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(5)
+# After WEIGHT and those of kernels.eisner_lanes: gradients of log Z; of arcs [head, modifier].
 OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
 CHARTS = 9
 
-_three = [[(0, 1)], [(2, 3)], [(4, 5)]]
-_three_tangents = [[(0, 7), (6, 1)], [(2, 9), (8, 3)], [(4, 11), (10, 5)]]
-_dots = dots_of_rows(_three, 1)
-_dots_down = dots_of_rows(_three, -1, down=True)
-_tangents = dots_of_rows(_three_tangents, 1)
-_tangents_down = dots_of_rows(_three_tangents, -1, down=True)
+_dots_down = dots_of_rows(
+    [(OF_BETWEEN, LEFT), (OF_LEFT, TO_LEFT), (OF_RIGHT, RIGHT)], -1, down=True
+)
 
 
 @kernel
@@ -102,332 +109,77 @@ def _weights(w, columns, n, gamma, low):
 
 
 @kernel(forceinline=True)
-def _arcs(charts, i, j, between, floor):
-    """RETURNS: the sums of both arcs of a span, from that of what lies between."""
-    w = charts[WEIGHT]
-    to_right = add_product(floor, between, add(load(w, i, j), floor))
-    to_left = add_product(floor, between, add(load(w, j, i), floor))
-    store_both(charts[TO_RIGHT], i, j, to_right)
-    store_both(charts[TO_LEFT], i, j, to_left)
-    return to_right, to_left
+def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
+    """Write the gradients of the span (i, k). RETURNS: the cells of the first two, and of that of
+    what lies between."""
+    right = write_both(number, OF_RIGHT, i, k, of_right)
+    left = write_both(number, OF_LEFT, i, k, of_left)
+    arc = write_gradient(number, OF_ARC, i, k, of_arc, TO_RIGHT)
+    other = write_gradient(number, OF_ARC, k, i, of_other, TO_LEFT)
+    between = times_weights(number, arc, other, i, k)
+    return right, left, write_both(number, OF_BETWEEN, i, k, between)
 
 
 @kernel(forceinline=True)
-def _column(charts, i, j, floor, between_i, between_m, right_i, right_m, left_i, left_m):
-    """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
+def _of_first(number, sums, i, k, of_right, of_left, of_arc):
+    """Finish the gradients of the span from i, the first of two rows, to k. RETURNS: as
+    :func:`_of_span`."""
+    of_right = plus(number, of_right, load(sums, 0, k))
+    of_right = plus(number, of_right, read(number, OF_RIGHT, i, k))
+    of_left = plus(number, of_left, load(sums, 2, k))
+    of_left = plus(number, of_left, read(number, OF_LEFT, i, k))
+    of_arc, of_other = plus(number, of_arc, of_right), plus(number, load(sums, 4, k), of_left)
+    return _of_span(number, i, k, of_right, of_left, of_arc, of_other)
+
+
+@kernel(forceinline=True)
+def _of_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
+    """Finish the gradients of the spans from i and m = i + 1 to k > m."""
     m = i + 1
-    right, left, to_right = charts[RIGHT], charts[LEFT], charts[TO_RIGHT]
-    between_m = add(between_m, load(right, m, j - 1))
-    arc_right, arc_left = _arcs(charts, m, j, between_m, floor)
-    right_m, left_m = add(add(right_m, floor), arc_right), add(add(left_m, floor), arc_left)
-    store_both(right, m, j, right_m)
-    store_both(left, m, j, left_m)
-    right_i = add_product(add(right_i, floor), load(to_right, i, m), right_m)
-    left_i = add_product(add(left_i, floor), load(left, i, m), arc_left)
-    between_i = add(add(between_i, load(right, i, j - 1)), left_m)
-    arc_right, arc_left = _arcs(charts, i, j, between_i, floor)
-    store_both(right, i, j, add(right_i, arc_right))
-    store_both(left, i, j, add(left_i, arc_left))
+    of_right, of_left, between = _of_first(number, sums, i, k, right_i, left_i, arc_i)
+    right_m = plus(number, right_m, load(sums, 1, k))
+    right_m = plus(number, right_m, read(number, OF_RIGHT, m, k))
+    right_m = plus_product(number, right_m, read(number, TO_RIGHT, m, i), of_right)
+    left_m = plus(number, left_m, load(sums, 3, k))
+    left_m = plus(number, plus(number, left_m, read(number, OF_LEFT, m, k)), between)
+    other_m = plus_product(number, load(sums, 5, k), read(number, LEFT, m, i), of_left)
+    arc_m, other_m = plus(number, arc_m, right_m), plus(number, other_m, left_m)
+    _of_span(number, m, k, right_m, left_m, arc_m, other_m)
 
 
 @kernel
-def _inside(charts, last, first, smallest):
-    """Fill the inside charts of the nodes first .. last, an even number. smallest: added to each
-    weight, arc and span."""
-    right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    width, floor = right.shape[1], every(smallest)
-    for i in range(last - 1, first - 1, -2):
-        m, above = i + 1, i * width
-        for node in (i, m):
-            store(right, node, node, every(1.0))
-            store(left, node, node, every(1.0))
-        arc_right, arc_left = _arcs(charts, i, m, every(1.0), floor)
-        store_both(right, i, m, add(arc_right, floor))
-        store_both(left, i, m, add(arc_left, floor))
-        for j in range(m + 1, last, 2):
-            at = j * width
-            twelve = _dots(
-                (right, left, to_right, right, left, to_left),
-                (above - 1, at, above, at, above, at),
-                m + 1,
-                j,
-            )
-            b_i, more_b_i, b_m, more_b_m = twelve[0:4]
-            r_i, more_r_i, r_m, more_r_m = twelve[4:8]
-            l_i, more_l_i, l_m, more_l_m = twelve[8:12]
-            _column(charts, i, j, floor, b_i, b_m, r_i, r_m, l_i, l_m)
-            # The splits at j itself.
-            left_j, right_j, to_j = (
-                load(left, j, j + 1),
-                load(right, j, j + 1),
-                load(to_left, j, j + 1),
-            )
-            _column(
-                *(charts, i, j + 1, floor),
-                add_product(more_b_i, load(right, i, j - 1), left_j),
-                add_product(more_b_m, load(right, m, j - 1), left_j),
-                add_product(more_r_i, load(to_right, i, j), right_j),
-                add_product(more_r_m, load(to_right, m, j), right_j),
-                add_product(more_l_i, load(left, i, j), to_j),
-                add_product(more_l_m, load(left, m, j), to_j),
-            )
-
-
-@kernel(forceinline=True)
-def _of_span(charts, i, k, of_right, of_left, of_arc, of_other):
-    """Write the gradients of the span (i, k). RETURNS: that of what lies between."""
-    w = charts[WEIGHT]
-    store_both(charts[OF_RIGHT], i, k, of_right)
-    store_both(charts[OF_LEFT], i, k, of_left)
-    store(charts[OF_ARC], i, k, of_arc)
-    store(charts[OF_ARC], k, i, of_other)
-    between = add_product(multiply(of_arc, load(w, i, k)), of_other, load(w, k, i))
-    store_both(charts[OF_BETWEEN], i, k, between)
-    return between
-
-
-@kernel(forceinline=True)
-def _of_column(charts, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
-    """Finish the gradients of the spans from i and m = i + 1 to k."""
-    m = i + 1
-    of_right, of_left = charts[OF_RIGHT], charts[OF_LEFT]
-    right_i = add(add(right_i, load(sums, 0, k)), load(of_right, i, k))
-    left_i = add(add(left_i, load(sums, 2, k)), load(of_left, i, k))
-    other_i, other_m = load(sums, 4, k), load(sums, 5, k)
-    between = _of_span(charts, i, k, right_i, left_i, add(arc_i, right_i), add(other_i, left_i))
-    if k > m:
-        right_m = add(add(right_m, load(sums, 1, k)), load(of_right, m, k))
-        right_m = add_product(right_m, load(charts[TO_RIGHT], m, i), right_i)
-        left_m = add(add(left_m, load(sums, 3, k)), load(of_left, m, k))
-        left_m = add(left_m, between)
-        other_m = add_product(other_m, load(charts[LEFT], m, i), left_i)
-        _of_span(charts, m, k, right_m, left_m, add(arc_m, right_m), add(other_m, left_m))
-
-
-@kernel
-def _outside(charts, last, first, sums):
-    """Fill the charts of gradients, from what _inside left and the seeds in OF_RIGHT and
-    OF_LEFT, which are 0 elsewhere. sums: (6, columns, LANES) workspace."""
-    right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    of_right, of_left, of_between = charts[OF_RIGHT], charts[OF_LEFT], charts[OF_BETWEEN]
-    width = right.shape[1]
+def _outside(number, last, first, sums):
+    """Fill the charts of gradients, from what fill_spans left and the seeds in OF_RIGHT and
+    OF_LEFT, which are 0 elsewhere; of ``Sums`` or ``Tangents``, of which OF_ARC gets those of the
+    marginals. sums: (6, columns, LANES) workspace."""
+    columns = columns_of(number)
     for i in range(first, last, 2):
-        m, above = i + 1, i * width
-        dots_from_before(sums, 0, to_right, of_right, above, first, i, last)
-        dots_from_before(sums, 2, right, of_between, above - width, first, i, last)
-        dots_from_before(sums, 4, left, of_left, above, first, i, last)
+        m, above = i + 1, i * columns
+        dots_from_before(number, sums, 0, TO_RIGHT, OF_RIGHT, 0, first, i, last)
+        dots_from_before(number, sums, 2, RIGHT, OF_BETWEEN, -1, first, i, last)
+        dots_from_before(number, sums, 4, LEFT, OF_LEFT, 0, first, i, last)
         # What is left is from spans that end after k.
         for k in range(last, i, -2):
-            at = k * width
-            twelve = _dots_down(
-                (of_between, left, of_left, to_left, of_right, right),
-                (above, at + width, above, at, above, at),
-                k + 1,
-                last + 1,
-            )
+            at = k * columns
+            cells = (above, at + columns, above, at, above, at)
+            twelve = _dots_down(number, cells, k + 1, last + 1)
             r_i, more_r_i, r_m, more_r_m = twelve[0:4]
             l_i, more_l_i, l_m, more_l_m = twelve[4:8]
             a_i, more_a_i, a_m, more_a_m = twelve[8:12]
-            _of_column(charts, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
-            if k > m:
+            if k == m:
+                _of_first(number, sums, i, k, r_i, l_i, a_i)
+            else:
+                _of_column(number, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
                 # The spans that end at k itself.
-                to_k, right_k = load(to_left, k - 1, k), load(right, k - 1, k)
+                arc, span = read(number, TO_LEFT, k - 1, k), read(number, RIGHT, k - 1, k)
                 _of_column(
-                    *(charts, sums, i, k - 1),
-                    add(more_r_i, load(of_between, i, k)),
-                    add(more_r_m, load(of_between, m, k)),
-                    add_product(more_l_i, load(of_left, i, k), to_k),
-                    add_product(more_l_m, load(of_left, m, k), to_k),
-                    add_product(more_a_i, load(of_right, i, k), right_k),
-                    add_product(more_a_m, load(of_right, m, k), right_k),
-                )
-
-
-@kernel(forceinline=True)
-def _arc_tangents(charts, change, i, j, between):
-    """RETURNS: the derivatives of the arcs of a span, from that of what lies between."""
-    w, along = charts[WEIGHT], change[WEIGHT]
-    to_right = multiply(load(charts[TO_RIGHT], i, j), load(along, i, j))
-    to_right = add_product(to_right, between, load(w, i, j))
-    to_left = multiply(load(charts[TO_LEFT], i, j), load(along, j, i))
-    to_left = add_product(to_left, between, load(w, j, i))
-    store_both(change[TO_RIGHT], i, j, to_right)
-    store_both(change[TO_LEFT], i, j, to_left)
-    return to_right, to_left
-
-
-@kernel(forceinline=True)
-def _column_tangent(charts, change, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
-    """As :func:`_column`."""
-    m = i + 1
-    d_right, d_left = change[RIGHT], change[LEFT]
-    between_m = add(between_m, load(d_right, m, j - 1))
-    arc_right, arc_left = _arc_tangents(charts, change, m, j, between_m)
-    right_m, left_m = add(right_m, arc_right), add(left_m, arc_left)
-    store_both(d_right, m, j, right_m)
-    store_both(d_left, m, j, left_m)
-    right_i = add_product(right_i, load(charts[TO_RIGHT], i, m), right_m)
-    right_i = add_product(right_i, load(change[TO_RIGHT], i, m), load(charts[RIGHT], m, j))
-    left_i = add_product(left_i, load(charts[LEFT], i, m), arc_left)
-    left_i = add_product(left_i, load(d_left, i, m), load(charts[TO_LEFT], m, j))
-    between_i = add(add(between_i, load(d_right, i, j - 1)), left_m)
-    arc_right, arc_left = _arc_tangents(charts, change, i, j, between_i)
-    store_both(d_right, i, j, add(right_i, arc_right))
-    store_both(d_left, i, j, add(left_i, arc_left))
-
-
-@kernel(forceinline=True)
-def _product_tangent(total, chart, d_chart, i, j, value, d_value):
-    total = add_product(total, load(chart, i, j), d_value)
-    return add_product(total, load(d_chart, i, j), value)
-
-
-@kernel
-def _inside_tangent(charts, change, last, first):
-    """Derivatives of the inside charts along change[WEIGHT], that of the logarithms of weights."""
-    right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    d_right, d_left = change[RIGHT], change[LEFT]
-    d_to_right, d_to_left = change[TO_RIGHT], change[TO_LEFT]
-    width = right.shape[1]
-    for i in range(last - 1, first - 1, -2):
-        m, above = i + 1, i * width
-        for node in (i, m):
-            store(d_right, node, node, every(0.0))
-            store(d_left, node, node, every(0.0))
-        arc_right, arc_left = _arc_tangents(charts, change, i, m, every(0.0))
-        store_both(d_right, i, m, arc_right)
-        store_both(d_left, i, m, arc_left)
-        for j in range(m + 1, last, 2):
-            at = j * width
-            twelve = _tangents(
-                (
-                    *(right, left, to_right, right, left, to_left),
-                    *(d_right, d_left, d_to_right, d_right, d_left, d_to_left),
-                ),
-                (
-                    *(above - 1, at, above, at, above, at),
-                    *(above - 1, at, above, at, above, at),
-                ),
-                m + 1,
-                j,
-            )
-            b_i, more_b_i, b_m, more_b_m = twelve[0:4]
-            r_i, more_r_i, r_m, more_r_m = twelve[4:8]
-            l_i, more_l_i, l_m, more_l_m = twelve[8:12]
-            _column_tangent(charts, change, i, j, b_i, b_m, r_i, r_m, l_i, l_m)
-            of_left, d_of_left = load(left, j, j + 1), load(d_left, j, j + 1)
-            of_right, d_of_right = load(right, j, j + 1), load(d_right, j, j + 1)
-            of_arc, d_of_arc = load(to_left, j, j + 1), load(d_to_left, j, j + 1)
-            _column_tangent(
-                *(charts, change, i, j + 1),
-                _product_tangent(more_b_i, right, d_right, i, j - 1, of_left, d_of_left),
-                _product_tangent(more_b_m, right, d_right, m, j - 1, of_left, d_of_left),
-                _product_tangent(more_r_i, to_right, d_to_right, i, j, of_right, d_of_right),
-                _product_tangent(more_r_m, to_right, d_to_right, m, j, of_right, d_of_right),
-                _product_tangent(more_l_i, left, d_left, i, j, of_arc, d_of_arc),
-                _product_tangent(more_l_m, left, d_left, m, j, of_arc, d_of_arc),
-            )
-
-
-@kernel(forceinline=True)
-def _of_span_tangent(charts, change, i, k, of_right, of_left, of_arc, of_other):
-    """As :func:`_of_span`; the place of the arcs' own gradients gets the derivatives of their
-    marginals."""
-    w, along = charts[WEIGHT], change[WEIGHT]
-    store_both(change[OF_RIGHT], i, k, of_right)
-    store_both(change[OF_LEFT], i, k, of_left)
-    known, other = load(charts[OF_ARC], i, k), load(charts[OF_ARC], k, i)
-    out = multiply(of_arc, load(charts[TO_RIGHT], i, k))
-    store(change[OF_ARC], i, k, add_product(out, known, load(change[TO_RIGHT], i, k)))
-    out = multiply(of_other, load(charts[TO_LEFT], i, k))
-    store(change[OF_ARC], k, i, add_product(out, other, load(change[TO_LEFT], i, k)))
-    # In this order: gradients may be as large as float64 holds where weights are small.
-    between = add_product(multiply(of_arc, load(w, i, k)), of_other, load(w, k, i))
-    between = add_product(between, known, multiply(load(w, i, k), load(along, i, k)))
-    between = add_product(between, other, multiply(load(w, k, i), load(along, k, i)))
-    store_both(change[OF_BETWEEN], i, k, between)
-    return between
-
-
-@kernel(forceinline=True)
-def _of_column_tangent(charts, change, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
-    """As :func:`_of_column`."""
-    m = i + 1
-    d_of_right, d_of_left = change[OF_RIGHT], change[OF_LEFT]
-    right_i = add(add(right_i, load(sums, 0, k)), load(d_of_right, i, k))
-    left_i = add(add(left_i, load(sums, 2, k)), load(d_of_left, i, k))
-    other_i, other_m = load(sums, 4, k), load(sums, 5, k)
-    between = _of_span_tangent(
-        charts, change, i, k, right_i, left_i, add(arc_i, right_i), add(other_i, left_i)
-    )
-    if k > m:
-        right_m = add(add(right_m, load(sums, 1, k)), load(d_of_right, m, k))
-        right_m = _product_tangent(
-            *(right_m, charts[TO_RIGHT], change[TO_RIGHT], m, i),
-            *(load(charts[OF_RIGHT], i, k), right_i),
-        )
-        left_m = add(add(left_m, load(sums, 3, k)), load(d_of_left, m, k))
-        left_m = add(left_m, between)
-        other_m = _product_tangent(
-            *(other_m, charts[LEFT], change[LEFT], m, i, load(charts[OF_LEFT], i, k), left_i)
-        )
-        _of_span_tangent(
-            *(charts, change, m, k, right_m, left_m),
-            *(add(arc_m, right_m), add(other_m, left_m)),
-        )
-
-
-@kernel
-def _outside_tangent(charts, change, last, first, sums):
-    """Derivatives of what _outside writes, from those of the seeds."""
-    right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    of_right, of_left, of_between = charts[OF_RIGHT], charts[OF_LEFT], charts[OF_BETWEEN]
-    d_right, d_left = change[RIGHT], change[LEFT]
-    d_to_right, d_to_left = change[TO_RIGHT], change[TO_LEFT]
-    d_of_right, d_of_left, d_of_between = change[OF_RIGHT], change[OF_LEFT], change[OF_BETWEEN]
-    width = right.shape[1]
-    for i in range(first, last, 2):
-        m, above = i + 1, i * width
-        dots_from_before_tangent(
-            sums, 0, to_right, of_right, d_to_right, d_of_right, above, first, i, last
-        )
-        dots_from_before_tangent(
-            sums, 2, right, of_between, d_right, d_of_between, above - width, first, i, last
-        )
-        dots_from_before_tangent(sums, 4, left, of_left, d_left, d_of_left, above, first, i, last)
-        for k in range(last, i, -2):
-            at = k * width
-            twelve = _tangents_down(
-                (
-                    *(of_between, left, of_left, to_left, of_right, right),
-                    *(d_of_between, d_left, d_of_left, d_to_left, d_of_right, d_right),
-                ),
-                (
-                    *(above, at + width, above, at, above, at),
-                    *(above, at + width, above, at, above, at),
-                ),
-                k + 1,
-                last + 1,
-            )
-            r_i, more_r_i, r_m, more_r_m = twelve[0:4]
-            l_i, more_l_i, l_m, more_l_m = twelve[4:8]
-            a_i, more_a_i, a_m, more_a_m = twelve[8:12]
-            _of_column_tangent(charts, change, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
-            if k > m:
-                arc, d_arc = load(to_left, k - 1, k), load(d_to_left, k - 1, k)
-                span, d_span = load(right, k - 1, k), load(d_right, k - 1, k)
-                _of_column_tangent(
-                    *(charts, change, sums, i, k - 1),
-                    add(more_r_i, load(d_of_between, i, k)),
-                    add(more_r_m, load(d_of_between, m, k)),
-                    _product_tangent(more_l_i, of_left, d_of_left, i, k, arc, d_arc),
-                    _product_tangent(more_l_m, of_left, d_of_left, m, k, arc, d_arc),
-                    _product_tangent(more_a_i, of_right, d_of_right, i, k, span, d_span),
-                    _product_tangent(more_a_m, of_right, d_of_right, m, k, span, d_span),
+                    *(number, sums, i, k - 1),
+                    plus(number, more_r_i, read(number, OF_BETWEEN, i, k)),
+                    plus(number, more_r_m, read(number, OF_BETWEEN, m, k)),
+                    plus_product(number, more_l_i, read(number, OF_LEFT, i, k), arc),
+                    plus_product(number, more_l_m, read(number, OF_LEFT, m, k), arc),
+                    plus_product(number, more_a_i, read(number, OF_RIGHT, i, k), span),
+                    plus_product(number, more_a_m, read(number, OF_RIGHT, m, k), span),
                 )
 
 
@@ -506,7 +258,7 @@ def _marginals(charts, size, columns, items, result, starts, write):
 @kernel
 def _inside_sums(charts, last, first, sizes, smallest, partitions):
     """Fill the inside charts. RETURNS: in ``partitions`` the sums over trees."""
-    _inside(charts, last, first, smallest)
+    fill_spans(Sums(charts, smallest), last, first)
     for lane in range(LANES):
         n = sizes[lane]
         total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
@@ -597,7 +349,7 @@ def sum_side_by_side(
                 log_partition[b] = shift - n * np.log(gamma[0, 0, lane]) + np.log(partition)
             if operation != LOG_PARTITION:
                 _seed(charts, first, sizes, partitions)
-                _outside(charts, last, first, sums)
+                _outside(Sums(charts, 0.0), last, first, sums)
                 _marginals(charts, size, columns, items, result, starts, operation == MARGINALS)
                 for lane in range(LANES):
                     for m in range(1, sizes[lane] + 1):
@@ -618,9 +370,9 @@ def sum_side_by_side(
                 for m in range(last + 1):
                     value = where_positive(load(charts[WEIGHT], h, m), load(change[WEIGHT], h, m))
                     store(change[WEIGHT], h, m, value)
-            _inside_tangent(charts, change, last, first)
+            fill_spans(Tangents(charts, change), last, first)
             _seed_tangent(charts, change, first, sizes, partitions)
-            _outside_tangent(charts, change, last, first, sums)
+            _outside(Tangents(charts, change), last, first, sums)
             lost = every(0.0)
             for h in range(size):
                 store(change[OF_ARC], h, h, every(0.0))

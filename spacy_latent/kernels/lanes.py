@@ -7,14 +7,12 @@ is in a cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from spacy_latent.kernels.compilation import kernel
@@ -57,7 +55,7 @@ class _Lanes(types.Type):
         super().__init__(name="Lanes")
 
 
-_lanes = _Lanes()
+LANES_TYPE = _Lanes()
 
 
 @register_model(_Lanes)
@@ -69,10 +67,10 @@ class _LanesModel(models.PrimitiveModel):
 def _cell(context: Any, builder: Any, kind: Any, chart: Any, i: Any, j: Any) -> Any:
     array = context.make_array(kind)(context, builder, chart)
     cell = builder.add(builder.mul(i, builder.extract_value(array.shape, 1)), j)
-    return _vector_at(builder, array.data, cell)
+    return vector_at(builder, array.data, cell)
 
 
-def _vector_at(builder: Any, data: Any, cell: Any) -> Any:
+def vector_at(builder: Any, data: Any, cell: Any) -> Any:
     place = builder.gep(data, [builder.mul(cell, cell.type(LANES))])
     return builder.bitcast(place, VECTOR.as_pointer())
 
@@ -84,7 +82,7 @@ def load(typingctx: Any, chart: Any, i: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_cell(context, builder, signature.args[0], *arguments), align=8)
 
-    return _lanes(chart, types.int64, types.int64), generate
+    return LANES_TYPE(chart, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -96,7 +94,7 @@ def store(typingctx: Any, chart: Any, i: Any, j: Any, value: Any) -> Any:
         builder.store(arguments[3], place, align=8)
         return context.get_dummy_value()
 
-    return types.none(chart, types.int64, types.int64, _lanes), generate
+    return types.none(chart, types.int64, types.int64, LANES_TYPE), generate
 
 
 @intrinsic
@@ -106,7 +104,7 @@ def every(typingctx: Any, number: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return broadcast(builder, arguments[0])
 
-    return _lanes(types.float64), generate
+    return LANES_TYPE(types.float64), generate
 
 
 def _operation(count: int, build: Callable[..., Any]) -> Any:
@@ -116,18 +114,16 @@ def _operation(count: int, build: Callable[..., Any]) -> Any:
         return build(builder, *arguments)
 
     if count == 1:
-        return intrinsic(lambda typingctx, a: (_lanes(_lanes), generate))
+        return intrinsic(lambda typingctx, a: (LANES_TYPE(LANES_TYPE), generate))
     if count == 2:
-        return intrinsic(lambda typingctx, a, b: (_lanes(_lanes, _lanes), generate))
-    return intrinsic(lambda typingctx, a, b, c: (_lanes(_lanes, _lanes, _lanes), generate))
+        return intrinsic(lambda typingctx, a, b: (LANES_TYPE(LANES_TYPE, LANES_TYPE), generate))
+    return intrinsic(
+        lambda typingctx, a, b, c: (LANES_TYPE(LANES_TYPE, LANES_TYPE, LANES_TYPE), generate)
+    )
 
 
 def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:
     return builder.fadd(total, builder.fmul(a, b, flags=FLAGS), flags=FLAGS)
-
-
-def _larger_sum(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    return larger(builder, builder.fadd(a, b), total)
 
 
 def _where_positive(builder: Any, a: Any, b: Any) -> Any:
@@ -147,8 +143,6 @@ multiply = _operation(2, lambda builder, a, b: builder.fmul(a, b, flags=FLAGS))
 divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
 # total + a · b
 add_product = _operation(3, _add_product)
-# max(total, a + b)
-larger_sum = _operation(3, _larger_sum)
 maximum = _operation(2, larger)
 # The smaller of both, the first where the second is −inf.
 smaller_above = _operation(2, _smaller_above)
@@ -156,127 +150,6 @@ smaller_above = _operation(2, _smaller_above)
 where_positive = _operation(2, _where_positive)
 # As kernels.exponential.exponential.
 exponential_lanes = _operation(1, exponential_of)
-
-
-def dots_of_rows(
-    dots: Sequence[Sequence[tuple[int, int]]],
-    step: int,
-    down: bool = False,
-    apart: bool = False,
-    tropical: bool = False,
-) -> Any:
-    """A compiled function of (charts, cells, begin, end): for each of ``dots``, which are lists of
-    pairs (x, y) of places in ``charts``, for two rows r and two others c
-
-        Σ_{begin ≤ k < end} Σ_{x, y} charts[x].flat[cells[x] + r · columns + k]
-                                   · charts[y].flat[cells[y] + step · c · columns + k]
-
-    as a tuple of vectors, the last index the fastest. All charts have as many columns.
-
-    down: from the last k to the first: what was written last is best read last.
-    apart: a loop for each dot, with a sum for each of its pairs.
-    tropical: maxima of sums in the place of sums of products.
-    """
-    more = _larger_sum if tropical else _add_product
-    nothing = ir.Constant(VECTOR, [float("-inf") if tropical else 0.0] * LANES)
-
-    def build(typingctx: Any, charts: Any, cells: Any, begin: Any, end: Any) -> Any:
-        result = types.UniTuple(_lanes, 4 * len(dots))
-        signature = result(charts, cells, types.int64, types.int64)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds = signature.args[0].types
-            values = cgutils.unpack_tuple(builder, arguments[0], len(kinds))
-            places = cgutils.unpack_tuple(builder, arguments[1], len(kinds))
-            begin, end = arguments[2:]
-            number = begin.type
-            arrays = [
-                context.make_array(kind)(context, builder, value)
-                for kind, value in zip(kinds, values)
-            ]
-            columns = builder.extract_value(arrays[0].shape, 1)
-
-            def rows_of(which: int, steps: tuple[int, int]) -> list[Any]:
-                starts = (
-                    builder.add(places[which], builder.mul(columns, number(count)))
-                    for count in steps
-                )
-                return [_vector_at(builder, arrays[which].data, start) for start in starts]
-
-            def loop(parts: Sequence[Sequence[tuple[int, int]]]) -> list[Any]:
-                """The sums of each of ``parts``."""
-                rows = {x: rows_of(x, (0, 1)) for part in parts for x, _ in part}
-                others = {y: rows_of(y, (0, step)) for part in parts for _, y in part}
-                sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in parts]
-                for place in chain(*sums):
-                    builder.store(nothing, place)
-                with cgutils.for_range_slice(builder, begin, end, number(1), number) as (k, _):
-                    if down:
-                        k = builder.sub(builder.add(begin, builder.sub(end, number(1))), k)
-                    left, right = (
-                        {
-                            which: [builder.load(builder.gep(row, [k]), align=8) for row in group]
-                            for which, group in groups.items()
-                        }
-                        for groups in (rows, others)
-                    )
-                    for four, part in zip(sums, parts):
-                        for place, (r, c) in zip(four, ((0, 0), (0, 1), (1, 0), (1, 1))):
-                            value = builder.load(place)
-                            for x, y in part:
-                                value = more(builder, value, left[x][r], right[y][c])
-                            builder.store(value, place)
-                return [[builder.load(place) for place in four] for four in sums]
-
-            if apart:
-                results = []
-                for dot in dots:
-                    first, *others = loop([[pair] for pair in dot])
-                    for other in others:
-                        first = [builder.fadd(a, b, flags=FLAGS) for a, b in zip(first, other)]
-                    results += first
-            else:
-                results = list(chain(*loop(dots)))
-            return context.make_tuple(builder, signature.return_type, results)
-
-        return signature, generate
-
-    return intrinsic(build)
-
-
-_dots = dots_of_rows([[(0, 1)]], 1)
-_tangents = dots_of_rows([[(0, 3), (2, 1)]], 1, apart=True)
-
-
-@kernel(forceinline=True)
-def store_both(chart, i, j, value):
-    store(chart, i, j, value)
-    store(chart, j, i, value)
-
-
-@kernel
-def dots_from_before(sums, row, x, y, above, first, i, last):
-    """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
-    ``row`` + 1 of ``sums``. above: where row i of x starts."""
-    for k in range(i, last, 2):
-        at = k * x.shape[1]
-        a, more_a, b, more_b = _dots((x, y), (above, at), first, i)
-        store(sums, row, k, a)
-        store(sums, row, k + 1, more_a)
-        store(sums, row + 1, k, b)
-        store(sums, row + 1, k + 1, more_b)
-
-
-@kernel
-def dots_from_before_tangent(sums, row, x, y, dx, dy, above, first, i, last):
-    """As :func:`dots_from_before`."""
-    for k in range(i, last, 2):
-        at = k * x.shape[1]
-        a, more_a, b, more_b = _tangents((x, y, dx, dy), (above, at, above, at), first, i)
-        store(sums, row, k, a)
-        store(sums, row, k + 1, more_a)
-        store(sums, row + 1, k, b)
-        store(sums, row + 1, k + 1, more_b)
 
 
 @kernel
@@ -322,7 +195,7 @@ def _interleave_blocks(
                 found.append(builder.select(inside, values, low))
             for k, value in enumerate(transposed(builder, found)):
                 builder.store(
-                    value, _vector_at(builder, cells, builder.add(j, size.type(k))), align=8
+                    value, vector_at(builder, cells, builder.add(j, size.type(k))), align=8
                 )
         return context.get_dummy_value()
 
@@ -372,7 +245,7 @@ def _separate_blocks(
         firsts = [builder.load(builder.gep(begins, [number(lane)])) for lane in range(LANES)]
         with in_blocks(builder, begin, size) as j:
             values = [
-                builder.load(_vector_at(builder, cells, builder.add(j, number(k))), align=8)
+                builder.load(vector_at(builder, cells, builder.add(j, number(k))), align=8)
                 for k in range(LANES)
             ]
             for first, value in zip(firsts, transposed(builder, values)):
