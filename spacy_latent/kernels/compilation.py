@@ -70,7 +70,10 @@ def kernel(
     fastmath: what may be done to floats beyond what is written: nothing, ``ANY_ORDER``, ``FUSED``.
         numba gets it in any case: it would give a function for which nothing is said the flags of
         whoever compiled it first.
-    options: of ``numba.njit``, as forceinline.
+    options: of ``numba.njit``, as forceinline. Where operations may be fused, as in lanes, and a
+        function is not inlined, the process that compiles it may call it as it is alone, and later
+        ones as it became beside its caller: last digits differ then. So it was with constituency
+        trees, whose recurrences are under forceinline for this reason.
 
     Raises TypeError for a function inside of another: what it closes over is in no file.
     """

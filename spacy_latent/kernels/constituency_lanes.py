@@ -133,7 +133,7 @@ def _column(number, i, j, of_i, of_m):
     write_weighted(number, INSIDE, i, j, plus(number, of_i, span), i, j)
 
 
-@kernel
+@kernel(forceinline=True)
 def _inside(number, n):
     """Fill the inside chart of n words, an even number; of ``Sums`` or ``Tangents``."""
     columns = columns_of(number)
@@ -170,7 +170,7 @@ def _of_column(number, sums, i, k, of_i, of_m):
     write_both(number, PASSED, m, k, times_weight(number, gradient, m, k))
 
 
-@kernel
+@kernel(forceinline=True)
 def _outside(number, n, sums):
     """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere; as _inside. sums:
     (2, columns, LANES) workspace."""
