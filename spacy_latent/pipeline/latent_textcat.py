@@ -398,6 +398,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
 
     score_range: None, or the lowest and the highest score for regression: ``doc.cats`` then holds
         numbers in this range, and the loss is half the squared error of the share of the range.
+        The scorer for them is ``spacy-latent.regression_scorer.v1``.
     """
 
     multi_label = True
