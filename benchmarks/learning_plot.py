@@ -6,6 +6,7 @@ seeds reached: what lies in it is no gain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -17,7 +18,7 @@ from spacy_latent.visualize.text_size import text_width
 DRAWINGS = Path(__file__).parents[1] / "docs" / "images"
 SIZE, ROW, MARGIN, PLOT, RADIUS = 13, 22, 12, 420, 4
 # What is at most this far apart has ticks so far apart, all in percent.
-TICKS = ((8, 1), (20, 2), (50, 5), (101, 10))
+TICKS = ((8, 1), (20, 2), (50, 5), (101, 10), (math.inf, 100))
 STYLE = f"svg{{{variables(False)}}}@media (prefers-color-scheme:dark){{svg{{{variables(True)}}}}}"
 
 

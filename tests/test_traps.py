@@ -265,7 +265,6 @@ def test_trap_09_arrays_of_any_kind_and_no_shared_memory():
         assert got == pytest.approx(other, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_trap_11_annotations_survive_serialization():
     nlp = trained("textcat", annotate="probabilities", alternatives=2)
     doc = nlp(TEXT)

@@ -34,7 +34,8 @@ def score_regression(
     for label in sorted(pairs if labels is None else set(labels) & set(pairs)):
         truths, scores = np.array(pairs[label], dtype=np.float64).T
         errors[label] = float(np.mean((scores - truths) ** 2))
-        if np.ptp(truths) > 0.0:
+        # Not those that differ by rounding alone.
+        if np.ptp(truths) > 1e-9 * max(1.0, float(np.abs(truths).max())):
             explained[label] = 1.0 - errors[label] / float(np.var(truths))
     return {
         "cats_mse": float(np.mean(list(errors.values()))) if errors else None,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -142,6 +143,14 @@ def make_docs(vocab: Vocab, phrases: Sequence[Phrase], count: int, seed: int) ->
     by_kind: dict[tuple[str | None, bool], list[Phrase]] = defaultdict(list)
     for phrase in phrases:
         by_kind[phrase.aspect, phrase.praise].append(phrase)
+    for aspect in (*ASPECTS, None):
+        for praise, side in ((True, PROS), (False, CONS)):
+            if not by_kind[aspect, praise]:
+                raise LatentError(
+                    f"Among {len(phrases)} phrases there is none about {aspect or 'no aspect'} on "
+                    f"the side of {side}; reviews need one of each kind. Give all that were "
+                    "published."
+                )
     rng = random.Random(seed)
     for _ in range(count):
         yield make_doc(vocab, make_review(by_kind, rng))

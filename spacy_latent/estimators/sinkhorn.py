@@ -18,7 +18,9 @@ class Sinkhorn(Estimator):
     whose marginals are intractable: P is not their mean.
 
     temperature: larger is smoother; towards 0 it tends to the best alignment, by ever more steps.
-    max_iter: bound on the steps, each one of the rows and one of the columns.
+    max_iter: bound on the steps, each one of the rows and one of the columns. Below a temperature
+        of 1 it takes more than these: short of that many, sums of columns are right, and those of
+        rows not yet.
     tolerance: steps end when no logarithm of a sum is wrong by more.
     """
 

@@ -442,6 +442,8 @@ def _of_kernels() -> Iterable[Finding]:
 
 
 def _of_wildcards(nlp: Language) -> Iterable[Finding]:
+    if all(nlp.get_pipe_meta(name).factory != "latent_encoder" for name in nlp.pipe_names):
+        return
     for name, pipe in nlp.pipeline:
         if "*" in _upstream(pipe, Tok2VecListener):
             yield Finding(

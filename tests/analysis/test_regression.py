@@ -40,6 +40,11 @@ def test_the_mean_explains_nothing_and_worse_than_it_less():
     assert score_regression(given)["cats_r2"] < 0.0
 
 
+def test_scores_that_differ_by_rounding_have_no_variance():
+    given = examples(*(({"size": truth}, {"size": 0.5}) for truth in (0.1 + 0.2, 0.3)))
+    assert score_regression(given)["cats_r2"] is None
+
+
 def test_labels_that_references_lack_are_left_out():
     given = examples(({"size": 1.0, "price": 2.0}, {"size": 1.0}))
     assert score_regression(given, labels=["size"])["cats_mse"] == 0.0

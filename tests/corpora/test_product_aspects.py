@@ -19,6 +19,7 @@ from spacy_latent.corpora.product_aspects import (
     split_phrases,
 )
 from spacy_latent.corpora.sources import DATA_VARIABLE, read_source
+from spacy_latent.errors import LatentError
 
 DATA = Path(os.environ.get(DATA_VARIABLE, Path(__file__).parents[3] / "shared" / "data"))
 TEXTS = {
@@ -71,6 +72,18 @@ def test_parts_share_no_phrase_and_reviews_speak_of_every_aspect():
     for doc in docs:
         assert set(doc.cats) == set(ASPECTS) == {span.label_ for span in doc.spans["rationale"]}
         assert all(0.0 <= score <= 5.0 for score in doc.cats.values())
+
+
+def test_reviews_need_a_phrase_of_each_kind():
+    with pytest.raises(LatentError, match="none about PICTURE on the side of pros"):
+        next(
+            make_docs(
+                spacy.blank("en").vocab,
+                [Phrase((str(i),), "BATTERY", i > 0) for i in range(2)],
+                1,
+                seed=0,
+            )
+        )
 
 
 @pytest.mark.skipif(not (DATA / FOLDER).is_dir(), reason="no data here")
