@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,4 +47,4 @@ def score_regression(
 def build_regression_scorer_v1() -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry, see :func:`score_regression`, for
     ``latent_textcat_multilabel`` with a ``score_range``."""
-    return partial(score_regression)
+    return score_regression

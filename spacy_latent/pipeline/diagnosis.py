@@ -354,11 +354,15 @@ def _of_listeners(
         )
 
 
-def _upstream(pipe: Any, kind: type) -> set[str]:
-    """Whom the listeners of this kind inside a component listen to."""
+def _upstream(pipe: Any, kind: type[Model] = Model) -> set[str]:
+    """Whom the listeners of this kind, or of any, inside a component listen to."""
     model = getattr(pipe, "model", None)
     nodes = model.walk() if isinstance(model, Model) else ()
-    return {node.upstream_name for node in nodes if isinstance(node, kind)}  # type: ignore[attr-defined]
+    return {
+        node.upstream_name
+        for node in nodes
+        if isinstance(node, kind) and hasattr(node, "upstream_name")
+    }
 
 
 def _of_layer(key: str, node: Model) -> Iterable[Finding]:
@@ -457,7 +461,7 @@ def _of_wildcards(nlp: Language) -> Iterable[Finding]:
 def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
     """Beside an embedder that components may share. ``spacy init config`` writes such configs:
     its templates know no components but spaCy's."""
-    upstream = {name: _upstreams(pipe) for name, pipe in nlp.pipeline}
+    upstream = {name: _upstream(pipe) for name, pipe in nlp.pipeline}
     own = [
         name
         for name in latent_components(nlp, annotating=True)
@@ -485,10 +489,3 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
                 f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
                 f"else take {shared} out of the pipeline.",
             )
-
-
-def _upstreams(pipe: Any) -> set[str]:
-    """Whom listeners of any kind inside a component listen to."""
-    model = getattr(pipe, "model", None)
-    nodes = model.walk() if isinstance(model, Model) else ()
-    return {node.upstream_name for node in nodes if hasattr(node, "upstream_name")}

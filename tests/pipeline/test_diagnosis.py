@@ -125,6 +125,15 @@ def test_an_embedder_that_nobody_shares(name: str) -> None:
     assert found("tagger", frozen_components=["tok2vec", "tagger"]) == {}
 
 
+def test_the_tok2vec_that_answers_a_wildcard_is_no_trap() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    assert [finding.code for finding in find_traps(made(nlp))] == ["own-embedder"]
+
+
 def test_sentences_only_at_prediction() -> None:
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("sentencizer", first=True)
