@@ -9,8 +9,6 @@ maxima are found only for the cells of the best tree, while tracing back.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,7 +53,7 @@ def float_workspace_size(n: int) -> int:
 
 
 @kernel(forceinline=True)
-def fill_spans(number: Any, n: int, first: int) -> None:
+def fill_spans(number, n, first):
     """Fill the charts of spans over the nodes from ``first`` to n, in which is what an empty sum
     is. Of row n + 1, which is read where nothing lies between, only that is needed.
 

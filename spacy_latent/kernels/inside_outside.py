@@ -220,14 +220,14 @@ def _spread_spans(number, n, first, result):
             write(number, OF_LEFT, i, k, of_left)
             of_arc = write(number, OF_TO_RIGHT, i, k, plus(number, of_arc, of_right))
             result[i, k] = marginal(number, of_arc, OF_TO_RIGHT, TO_RIGHT, i, k)
-            reach = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
+            given = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
             if i > 0:
                 of_other = plus(number, read(number, OF_TO_LEFT, i, k), of_left)
                 write(number, OF_TO_LEFT, i, k, of_other)
                 result[k, i] = marginal(number, of_other, OF_TO_LEFT, TO_LEFT, i, k)
-                given = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
-                reach = plus(number, reach, given)
-            write(number, OF_BETWEEN, i, k, reach)
+                other = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
+                given = plus(number, given, other)
+            write(number, OF_BETWEEN, i, k, given)
         add_row(number, OF_LEFT, i + 1, OF_BETWEEN, i, i + 1, n + 1)
 
 

@@ -24,7 +24,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from spacy_latent.kernels.vector import FLAGS, VECTOR, Statement, larger, loop_of
+from spacy_latent.kernels.compilation import ANY_ORDER
+from spacy_latent.kernels.vector import VECTOR, Statement, larger, loop_of
 
 Join = tuple[int, int, int]
 
@@ -57,11 +58,11 @@ class Maxima(NamedTuple):
 
 
 def _plus(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, b, flags=FLAGS)
+    return builder.fadd(a, b, flags=tuple(ANY_ORDER))
 
 
 def _times(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fmul(a, b, flags=FLAGS)
+    return builder.fmul(a, b, flags=tuple(ANY_ORDER))
 
 
 class _OfSums:
@@ -163,7 +164,9 @@ class _Number:
         self.builder = builder
         kind = signature.args[0]
         self.rules = _RULES[kind.instance_class]
-        self.weights, self.charts, self.floor = [], [], None
+        self.weights: list[Any] = []
+        self.charts: list[Any] = []
+        self.floor = None
         for place, part in enumerate(kind.types):
             field = builder.extract_value(value, place)
             if isinstance(part, types.Array):
