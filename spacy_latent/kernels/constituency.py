@@ -24,6 +24,18 @@ from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.row_numbers import (
+    Maxima,
+    Sums,
+    Tangents,
+    one,
+    plus,
+    pulls_of,
+    pushes_of,
+    read,
+    times_weight,
+    write,
+)
 from spacy_latent.kernels.status import (
     FEASIBLE,
     INFEASIBLE,
@@ -32,7 +44,7 @@ from spacy_latent.kernels.status import (
     UNSOLVED,
     is_finite,
 )
-from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
+from spacy_latent.kernels.vector import LANES, aligned_empty
 from spacy_latent.kernels.wide import (
     EMPTY,
     LN2,
@@ -48,12 +60,10 @@ HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
 
-# Over the last word of spans that start at i and are split after k.
-_push = fused_loop([("add", 0, ((0, 1),))])
-_push_best = fused_loop([("max", 0, ((0, 1),))])
-_pull = fused_loop([("dot", 0, ((0, 1),)), ("add", 2, ((0, 0),))])
-_push_tangent = fused_loop([("add", 0, ((0, 1), (1, 2)))])
-_pull_tangent = fused_loop([("dot", 0, ((0, 2), (1, 3))), ("add", 4, ((0, 0), (1, 1)))])
+# Over the last word of spans that start at i and are split after k, see kernels.row_numbers.
+JOINS = [(SPLITS, INSIDE, INSIDE)]
+_push = pushes_of(JOINS)
+_pull = pulls_of(JOINS, {SPLITS: PASSED, INSIDE: OUTSIDE})
 
 
 @kernel
@@ -62,27 +72,42 @@ def _width(n):
     return (n + LANES - 1) // LANES * LANES
 
 
-@kernel(fastmath=ANY_ORDER)
+@kernel(forceinline=True)
+def _fill_spans(number, n):
+    """Fill SPLITS and INSIDE, in which is what an empty sum is. number: of kernels.row_numbers."""
+    for i in range(n - 1, -1, -1):
+        total = write(number, INSIDE, i, i, one(number))
+        for k in range(i + 1, n):
+            _push(number, i, k - 1, (k,), (total,), k // LANES * LANES, n)
+            splits = read(number, SPLITS, i, k)
+            total = write(number, INSIDE, i, k, times_weight(number, splits, SPLITS, i, k, i, k))
+
+
+@kernel(forceinline=True)
+def _spread_spans(number, n):
+    """Fill OUTSIDE and PASSED, the gradients of INSIDE and SPLITS, in which are 0 and that of the
+    whole sentence."""
+    for i in range(n - 1):
+        for k in range(n - 1, i - 1, -1):
+            total = read(number, OUTSIDE, i, k)
+            if k < n - 1:
+                (given,) = _pull(number, i, k, (k + 1,), (k + 1) // LANES * LANES, n)
+                total = write(number, OUTSIDE, i, k, plus(number, total, given))
+            write(number, PASSED, i, k, times_weight(number, total, OUTSIDE, i, k, i, k))
+
+
+@kernel
 def _inside(s, n, center, floor, charts):
     """Fill the first three charts. floor: added to each weight and span. RETURNS: the sum over
     trees."""
-    weights, splits, inside = charts[WEIGHT], charts[SPLITS], charts[INSIDE]
-    splits[:] = floor
-    inside[:] = floor
+    charts[SPLITS] = floor
+    charts[INSIDE] = floor
     for i in range(n):
-        source, target = s[i], weights[i]
+        source, target = s[i], charts[WEIGHT, i]
         for j in range(n):
-            target[j] = exponential(source[j] - center) + floor if j > i else 0.0
-    for i in range(n - 1, -1, -1):
-        split_row, row, weight = splits[i], inside[i], weights[i]
-        row[i] = 1.0
-        for k in range(i, n - 1):
-            if k > i:
-                row[k] = split_row[k] * weight[k] + floor
-            _push((split_row, inside[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
-        if i < n - 1:
-            row[n - 1] = split_row[n - 1] * weight[n - 1]
-    return inside[0, n - 1]
+            target[j] = exponential(source[j] - center) if j > i else 0.0
+    _fill_spans(Sums(charts[WEIGHT], charts, floor), n)
+    return charts[INSIDE, 0, n - 1]
 
 
 @kernel
@@ -131,70 +156,25 @@ def _scaled_inside(s, n, charts):
 def _outside(n, charts):
     """Fill the last two charts. RETURNS: the sum over trees times that of the marginals of spans of
     more than a word."""
-    weights, inside = charts[WEIGHT], charts[INSIDE]
-    outside, passed = charts[OUTSIDE], charts[PASSED]
-    outside[:] = 0.0
-    passed[:] = 0.0
-    outside[0, n - 1] = 1.0
+    charts[OUTSIDE] = 0.0
+    charts[PASSED] = 0.0
+    charts[OUTSIDE, 0, n - 1] = 1.0
+    _spread_spans(Sums(charts[WEIGHT], charts, 0.0), n)
     total = 0.0
     for i in range(n - 1):
-        row, down, weight = outside[i], passed[i], weights[i]
-        for k in range(n - 1, i - 1, -1):
-            value = row[k]
-            if k < n - 1:
-                _, pulled = _pull(
-                    (down, inside[k + 1], outside[k + 1]),
-                    (inside[i, k],),
-                    (k + 1) // LANES * LANES,
-                    n,
-                )
-                value += pulled
-                row[k] = value
-            total += value * inside[i, k] if k > i else 0.0
-            down[k] = value * weight[k]
+        inside, outside = charts[INSIDE, i], charts[OUTSIDE, i]
+        for k in range(i + 1, n):
+            total += outside[k] * inside[k]
     return total
 
 
-@kernel(fastmath=ANY_ORDER)
+@kernel
 def _tangent(n, charts, dcharts):
     """Directional derivatives of all charts along that of the weights, dcharts[WEIGHT]."""
-    weights, splits, inside = charts[WEIGHT], charts[SPLITS], charts[INSIDE]
-    outside, passed = charts[OUTSIDE], charts[PASSED]
-    dweights, dinside = dcharts[WEIGHT], dcharts[INSIDE]
-    dcharts[SPLITS] = 0.0
-    dinside[:] = 0.0
-    for i in range(n - 1, -1, -1):
-        split_row, row = dcharts[SPLITS, i], dinside[i]
-        for k in range(i, n - 1):
-            if k > i:
-                row[k] = split_row[k] * weights[i, k] + splits[i, k] * dweights[i, k]
-            _push_tangent(
-                (split_row, inside[k + 1], dinside[k + 1]),
-                (row[k], inside[i, k]),
-                (k + 1) // LANES * LANES,
-                n,
-            )
-        if i < n - 1:
-            row[n - 1] = (
-                split_row[n - 1] * weights[i, n - 1] + splits[i, n - 1] * dweights[i, n - 1]
-            )
-    dcharts[OUTSIDE] = 0.0
-    dcharts[PASSED] = 0.0
-    for i in range(n - 1):
-        row, down = dcharts[OUTSIDE, i], dcharts[PASSED, i]
-        for k in range(n - 1, i - 1, -1):
-            if k < n - 1:
-                _, pulled = _pull_tangent(
-                    (
-                        *(down, passed[i], inside[k + 1]),
-                        *(dinside[k + 1], dcharts[OUTSIDE, k + 1]),
-                    ),
-                    (inside[i, k], dinside[i, k]),
-                    (k + 1) // LANES * LANES,
-                    n,
-                )
-                row[k] += pulled
-            down[k] = row[k] * weights[i, k] + outside[i, k] * dweights[i, k]
+    number = Tangents(charts[WEIGHT], dcharts[WEIGHT], charts, dcharts)
+    dcharts[SPLITS:] = 0.0
+    _fill_spans(number, n)
+    _spread_spans(number, n)
 
 
 @kernel
@@ -439,7 +419,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    room = aligned_empty(2 * longest * _width(longest))
+    room = aligned_empty(3 * longest * _width(longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
     for b in range(start, stop):
         n = lengths[b]
@@ -450,18 +430,10 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
         if status[b] != FEASIBLE or n < 2:
             continue
         width = _width(n)
-        charts = room[: 2 * n * width].reshape((2, n, width))
+        charts = room[: 3 * n * width].reshape((3, n, width))
         charts[:] = -np.inf
-        splits, best = charts[0], charts[1]
-        for i in range(n - 1, -1, -1):
-            split_row, row = splits[i], best[i]
-            row[i] = 0.0
-            for k in range(i, n - 1):
-                if k > i:
-                    row[k] = split_row[k] + s[i, k]
-                _push_best((split_row, best[k + 1]), (row[k],), (k + 1) // LANES * LANES, n)
-            if i < n - 1:
-                row[n - 1] = split_row[n - 1] + s[i, n - 1]
+        _fill_spans(Maxima(s, charts), n)
+        best = charts[INSIDE]
         if best[0, n - 1] == -np.inf:
             status[b] = INFEASIBLE
             continue

@@ -13,12 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spacy_latent.kernels.compilation import kernel
-from spacy_latent.kernels.vector import LANES, fused_loop
+from spacy_latent.kernels.row_numbers import (
+    Maxima,
+    add_row,
+    copy_row,
+    nothing,
+    one,
+    plus,
+    pushes_of,
+    read,
+    times_weight,
+    write,
+)
+from spacy_latent.kernels.vector import LANES
 
+BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
 CHARTS = 5
-# Over the right end of spans that start at i and are split at k.
-_push = fused_loop([("max", 0, ((0, 3),)), ("max", 1, ((1, 4),)), ("max", 2, ((2, 5),))])
-_push_arcs = fused_loop([("max", 0, ((0, 1),))])
+# Over the right end of spans that start at i and are split at k, see kernels.row_numbers.
+JOINS = [(BETWEEN, LEFT, RIGHT), (RIGHT, RIGHT, TO_RIGHT), (LEFT, TO_LEFT, LEFT)]
+_push = pushes_of(JOINS)
 
 
 @kernel(inline="always")
@@ -39,47 +52,38 @@ def float_workspace_size(n: int) -> int:
     return CHARTS * (n + 2) * chart_stride(n)
 
 
-@kernel
-def _fill(
-    scores: NDArray[np.float64],
-    n: int,
-    first: int,
-    between: NDArray[np.float64],
-    to_right: NDArray[np.float64],
-    to_left: NDArray[np.float64],
-    right: NDArray[np.float64],
-    left: NDArray[np.float64],
-) -> None:
-    right[first : n + 2] = -np.inf
-    left[first : n + 2] = -np.inf
-    to_left[first : n + 2] = -np.inf
+@kernel(forceinline=True)
+def fill_spans(number, n, first):
+    """Fill the charts of spans over the nodes from ``first`` to n, in which is what an empty sum
+    is. Of row n + 1, which is read where nothing lies between, only that is needed.
+
+    number: of kernels.row_numbers; its weights are those of arcs, [head, modifier].
+    """
     for i in range(n, first - 1, -1):
-        best = between[i]
-        right_row, left_row = right[i], left[i]
-        best[:] = -np.inf
-        right_row[i] = 0.0
-        left_row[i] = 0.0
-        below = left[i + 1]
-        for j in range(i + 1, n + 1):
-            best[j] = below[j]
+        write(number, RIGHT, i, i, one(number))
+        write(number, LEFT, i, i, one(number))
+        copy_row(number, BETWEEN, i, LEFT, i + 1, i // LANES * LANES, n + 1)
         for k in range(i + 1, n + 1):
-            reach = best[k]
-            arc_right = reach + scores[i, k]
-            arc_left = reach + scores[k, i] if i > 0 else -np.inf
-            to_right[i, k] = arc_right
-            to_left[i, k] = arc_left
+            reach = read(number, BETWEEN, i, k)
+            to_right = times_weight(number, reach, BETWEEN, i, k, i, k)
+            to_left = times_weight(number, reach, BETWEEN, i, k, k, i) if i > 0 else nothing(number)
+            write(number, TO_RIGHT, i, k, to_right)
+            write(number, TO_LEFT, i, k, to_left)
             # Cells are written by whole vectors only: reading a vector soon after one number in it
-            # was written waits. So right[i, k] gets its arc in the loop, from right[k, k] = 0, and
-            # left[i, k] when the row is done. What lies left of k there is −inf.
-            whole_right = max(right_row[k], arc_right)
-            whole_left = max(left_row[k], arc_left)
-            _push(
-                (best, right_row, left_row, left[k + 1], right[k], to_left[k]),
-                (whole_right, arc_right, whole_left),
-                k // LANES * LANES,
-                n + 1,
-            )
-        _push_arcs((left_row, to_left[i]), (0.0,), 0, n + 1)
+            # was written waits. So right[i, k] gets its arc in the loop, from right[k, k], and
+            # left[i, k] when the row is done. What lies left of k there is that of an empty sum.
+            right = plus(number, read(number, RIGHT, i, k), to_right)
+            left = plus(number, read(number, LEFT, i, k), to_left)
+            following, totals = (k + 1, k, k), (right, to_right, left)
+            _push(number, i, k, following, totals, k // LANES * LANES, n + 1)
+        add_row(number, LEFT, i, TO_LEFT, i, 0, n + 1)
+
+
+@kernel
+def _fill(scores: NDArray[np.float64], n: int, first: int, charts: NDArray[np.float64]) -> None:
+    for chart in (TO_LEFT, RIGHT, LEFT):
+        charts[chart, first : n + 2] = -np.inf
+    fill_spans(Maxima(scores, charts), n, first)
 
 
 @kernel
@@ -106,14 +110,11 @@ def best_projective_tree(
     if n == 0:
         return True
     stride = chart_stride(n)
-    size = (n + 2) * stride
-    between = float_workspace[:size].reshape((n + 2, stride))
-    to_right = float_workspace[size : 2 * size].reshape((n + 2, stride))
-    to_left = float_workspace[2 * size : 3 * size].reshape((n + 2, stride))
-    right = float_workspace[3 * size : 4 * size].reshape((n + 2, stride))
-    left = float_workspace[4 * size : 5 * size].reshape((n + 2, stride))
+    charts = float_workspace[: CHARTS * (n + 2) * stride].reshape((CHARTS, n + 2, stride))
+    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
+    right, left = charts[RIGHT], charts[LEFT]
     first = 1 if single_root else 0
-    _fill(scores, n, first, between, to_right, to_left, right, left)
+    _fill(scores, n, first, charts)
 
     # Spans to open: their two ends, and whether the head is at the left (1) or the right (0).
     depth = 0

@@ -18,7 +18,15 @@ import numpy as np
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.eisner import (
+    BETWEEN,
+    CHARTS,
+    JOINS,
+    LEFT,
+    RIGHT,
+    TO_LEFT,
+    TO_RIGHT,
     best_projective_tree,
+    fill_spans,
     float_workspace_size,
     integer_workspace_size,
 )
@@ -40,6 +48,17 @@ from spacy_latent.kernels.lanes import (
 from spacy_latent.kernels.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.row_numbers import (
+    Sums,
+    Tangents,
+    add_row,
+    marginal,
+    plus,
+    pulls_of,
+    read,
+    times_weight,
+    write,
+)
 from spacy_latent.kernels.status import (
     FEASIBLE,
     INFEASIBLE,
@@ -48,7 +67,7 @@ from spacy_latent.kernels.status import (
     is_finite,
     read_arc_scores,
 )
-from spacy_latent.kernels.vector import LANES, aligned_empty, fused_loop
+from spacy_latent.kernels.vector import LANES, aligned_empty
 from spacy_latent.kernels.wide import (
     EMPTY,
     LN2,
@@ -61,40 +80,9 @@ from spacy_latent.kernels.wide import (
 )
 
 HEADER = 8
-# Charts: between, to_right, to_left, right, left.
-BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
-
-
-# Over the right end j of spans that start at i and are split at k, see kernels.vector.
-_fill = fused_loop([("add", 0, ((0, 3),)), ("add", 1, ((1, 4),)), ("add", 2, ((2, 5),))])
-_spread = fused_loop(
-    [
-        ("dot", 0, ((0, 3),)),
-        ("add", 6, ((0, 0),)),
-        ("dot", 1, ((1, 4),)),
-        ("add", 7, ((1, 1),)),
-        ("dot", 2, ((2, 5),)),
-        ("add", 8, ((2, 2),)),
-    ]
-)
-_fill_tangent = fused_loop(
-    [
-        ("add", 0, ((0, 3), (3, 6))),
-        ("add", 1, ((1, 4), (4, 7))),
-        ("add", 2, ((2, 5), (5, 8))),
-    ]
-)
-_spread_tangent = fused_loop(
-    [
-        ("dot", 0, ((3, 6), (0, 9))),
-        ("add", 12, ((0, 3), (3, 0))),
-        ("dot", 1, ((4, 7), (1, 10))),
-        ("add", 13, ((1, 4), (4, 1))),
-        ("dot", 2, ((5, 8), (2, 11))),
-        ("add", 14, ((2, 5), (5, 2))),
-    ]
-)
-_add = fused_loop([("add", 0, ((0, 1),))])
+# After the charts those of their gradients.
+OF_BETWEEN, OF_TO_RIGHT, OF_TO_LEFT, OF_RIGHT, OF_LEFT = range(CHARTS, 2 * CHARTS)
+_pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
 
 
 @kernel
@@ -219,33 +207,37 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     return shift, partition if partition < np.inf else 0.0
 
 
+@kernel(forceinline=True)
+def _spread_spans(number, n, first, result):
+    """Fill the gradients of the charts, in which are 0 and those that the sum over trees gives, and
+    write the marginals."""
+    for i in range(first, n + 1):
+        for k in range(n, i, -1):
+            of_right, of_arc, of_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
+            of_right = plus(number, read(number, OF_RIGHT, i, k), of_right)
+            write(number, OF_RIGHT, i, k, of_right)
+            of_left = plus(number, read(number, OF_LEFT, i, k), of_left)
+            write(number, OF_LEFT, i, k, of_left)
+            of_arc = write(number, OF_TO_RIGHT, i, k, plus(number, of_arc, of_right))
+            result[i, k] = marginal(number, of_arc, OF_TO_RIGHT, TO_RIGHT, i, k)
+            given = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
+            if i > 0:
+                of_other = plus(number, read(number, OF_TO_LEFT, i, k), of_left)
+                write(number, OF_TO_LEFT, i, k, of_other)
+                result[k, i] = marginal(number, of_other, OF_TO_LEFT, TO_LEFT, i, k)
+                other = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
+                given = plus(number, given, other)
+            write(number, OF_BETWEEN, i, k, given)
+        add_row(number, OF_LEFT, i + 1, OF_BETWEEN, i, i + 1, n + 1)
+
+
 @kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first, floor, charts):
-    """Fill ``charts`` (5, n+2, stride). floor: added to each weight, arc and span. RETURNS: the sum
-    over trees."""
-    charts[:] = floor
-    between, right, left = charts[BETWEEN], charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
-    for i in range(n, first - 1, -1):
-        reach, right_row, left_row = between[i], right[i], left[i]
-        right_row[i] = 1.0
-        left_row[i] = 1.0
-        below = left[i + 1]
-        for j in range(i + 1, n + 1):
-            reach[j] = below[j]
-        for k in range(i + 1, n + 1):
-            arc_right = reach[k] * (w[i, k] + floor) + floor
-            arc_left = reach[k] * (w[k, i] + floor) + floor if i > 0 else 0.0
-            to_right[i, k] = arc_right
-            to_left[i, k] = arc_left
-            # As in kernels.eisner: right[i, k] gets its arc in the loop, from right[k, k] = 1.
-            _fill(
-                (reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
-                (right_row[k] + arc_right, arc_right, left_row[k] + arc_left),
-                k // LANES * LANES,
-                n + 1,
-            )
-        _add((left_row, to_left[i]), (1.0,), 0, n + 1)
+    """Fill the first charts of (5 or 10, n+2, stride). floor: added to each weight, arc and span.
+    RETURNS: the sum over trees."""
+    charts[:CHARTS] = floor
+    fill_spans(Sums(w, charts, floor), n, first)
+    right, left = charts[RIGHT], charts[LEFT]
     if first == 0:
         return right[0, n]
     total = 0.0
@@ -255,78 +247,29 @@ def _inside(w, n, first, floor, charts):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _outside(w, n, first, charts, partition, outer, result):
-    """Write the marginals, from what _inside left. outer: like charts; written: gradients of log Z,
-    in the place of that of TO_RIGHT without its own arc's share."""
-    outer[:] = 0.0
+def _outside(w, n, first, charts, partition, result):
+    """Write the marginals, and to the last charts gradients of log Z, from what _inside left."""
+    charts[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     if first == 0:
-        outer[RIGHT, 0, n] = 1.0 / partition
+        charts[OF_RIGHT, 0, n] = 1.0 / partition
     else:
         for r in range(1, n + 1):
             weight = w[0, r] / partition
-            outer[LEFT, 1, r] = weight * right[r, n]
-            outer[RIGHT, r, n] = weight * left[1, r]
+            charts[OF_LEFT, 1, r] = weight * right[r, n]
+            charts[OF_RIGHT, r, n] = weight * left[1, r]
             result[0, r] = weight * left[1, r] * right[r, n]
-    for i in range(first, n + 1):
-        reach, right_row, left_row = outer[BETWEEN, i], outer[RIGHT, i], outer[LEFT, i]
-        for k in range(n, i, -1):
-            _, of_right, of_arc, of_left = _spread(
-                (
-                    *(reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
-                    *(outer[LEFT, k + 1], outer[RIGHT, k], outer[TO_LEFT, k]),
-                ),
-                (right[i, k], to_right[i, k], left[i, k]),
-                k + 1,
-                n + 1,
-            )
-            right_row[k] += of_right
-            left_row[k] += of_left
-            of_arc += right_row[k]
-            outer[TO_RIGHT, i, k] = of_arc
-            result[i, k] = of_arc * to_right[i, k]
-            reach[k] = of_arc * w[i, k]
-            if i > 0:
-                of_other = outer[TO_LEFT, i, k] + left_row[k]
-                result[k, i] = of_other * to_left[i, k]
-                reach[k] += of_other * w[k, i]
-        _add((outer[LEFT, i + 1], reach), (1.0,), i + 1, n + 1)
+    _spread_spans(Sums(w, charts, 0.0), n, first, result)
 
 
 @kernel(fastmath=ANY_ORDER)
 def _inside_tangent(w, dw, n, first, charts, change):
     """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
-    change[:] = 0.0
-    right, left = charts[RIGHT], charts[LEFT]
-    to_left = charts[TO_LEFT]
-    for i in range(n, first - 1, -1):
-        reach, right_row, left_row = change[BETWEEN, i], change[RIGHT, i], change[LEFT, i]
-        below = change[LEFT, i + 1]
-        for j in range(i + 1, n + 1):
-            reach[j] = below[j]
-        for k in range(i + 1, n + 1):
-            inner = charts[BETWEEN, i, k]
-            d_right = reach[k] * w[i, k] + inner * dw[i, k]
-            d_left = reach[k] * w[k, i] + inner * dw[k, i] if i > 0 else 0.0
-            change[TO_RIGHT, i, k] = d_right
-            change[TO_LEFT, i, k] = d_left
-            _fill_tangent(
-                (
-                    *(reach, right_row, left_row, left[k + 1], right[k], to_left[k]),
-                    *(change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]),
-                ),
-                (
-                    *(right_row[k] + d_right, d_right, left_row[k] + d_left),
-                    *(right[i, k], charts[TO_RIGHT, i, k], left[i, k]),
-                ),
-                k // LANES * LANES,
-                n + 1,
-            )
-        _add((left_row, change[TO_LEFT, i]), (1.0,), 0, n + 1)
+    change[:CHARTS] = 0.0
+    fill_spans(Tangents(w, dw, charts, change), n, first)
     if first == 0:
         return change[RIGHT, 0, n]
-    total = 0.0
+    right, left, total = charts[RIGHT], charts[LEFT], 0.0
     for r in range(1, n + 1):
         total += (change[LEFT, 1, r] * right[r, n] + left[1, r] * change[RIGHT, r, n]) * w[0, r]
         total += left[1, r] * right[r, n] * dw[0, r]
@@ -334,55 +277,23 @@ def _inside_tangent(w, dw, n, first, charts, change):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, outer, d_outer, out):
-    """Write the directional derivative of the marginals; ``outer`` as _outside left it."""
-    d_outer[:] = 0.0
+def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, out):
+    """Write the directional derivative of the marginals, from what the others left."""
+    change[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
-    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     relative = d_partition / partition
     if first == 0:
-        d_outer[RIGHT, 0, n] = -relative / partition
+        change[OF_RIGHT, 0, n] = -relative / partition
     else:
         for r in range(1, n + 1):
             weight = w[0, r] / partition
             d_weight = dw[0, r] / partition - weight * relative
             a, b = left[1, r], right[r, n]
             da, db = change[LEFT, 1, r], change[RIGHT, r, n]
-            d_outer[LEFT, 1, r] = d_weight * b + weight * db
-            d_outer[RIGHT, r, n] = d_weight * a + weight * da
+            change[OF_LEFT, 1, r] = d_weight * b + weight * db
+            change[OF_RIGHT, r, n] = d_weight * a + weight * da
             out[0, r] = d_weight * a * b + weight * (da * b + a * db)
-    for i in range(first, n + 1):
-        reach, right_row, left_row = outer[BETWEEN, i], outer[RIGHT, i], outer[LEFT, i]
-        d_reach, d_right_row = d_outer[BETWEEN, i], d_outer[RIGHT, i]
-        d_left_row = d_outer[LEFT, i]
-        for k in range(n, i, -1):
-            arc_right, d_arc_right = to_right[i, k], change[TO_RIGHT, i, k]
-            _, of_right, d_of_arc, of_left = _spread_tangent(
-                (
-                    *(reach, right_row, left_row, d_reach, d_right_row, d_left_row),
-                    *(left[k + 1], right[k], to_left[k]),
-                    *(change[LEFT, k + 1], change[RIGHT, k], change[TO_LEFT, k]),
-                    *(d_outer[LEFT, k + 1], d_outer[RIGHT, k], d_outer[TO_LEFT, k]),
-                ),
-                (
-                    *(right[i, k], arc_right, left[i, k]),
-                    *(change[RIGHT, i, k], d_arc_right, change[LEFT, i, k]),
-                ),
-                k + 1,
-                n + 1,
-            )
-            of_arc = outer[TO_RIGHT, i, k]
-            d_right_row[k] += of_right
-            d_left_row[k] += of_left
-            d_of_arc += d_right_row[k]
-            out[i, k] = d_of_arc * arc_right + of_arc * d_arc_right
-            d_reach[k] = d_of_arc * w[i, k] + of_arc * dw[i, k]
-            if i > 0:
-                of_other = outer[TO_LEFT, i, k] + left_row[k]
-                d_of_other = d_outer[TO_LEFT, i, k] + d_left_row[k]
-                out[k, i] = d_of_other * to_left[i, k] + of_other * change[TO_LEFT, i, k]
-                d_reach[k] += d_of_other * w[k, i] + of_other * dw[k, i]
-        _add((d_outer[LEFT, i + 1], d_reach), (1.0,), i + 1, n + 1)
+    _spread_spans(Tangents(w, dw, charts, change), n, first, out)
 
 
 @kernel
@@ -662,8 +573,7 @@ def sum_over_projective_trees(
         area = (n + 2) * _stride(n)
         shape = (n + 2, _stride(n))
         w = record[HEADER : HEADER + area].reshape(shape)
-        charts = record[HEADER + area : HEADER + 6 * area].reshape((5, *shape))
-        outer = record[HEADER + 6 * area : HEADER + 11 * area].reshape((5, *shape))
+        charts = record[HEADER + area : HEADER + 11 * area].reshape((2 * CHARTS, *shape))
         known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
         partition = record[1]
         if not known:
@@ -679,7 +589,7 @@ def sum_over_projective_trees(
             if known:
                 log_partition[b] = shift + math.log(partition)
             if known and operation != LOG_PARTITION:
-                _outside(w, n, first, charts, partition, outer, result[b])
+                _outside(w, n, first, charts, partition, result[b])
                 known = _adds_up(result[b], n, column[0], 1e-11)
             if known:
                 record[0], record[1] = 1.0, partition
@@ -689,13 +599,9 @@ def sum_over_projective_trees(
             for h in range(n + 1):
                 for m in range(1, n + 1):
                     dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
-            change = tangents[: 5 * area].reshape((5, *shape))
-            d_outer = tangents[5 * area : 10 * area].reshape((5, *shape))
+            change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
             d_partition = _inside_tangent(w, dw, n, first, charts, change)
-            _outside_tangent(
-                *(w, dw, n, first, charts, change, partition, d_partition),
-                *(outer, d_outer, result[b]),
-            )
+            _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
             # A sum over spans may be so small that its relative change is above all numbers.
             if not is_finite(result[b], n + 1):
                 status[b] = UNSOLVED

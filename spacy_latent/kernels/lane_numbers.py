@@ -80,10 +80,6 @@ class _OfSums:
         return _plus(builder, total, other)
 
     @staticmethod
-    def plus_floor(builder: Any, total: Any, floor: Any) -> Any:
-        return _plus(builder, total, floor)
-
-    @staticmethod
     def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
         return _plus(builder, total, _times(builder, a[0], b[0]))
 
@@ -119,10 +115,6 @@ class _OfMaxima(_OfSums):
         return larger(builder, other, total)
 
     @staticmethod
-    def plus_floor(builder: Any, total: Any, floor: Any) -> Any:
-        return total
-
-    @staticmethod
     def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
         return larger(builder, builder.fadd(a[0], b[0]), total)
 
@@ -139,10 +131,6 @@ class _OfTangents(_OfSums):
     @staticmethod
     def change(cell: Sequence[Any]) -> Any:
         return cell[1]
-
-    @staticmethod
-    def plus_floor(builder: Any, total: Any, floor: Any) -> Any:
-        return total
 
     @staticmethod
     def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
@@ -353,11 +341,12 @@ def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
 
 @intrinsic
 def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
-    """A total or a cell and the floor, as a total."""
+    """A total or a cell and the floor, where there is one, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
-        return own.rules.plus_floor(builder, own.total(signature.args[1], arguments[1]), own.floor)
+        total = own.total(signature.args[1], arguments[1])
+        return total if own.floor is None else own.rules.plus(builder, total, own.floor)
 
     return LANES_TYPE(number, total), generate
 

@@ -67,57 +67,73 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
                 for kind, value in zip(kinds, values)
             ]
             numbers = cgutils.unpack_tuple(builder, arguments[1], signature.args[1].count)
-            spread = [broadcast(builder, number) for number in numbers]
-            totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
-            for total in totals:
-                builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
             begin, end = arguments[2:]
-            step = begin.type(LANES)
-            with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
-                places = [
-                    builder.bitcast(builder.gep(pointer, [index]), vector_of(kind).as_pointer())
-                    for pointer, kind in zip(pointers, kinds)
-                ]
-                known: dict[int, Any] = {}
-
-                def load(row: int) -> Any:
-                    if row not in known:
-                        value = builder.load(places[row], align=4)
-                        known[row] = builder.fpext(value, VECTOR)
-                    return known[row]
-
-                for kind, target, terms in statements:
-                    if kind == "best":
-                        (shift, source), (labels, others) = terms
-                        other = builder.fadd(spread[shift], load(source))
-                        better = builder.fcmp_ordered(">", other, load(target))
-                        for row, new in ((target, other), (labels, load(others))):
-                            known[row] = builder.select(better, new, load(row))
-                            builder.store(known[row], places[row], align=8)
-                        continue
-                    if kind == "set":
-                        value = ir.Constant(VECTOR, [0.0] * LANES)
-                    else:
-                        value = builder.load(totals[target]) if kind == "dot" else load(target)
-                    for first, second in terms:
-                        if kind == "max":
-                            other = builder.fadd(spread[first], load(second))
-                            value = larger(builder, other, value)
-                            continue
-                        left = load(first) if kind == "dot" else spread[first]
-                        product = builder.fmul(left, load(second), flags=FLAGS)
-                        value = builder.fadd(value, product, flags=FLAGS)
-                    if kind == "dot":
-                        builder.store(value, totals[target])
-                    else:
-                        known[target] = value
-                        builder.store(value, places[target], align=8)
-            sums = [_reduce(builder, builder.load(total), _plus) for total in totals]
+            vectors = [vector_of(kind) for kind in kinds]
+            sums = loop_of(builder, statements, pointers, vectors, numbers, begin, end)
             return context.make_tuple(builder, signature.return_type, [ir.DoubleType()(0.0), *sums])
 
         return signature, generate
 
     return intrinsic(build)
+
+
+def loop_of(
+    builder: Any,
+    statements: Sequence[Statement],
+    pointers: Sequence[Any],
+    vectors: Sequence[Any],
+    numbers: Sequence[Any],
+    begin: Any,
+    end: Any,
+) -> list[Any]:
+    """Generate the loop of :func:`fused_loop`. pointers, vectors: where each row starts, and of
+    which type its vectors are; numbers: the scalars. RETURNS: the dots."""
+    spread = [broadcast(builder, number) for number in numbers]
+    dots = sum(kind == "dot" for kind, _, _ in statements)
+    totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
+    for total in totals:
+        builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
+    step = begin.type(LANES)
+    with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
+        places = [
+            builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
+            for pointer, vector in zip(pointers, vectors)
+        ]
+        known: dict[int, Any] = {}
+
+        def load(row: int) -> Any:
+            if row not in known:
+                value = builder.load(places[row], align=4)
+                known[row] = builder.fpext(value, VECTOR)
+            return known[row]
+
+        for kind, target, terms in statements:
+            if kind == "best":
+                (shift, source), (labels, others) = terms
+                other = builder.fadd(spread[shift], load(source))
+                better = builder.fcmp_ordered(">", other, load(target))
+                for row, new in ((target, other), (labels, load(others))):
+                    known[row] = builder.select(better, new, load(row))
+                    builder.store(known[row], places[row], align=8)
+                continue
+            if kind == "set":
+                value = ir.Constant(VECTOR, [0.0] * LANES)
+            else:
+                value = builder.load(totals[target]) if kind == "dot" else load(target)
+            for first, second in terms:
+                if kind == "max":
+                    other = builder.fadd(spread[first], load(second))
+                    value = larger(builder, other, value)
+                    continue
+                left = load(first) if kind == "dot" else spread[first]
+                product = builder.fmul(left, load(second), flags=FLAGS)
+                value = builder.fadd(value, product, flags=FLAGS)
+            if kind == "dot":
+                builder.store(value, totals[target])
+            else:
+                known[target] = value
+                builder.store(value, places[target], align=8)
+    return [_reduce(builder, builder.load(total), _plus) for total in totals]
 
 
 @intrinsic
