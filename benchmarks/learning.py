@@ -121,6 +121,7 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_network_baseline", "latent categorical, score function, network"),
 )
 FOUR_WORDS_ENTRIES = (
+    Entry("rationale_simple", "four words, SIMPLE: samples, marginals backward"),
     Entry("rationale_adaptive_implicit_mle", "four words, adaptive I-MLE"),
     Entry("rationale_perturbed_mean", "four words, perturbed optimizer"),
     Entry("rationale_black_box", "four words, black-box differentiation"),

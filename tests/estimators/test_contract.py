@@ -34,6 +34,7 @@ from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.rebar import Rebar
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.sampled_straight_through import SampledStraightThrough
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.smoothed_dp import SmoothedDP
@@ -59,6 +60,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield SparseMAP(marginalize=True), {}
     yield StraightThrough(), {}
     yield StraightThrough("marginals"), {}
+    yield SampledStraightThrough(), {}
+    yield SampledStraightThrough(3, average=True), {}
     yield BestStraightThrough(), {}
     yield BestMixture(), exact
     yield BestMixture(prediction="marginal"), exact
