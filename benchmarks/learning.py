@@ -243,7 +243,11 @@ GROUPS = {
         "Learning: supervised trees of UD English EWT",
         ("tree-data",),
         {"attachment": "latent_uas", "of the parser": "dep_uas"},
-        (Entry("tree_ewt_supervised"), Entry("tree_ewt_parser")),
+        (
+            Entry("tree_ewt_supervised"),
+            Entry("tree_ewt_perturbed", "perturbed loss: from best trees alone"),
+            Entry("tree_ewt_parser"),
+        ),
     ),
     "alignments": Group(
         "Learning: paraphrases and their alignments",
