@@ -34,6 +34,8 @@ from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.rebar import Rebar
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.rewarded_score_function import RewardedScoreFunction
+from spacy_latent.estimators.rewards import ShortArcs
 from spacy_latent.estimators.sampled_straight_through import SampledStraightThrough
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sinkhorn import Sinkhorn
@@ -97,6 +99,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield ScoreFunction(control_variate=NetworkBaseline(4)), unbiased
     yield ScoreFunction(control_variate=SelfCritical()), unbiased
     yield ScoreFunction(2, entropy_bonus=0.1), {}
+    yield RewardedScoreFunction(ShortArcs(), task_weight=0.5), {}
+    yield RewardedScoreFunction(num_samples=2), unbiased
     yield SumAndSample(2), {**unbiased, "num_draws": 2000}
     yield SumAndSample(2, SelfCritical()), {**unbiased, "num_draws": 2000}
     yield Rebar(), unbiased
