@@ -114,6 +114,8 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_one_word", "latent categorical, sparse marginalization"),
     Entry("rationale_top_k_sparsemax", "latent categorical, top-k sparsemax"),
     Entry("rationale_sum_and_sample", "latent categorical, sum and sample"),
+    Entry("rationale_reinmax", "latent categorical, ReinMax"),
+    Entry("rationale_gumbel_rao", "latent categorical, Gumbel-Rao"),
     Entry("rationale_rebar", "latent categorical, REBAR"),
     Entry("rationale_relax", "latent categorical, RELAX"),
     Entry("rationale_moving_average", "latent categorical, score function, moving average"),

@@ -23,6 +23,7 @@ from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.estimators.entmax import Entmax
 from spacy_latent.estimators.fusedmax import Fusedmax
 from spacy_latent.estimators.given_trees import GivenTrees
+from spacy_latent.estimators.gumbel_rao import GumbelRao
 from spacy_latent.estimators.hard_concrete import HardConcrete
 from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.implicit_mle import ImplicitMLE
@@ -32,6 +33,7 @@ from spacy_latent.estimators.oscarmax import Oscarmax
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.rebar import Rebar
+from spacy_latent.estimators.reinmax import ReinMax
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.rewarded_score_function import RewardedScoreFunction
@@ -77,6 +79,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield RelaxedPerturbation(num_samples=2), exact
     yield RelaxedPerturbation("sparsemap", noise="gaussian"), {}
     yield RelaxedPerturbation(straight_through=True), {}
+    yield ReinMax(2), {}
+    yield GumbelRao(num_redrawn=3, num_samples=2), {}
     yield BlackBox(interpolation=100.0), stepping
     yield ImplicitMLE(target_step=100.0), stepping
     yield AdaptiveImplicitMLE(initial=10.0), stepping
