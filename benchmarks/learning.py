@@ -279,6 +279,7 @@ GROUPS = {
             Entry("sentiment_marginals", "structured attention, non-projective"),
             Entry("sentiment_projective", "structured attention, projective"),
             Entry("sentiment_constituency", "structured attention, constituents"),
+            Entry("sentiment_chart", "Tree-LSTM over the chart of soft constituents, two epochs"),
             Entry("sentiment_segments", "structured attention, segments"),
             Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
             Entry("sentiment_spigot", "SPIGOT"),
