@@ -19,7 +19,8 @@ class GumbelRao(FactorisedEstimator):
     z (Paulus, Maddison and Krause 2021), ε itself taken for constant. The mean of the gradient is
     that of straight-through Gumbel-softmax, ``RelaxedPerturbation`` with ``straight_through``, and
     its variance is no greater, whatever the loss; so a lower τ, which has less bias and more
-    variance, can be had. At prediction MAP(s).
+    variance, can be had. For bits ε is logistic, the difference of two Gumbels. At prediction
+    MAP(s).
 
     Only for OneOfN, IndependentHeads, ManyToOneAlignment and Bits without a budget. The composer
     sees ``num_samples`` structures, whatever ``num_redrawn`` is.

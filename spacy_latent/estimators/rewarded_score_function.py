@@ -16,7 +16,8 @@ from spacy_latent.structures.base import Structure
 class RewardedScoreFunction(ScoreFunction):
     """ScoreFunction whose samples are judged by task_weight · L(z) − reward_weight · R(z), where R
     is a reward of the structure itself. The gradient for the scores is that of the expectation of
-    this, unbiased; other weights learn from the task's loss alone, whatever its weight here.
+    this, unbiased. Composer and labels learn from the task's loss alone, whatever its weight here;
+    an embedder that the scorer reads as well, from both.
 
     reward: R, such as ``spacy-latent.ShortArcs.v1``; None for 0. Of a text with several spans the
         mean of theirs.
