@@ -114,6 +114,8 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_one_word", "latent categorical, sparse marginalization"),
     Entry("rationale_top_k_sparsemax", "latent categorical, top-k sparsemax"),
     Entry("rationale_sum_and_sample", "latent categorical, sum and sample"),
+    Entry("rationale_reinmax", "latent categorical, ReinMax"),
+    Entry("rationale_gumbel_rao", "latent categorical, Gumbel-Rao"),
     Entry("rationale_rebar", "latent categorical, REBAR"),
     Entry("rationale_relax", "latent categorical, RELAX"),
     Entry("rationale_moving_average", "latent categorical, score function, moving average"),
@@ -121,6 +123,7 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_network_baseline", "latent categorical, score function, network"),
 )
 FOUR_WORDS_ENTRIES = (
+    Entry("rationale_simple", "four words, SIMPLE: samples, marginals backward"),
     Entry("rationale_adaptive_implicit_mle", "four words, adaptive I-MLE"),
     Entry("rationale_perturbed_mean", "four words, perturbed optimizer"),
     Entry("rationale_black_box", "four words, black-box differentiation"),
@@ -158,6 +161,7 @@ GROUPS = {
             Entry("demo_perturb_and_map", "perturb-and-MAP", DEMO),
             Entry("demo_implicit_mle", "I-MLE", DEMO),
             Entry("demo_spigot", "SPIGOT", DEMO),
+            Entry("demo_gold_reward", "control: trees rewarded by gold heads, free at once", DEMO),
             Entry("demo_spanning", "score function, non-projective", DEMO),
             Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
             Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
@@ -242,7 +246,11 @@ GROUPS = {
         "Learning: supervised trees of UD English EWT",
         ("tree-data",),
         {"attachment": "latent_uas", "of the parser": "dep_uas"},
-        (Entry("tree_ewt_supervised"), Entry("tree_ewt_parser")),
+        (
+            Entry("tree_ewt_supervised"),
+            Entry("tree_ewt_perturbed", "perturbed loss: from best trees alone"),
+            Entry("tree_ewt_parser"),
+        ),
     ),
     "alignments": Group(
         "Learning: paraphrases and their alignments",
@@ -271,6 +279,7 @@ GROUPS = {
             Entry("sentiment_marginals", "structured attention, non-projective"),
             Entry("sentiment_projective", "structured attention, projective"),
             Entry("sentiment_constituency", "structured attention, constituents"),
+            Entry("sentiment_chart", "Tree-LSTM over the chart of soft constituents, two epochs"),
             Entry("sentiment_segments", "structured attention, segments"),
             Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
             Entry("sentiment_spigot", "SPIGOT"),
@@ -278,6 +287,7 @@ GROUPS = {
             Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
             Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
             Entry("sentiment_tag_sequence", "latent tags, marginals"),
+            Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
             Entry("sentiment_selection", "four words, SparseMAP"),
             Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
         ),

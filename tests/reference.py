@@ -16,6 +16,7 @@ from typing import Any
 import srsly
 
 from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.estimators.rewards import Reward
 from tests.matrix import registered
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -33,6 +34,9 @@ def page() -> str:
     control_variates = registered._registered(
         lambda loaded: inspect.isclass(loaded) and issubclass(loaded, ControlVariate)
     )
+    rewards = registered._registered(
+        lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Reward)
+    )
     sections = [
         ("Components", _group("spacy_factories"), _of_function),
         ("Architectures", _group("spacy_architectures"), _of_function),
@@ -43,6 +47,7 @@ def page() -> str:
         ("Stages of training", registered.stages(), _of_function),
         ("Candidates of rationales", registered.candidates(), _of_function),
         ("Control variates", control_variates, _of_class),
+        ("Rewards", rewards, _of_class),
         ("Scorers", registered.scorers(), _of_builder),
         ("Composers", registered.composers(), _of_builder),
         ("Loggers", _group("spacy_loggers"), _of_function),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.rewards import Reward
 from spacy_latent.kernels.transfers import derived
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
@@ -80,6 +81,8 @@ class Estimator(Staged, ABC):
     has_support: whether it predicts the mean of SparseMAP's support, so that these few structures
         are what it is sure of.
     inner_steps, clip: see ScoreFunction.
+    reward: where there is one, the component that owns its loss gives the rewards of all structures
+        to :meth:`objective`, as its extras.
     uses_scores: whether the structures depend on the scores; False where all of them are given.
     hard: whether ``Draw.z`` is 0/1 in training.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
@@ -92,6 +95,7 @@ class Estimator(Staged, ABC):
     has_support: ClassVar[bool] = False
     inner_steps: int = 1
     clip: float = 0.0
+    reward: Reward | None = None
     hard: ClassVar[bool]
 
     @property
@@ -162,7 +166,8 @@ class Estimator(Staged, ABC):
 
         losses: ``(K, D)``. weights, log_probs: ``(K, D)`` as in the Draw, log_probs 0 where it has
         none; all three with gradient. features: ``(D, width)``, the mean input vector of each text,
-        without gradient. extras: ``(E, D)`` of the Draw, with gradient; None where E is 0.
+        without gradient. extras: ``(E, D)`` of the Draw, with gradient; None where E is 0. With a
+        reward those of the structures, ``(K, D)``, without gradient.
         """
         return (weights * losses).sum(0)
 

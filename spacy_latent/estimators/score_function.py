@@ -89,7 +89,7 @@ class ScoreFunction(Estimator, nn.Module):
         features: Tensor,
         extras: Tensor | None = None,
     ) -> Tensor:
-        sampled, known = losses[: self.num_samples], losses.detach()
+        sampled, known = losses[: self.num_samples], self.judged(losses.detach(), extras)
         own = known[: self.num_samples]
         advantage, objective = own, sampled.mean(0)
         variate = self.control_variate
@@ -105,6 +105,11 @@ class ScoreFunction(Estimator, nn.Module):
                 value = value - (value.sum(0) - value) / (self.num_samples - 1)
             advantage = advantage + self.entropy_bonus * value
         return objective + (advantage * log_probs[: self.num_samples]).mean(0)
+
+    def judged(self, losses: Tensor, extras: Tensor | None) -> Tensor:
+        """What structures are judged by, ``(K, D)``, where these are their losses, without
+        gradient."""
+        return losses
 
 
 def check_control_variate(name: str, variate: ControlVariate | None, num_samples: int) -> None:

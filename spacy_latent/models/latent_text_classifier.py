@@ -40,11 +40,13 @@ NAME = "latent_text_classifier"
 @dataclass
 class TextPredictions:
     """logits: ``(K, D, labels)``, of each structure. scores: ``(D, labels)``, the weighted mean of
-    their probabilities. made: weights, log-probabilities and structures."""
+    their probabilities. made: weights, log-probabilities and structures. rewards: ``(K, D)``, of
+    the structures in themselves, where the estimator judges them by that."""
 
     logits: Tensor
     scores: Floats2d
     made: TextVectors
+    rewards: Tensor | None = None
 
 
 def build_latent_text_classifier_v2(

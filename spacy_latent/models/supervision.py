@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError
 from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.kinds import complete_kind, find_kind
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
@@ -26,6 +27,8 @@ class Supervision:
     weight: of the mean of the loss, per token whose part of the gold structure is known.
     teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
     loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+    noise, num_samples: of the loss "perturbed": standard deviation of its Gaussian noise, and how
+        often it is drawn.
     mean: of the loss, once the layer has run. left_out: how many gold structures are not in the set
         that the layer chooses from; they do not count.
     """
@@ -35,8 +38,17 @@ class Supervision:
     teacher_forcing: bool
     loss: str = "crf"
     margin: float = 0.0
+    noise: float = 1.0
+    num_samples: int = 8
     mean: float = 0.0
     left_out: int = 0
+
+    def draw(self, scores: Tensor) -> Tensor | None:
+        """The noise of a batch, ``(num_samples, B, *parts)``; None for losses without."""
+        if self.loss != "perturbed":
+            return None
+        copies = scores.detach().expand(self.num_samples, *scores.shape)
+        return draw_noise("gaussian", copies, self.noise)
 
     def encode(
         self,
@@ -132,9 +144,12 @@ def supervise(
     present = latent.present_structure
     known = supervision.encode(present, members, lengths, draw, scores)
     structure = latent.bound(vectors, lengths)
+    noise = supervision.draw(scores)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
-        settings = supervision.loss, supervision.margin
+        # Whether all trees may be the best one or those that agree, it is under the same noise.
+        drawn = None if noise is None else noise[:, rows]
+        settings = supervision.loss, supervision.margin, drawn
         return structured_loss(structure, scores, known.z[rows], lengths[rows], *settings)
 
     losses = loss(scores, slice(None))

@@ -44,6 +44,8 @@ set_heads = false
 supervision = 0.0
 supervision_loss = "crf"
 supervision_margin = 0.0
+supervision_noise = 1.0
+supervision_samples = 8
 teacher_forcing = false
 scorer = null
 
@@ -95,6 +97,8 @@ def make_latent_encoder(
     supervision: float,
     supervision_loss: str,
     supervision_margin: float,
+    supervision_noise: float,
+    supervision_samples: int,
     teacher_forcing: bool,
     scorer: Callable | None,
 ) -> "LatentEncoder":
@@ -109,6 +113,8 @@ def make_latent_encoder(
         supervision=supervision,
         supervision_loss=supervision_loss,
         supervision_margin=supervision_margin,
+        supervision_noise=supervision_noise,
+        supervision_samples=supervision_samples,
         teacher_forcing=teacher_forcing,
         scorer=scorer,
     )
@@ -197,9 +203,12 @@ class LatentEncoder(StoredComponent):
         Its value is in the losses under the component's name with ``_supervision``. Above 0 the
         component learns without listeners, too.
     supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss; "perceptron",
-        what the best structure scores more than the gold one.
+        what the best structure scores more than the gold one; "perturbed", the mean of that under
+        noise on the scores, for which a best structure is enough.
     supervision_margin: with "perceptron", how much better than another structure the gold one has
         to be, for each part of the other that is wrong.
+    supervision_noise, supervision_samples: with "perturbed", the standard deviation of the Gaussian
+        noise of each part, and how many times it is drawn for each batch.
     teacher_forcing: in training, compose with the gold structures where there are any. With
         transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
@@ -217,6 +226,8 @@ class LatentEncoder(StoredComponent):
         supervision: float = 0.0,
         supervision_loss: str = "crf",
         supervision_margin: float = 0.0,
+        supervision_noise: float = 1.0,
+        supervision_samples: int = 8,
         teacher_forcing: bool = False,
         scorer: Callable | None = None,
     ) -> None:
@@ -225,7 +236,9 @@ class LatentEncoder(StoredComponent):
         annotations.check_settings(name, annotate, threshold, alternatives)
         if not 0 <= supervision < math.inf:
             raise LatentError(f"{name}: supervision is {supervision}; expected a number >= 0.")
-        check_loss_settings(name, supervision_loss, supervision_margin)
+        check_loss_settings(
+            name, supervision_loss, supervision_margin, supervision_noise, supervision_samples
+        )
         if teacher_forcing and not supervision:
             raise LatentError(
                 f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
@@ -247,6 +260,8 @@ class LatentEncoder(StoredComponent):
             "supervision": supervision,
             "supervision_loss": supervision_loss,
             "supervision_margin": supervision_margin,
+            "supervision_noise": supervision_noise,
+            "supervision_samples": supervision_samples,
             "teacher_forcing": teacher_forcing,
         }
         self.keep_settings()
@@ -391,6 +406,8 @@ class LatentEncoder(StoredComponent):
                     teacher_forcing=self.cfg["teacher_forcing"],
                     loss=self.cfg["supervision_loss"],
                     margin=self.cfg["supervision_margin"],
+                    noise=self.cfg["supervision_noise"],
+                    num_samples=self.cfg["supervision_samples"],
                 )
             )
             return made[0]

@@ -284,7 +284,8 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from a batch. RETURNS: the losses; this component's is the mean over the docs of
-        the expected loss, in nats (or half a squared error, for regression)."""
+        the expected loss, in nats (or half a squared error, for regression). Where structures are
+        judged by a reward as well, its mean stands under the component's name with "_reward"."""
         from spacy_latent.models.latent_text_classifier import (
             further_step,
             latent_layer,
@@ -301,9 +302,11 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         set_dropout_rate(self.model, drop)
         docs = [example.predicted for example in examples]
         found, backprop, keep = run_and_keep(self.model, docs, is_train=True)
+        estimator = latent_layer(self.model).present_estimator
+        if estimator.reward is not None:
+            self._reward(examples, found, losses)
         loss, gradients = self.get_loss(examples, found)
         backprop(gradients)
-        estimator = latent_layer(self.model).present_estimator
         if estimator.inner_steps > 1:
             kept, advantage, before = keep(), gradients[2], found.made.log_probs
             for _ in range(estimator.inner_steps - 1):
@@ -314,6 +317,22 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
             self.finish_update(sgd)
         losses[self.name] += loss
         return losses
+
+    def _reward(
+        self, examples: list[Example], found: "TextPredictions", losses: dict[str, float]
+    ) -> None:
+        """Have the rewards of the structures where :meth:`get_loss` looks for them, and their mean
+        among the losses."""
+        from spacy_latent.models.latent_text_classifier import latent_layer
+        from spacy_latent.models.structure_rewards import rewards_of
+
+        layer, weights = latent_layer(self.model), found.made.weights
+        reward = layer.present_estimator.reward
+        assert reward is not None
+        settings = found.made.batch, layer.present_structure, self.name, weights
+        found.rewards = rewards_of(reward, examples, *settings)
+        key = f"{self.name}_reward"
+        losses[key] = losses.get(key, 0.0) + float((weights * found.rewards).sum(0).mean())
 
     def finish_update(self, sgd: Optimizer) -> None:
         self.model.finish_update(sgd)
@@ -360,6 +379,8 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
             estimator = latent_layer(self.model).present_estimator
             # Only where there are any, so that an objective of one's own need not take them.
             extras = [leaves[3]] if len(leaves[3]) else []
+            if scores.rewards is not None:
+                extras = [scores.rewards]
             weights, log_probs = leaves[1:3]
             objective = estimator.objective(each, weights, log_probs, made.features, *extras)
             objective.sum().backward()

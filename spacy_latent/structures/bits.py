@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
@@ -107,14 +107,23 @@ class Bits(Structure):
         safe = scores.masked_fill(~allowed, 0.0)
         noisy = safe + _logistic(safe)
         z = ((noisy.detach() > 0) & allowed).to(scores.dtype)
+        redrawn = self._redraw(z, safe, allowed)
+        return Reparameterized(z, noisy.masked_fill(~allowed, -torch.inf), redrawn)
+
+    def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, *parts)``."""
+        if self._subsets:
+            raise NotTractable(self.name, "redraw", "budget = null")
+        prepared, _ = self._read(scores, lengths)
+        allowed = ~prepared.isneginf()
+        return self._redraw(z, prepared.masked_fill(~allowed, 0.0), allowed)
+
+    def _redraw(self, z: Tensor, safe: Tensor, allowed: Tensor) -> Tensor:
         again = _logistic(safe)
         redrawn = torch.where(
             z > 0, _softplus(again + _softplus(safe)), -_softplus(_softplus(-safe) - again)
         )
-        low = scores.new_full((), -torch.inf)
-        return Reparameterized(
-            z, torch.where(allowed, noisy, low), torch.where(allowed, redrawn, low)
-        )
+        return redrawn.masked_fill(~allowed, -torch.inf)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

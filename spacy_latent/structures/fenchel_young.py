@@ -11,6 +11,10 @@ the maximum over the convex hull of the structures, with the gradient argmax −
   y·s by ½‖z − y‖² for every other y.
 - "perceptron": Ω = 0 (Collins 2002); with a margin the structured hinge loss (Taskar et al. 2003),
   whose maximum has the cost of errors added.
+- "perturbed": max_μ (μ·s − Ω(μ)) is E[max_y y·(s + ε)], the maximum under noise (Berthet et al.
+  2020, section 4), here its mean over draws that are given, with the gradient mean of MAP(s + ε)
+  less z. Ω(z), which has no closed form and does not depend on s, is left out: the value is not 0
+  at its least. It needs a best structure and nothing else.
 
 Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.structures.smoothed`.
 """
@@ -25,14 +29,14 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.structures.base import Structure
 
-LOSSES = ("crf", "sparsemap", "perceptron")
+LOSSES = ("crf", "sparsemap", "perceptron", "perturbed")
 
 
 def check_loss(structure: Structure, loss: str) -> None:
     """Raise IncompatiblePair if the loss cannot be had for scores of ``structure``."""
     able = [name for name in LOSSES if _is_able(structure, name)]
     if loss not in able:
-        needed = {"crf": "log_prob", "sparsemap": "sparsemap", "perceptron": "map"}[loss]
+        needed = {"crf": "log_prob", "sparsemap": "sparsemap"}.get(loss, "map")
         reason = (
             f"it needs {needed}, which {structure.name} cannot compute exactly"
             if structure.linear or loss == "crf"
@@ -42,7 +46,9 @@ def check_loss(structure: Structure, loss: str) -> None:
         raise IncompatiblePair(f"The loss '{loss}'", structure.name, reason, instead)
 
 
-def check_loss_settings(name: str, loss: str, margin: float) -> None:
+def check_loss_settings(
+    name: str, loss: str, margin: float, noise: float = 1.0, num_samples: int = 1
+) -> None:
     """Refuse settings that cannot be. name: whose they are."""
     if loss not in LOSSES:
         raise LatentError(f"{name}: the loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
@@ -52,6 +58,11 @@ def check_loss_settings(name: str, loss: str, margin: float) -> None:
         raise LatentError(
             f"{name}: the margin is {margin} and the loss {loss!r}. Only the perceptron's margin "
             "can be chosen; set it to 0, or the loss to 'perceptron'."
+        )
+    if not 0 < noise < math.inf or num_samples < 1:
+        raise LatentError(
+            f"{name}: the scale of the noise is {noise} and the number of samples {num_samples}; "
+            "expected a number > 0 and at least 1."
         )
 
 
@@ -68,13 +79,15 @@ def structured_loss(
     lengths: Tensor,
     loss: str = "crf",
     margin: float = 0.0,
+    noise: Tensor | None = None,
 ) -> Tensor:
     """The loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, the others once.
-    Never negative, but for rounding.
+    Never negative, but for rounding; "perturbed" not in expectation, if the noise has the mean 0.
 
     scores: ``(B, *parts)``. gold: ``(B, *parts)``, 0/1, members of the structure.
     margin: for "perceptron", how much better than another structure the gold one has to be, for
         each of the other's parts that is wrong.
+    noise: for "perturbed", ``(K, B, *parts)``, K at least 1: what is added to the scores.
     """
     if loss == "crf":
         return -structure.log_prob(gold, scores, lengths)
@@ -83,12 +96,25 @@ def structured_loss(
         mean = structure.sparsemap(scores.detach(), lengths).mean
         squares = (mean.square() - gold.square()).flatten(1).sum(1)
         return _dot(mean, scores) - _dot(gold, scores) - 0.5 * squares
+    # Unlike a dot product, this counts the transitions that a structure may have bound.
+    of_gold = structure.log_potential(gold, scores, lengths)
+    if loss == "perturbed":
+        if noise is None or not len(noise):
+            raise LatentError(
+                "structured_loss: the loss 'perturbed' needs noise (K, B, *parts) with K >= 1."
+            )
+        maxima = [_maximum(structure, scores + one, lengths) for one in noise]
+        return torch.stack(maxima).mean(0) - of_gold
     cost = margin * (1 - gold)
     best = structure.map(scores.detach() + cost, lengths)
-    # Unlike a dot product, this counts the transitions that a structure may have bound.
     of_best = structure.log_potential(best, scores, lengths)
-    of_gold = structure.log_potential(gold, scores, lengths)
     return of_best - of_gold + (best * cost).flatten(1).sum(1)
+
+
+def _maximum(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+    """What the best structure of each item scores, ``(B,)``; its gradient is that structure."""
+    best = structure.map(scores.detach(), lengths)
+    return structure.log_potential(best, scores, lengths)
 
 
 def _dot(z: Tensor, scores: Tensor) -> Tensor:

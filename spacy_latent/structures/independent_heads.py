@@ -23,6 +23,7 @@ class IndependentHeads(RowChoices, DependencyTree):
     """
 
     acyclic = False
+    choice_axis = 0
     tractable = DependencyTree.tractable | {"reparameterize"}
 
     def __init__(self, direction: Direction = "any", max_arc_length: int | None = None) -> None:

@@ -28,6 +28,8 @@ class ManyToOneAlignment(RowChoices, Alignment):
         {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
     )
 
+    choice_axis = 1
+
     def __init__(self, unaligned: bool = False) -> None:
         self.unaligned = unaligned
         if not unaligned:
@@ -41,13 +43,23 @@ class ManyToOneAlignment(RowChoices, Alignment):
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         rows, sizes = self._rows(scores, lengths)
         found = OneOfN().reparameterize(rows, sizes)
-        noisy, redrawn = found.noisy, found.redrawn
+        parts = (found.z, *(self._anchored(one, sizes) for one in (found.noisy, found.redrawn)))
+        return Reparameterized(*(self._parts(part, scores) for part in parts))
+
+    def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        prepared, lengths = self._read(scores, lengths)
+        rows, sizes = self._rows(prepared, lengths)
+        chosen = (self._rows(z.detach(), lengths)[0] == 1).to(rows)
         if self.unaligned:
-            # A word alone scores 0, here as there.
-            some = (sizes > 0)[:, None]
-            noisy = torch.where(some, noisy - noisy[:, :1], noisy)
-            redrawn = torch.where(some, redrawn - redrawn[:, :1], redrawn)
-        return Reparameterized(*(self._parts(part, scores) for part in (found.z, noisy, redrawn)))
+            chosen[:, 0] = torch.where(sizes > 0, 1 - chosen[:, 1:].sum(1), 0.0)
+        redrawn = OneOfN().redraw(chosen, rows, sizes)
+        return self._parts(self._anchored(redrawn, sizes), prepared)
+
+    def _anchored(self, noisy: Tensor, sizes: Tensor) -> Tensor:
+        """Noisy scores of rows, less that of a word alone, which scores 0, here as there."""
+        if not self.unaligned:
+            return noisy
+        return torch.where((sizes > 0)[:, None], noisy - noisy[:, :1], noisy)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

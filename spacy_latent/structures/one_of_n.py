@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ class OneOfN(ItemSet):
 
     masks_itself = True
     tractable = ItemSet.tractable | {"reparameterize"}
+    # Along which parts exclude each other, as of RowChoices.
+    choice_axis: ClassVar[int] = 0
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         inside, masked = self._allowed(scores, lengths)
@@ -66,12 +70,23 @@ class OneOfN(ItemSet):
         log_p = torch.where(allowed, safe.log_softmax(1), 0.0)
         noisy = (log_p + _gumbel(log_p)).masked_fill(~allowed, -torch.inf)
         z = self._map(noisy.detach(), lengths)
+        return Reparameterized(z, noisy, self._redraw(z, log_p, allowed))
+
+    def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, N)``."""
+        inside, masked = self._allowed(*self._read(scores, lengths))
+        if not scores.shape[1]:
+            return masked
+        allowed = inside & ~masked.isneginf()
+        safe = masked.masked_fill(~allowed, -1e30)
+        return self._redraw(z, torch.where(allowed, safe.log_softmax(1), 0.0), allowed)
+
+    def _redraw(self, z: Tensor, log_p: Tensor, allowed: Tensor) -> Tensor:
         # The largest of the noisy scores is itself Gumbel, as they are normalised.
         gumbel = _gumbel(log_p)
         largest = (gumbel * z).sum(1, keepdim=True)
         others = -torch.logaddexp(-gumbel - log_p, -largest.expand_as(log_p))
-        redrawn = torch.where(z > 0, largest, others).masked_fill(~allowed, -torch.inf)
-        return Reparameterized(z, noisy, redrawn)
+        return torch.where(z > 0, largest, others).masked_fill(~allowed, -torch.inf)
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +15,13 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 class RowChoices(Structure):
     """Sums, draws and best structures by :class:`OneOfN` of each row. A subclass says what the rows
-    are, and what parts make of them."""
+    are, and what parts make of them.
+
+    choice_axis: the axis of the parts (0 the first) along which those of one row lie.
+    """
 
     masks_itself = True
+    choice_axis: ClassVar[int]
 
     @abstractmethod
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,6 +52,13 @@ class RowChoices(Structure):
         found = OneOfN().reparameterize(*self._rows(scores, lengths))
         parts = (found.z, found.noisy, found.redrawn)
         return Reparameterized(*(self._parts(part, scores) for part in parts))
+
+    def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, *parts)``."""
+        prepared, lengths = self._read(scores, lengths)
+        rows, sizes = self._rows(prepared, lengths)
+        chosen = (self._rows(z.detach(), lengths)[0] == 1).to(rows)
+        return self._parts(OneOfN().redraw(chosen, rows, sizes), prepared)
 
     def _solution(self, dense: Tensor, prepared: Tensor, dtype: torch.dtype) -> SparseSolution:
         """Of SparseMAP, from that of each row ``(B·R, C)``: the structures that the rows of the

@@ -23,6 +23,7 @@ from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.estimators.entmax import Entmax
 from spacy_latent.estimators.fusedmax import Fusedmax
 from spacy_latent.estimators.given_trees import GivenTrees
+from spacy_latent.estimators.gumbel_rao import GumbelRao
 from spacy_latent.estimators.hard_concrete import HardConcrete
 from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.implicit_mle import ImplicitMLE
@@ -32,8 +33,12 @@ from spacy_latent.estimators.oscarmax import Oscarmax
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.rebar import Rebar
+from spacy_latent.estimators.reinmax import ReinMax
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.rewarded_score_function import RewardedScoreFunction
+from spacy_latent.estimators.rewards import ShortArcs
+from spacy_latent.estimators.sampled_straight_through import SampledStraightThrough
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.smoothed_dp import SmoothedDP
@@ -59,6 +64,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield SparseMAP(marginalize=True), {}
     yield StraightThrough(), {}
     yield StraightThrough("marginals"), {}
+    yield SampledStraightThrough(), {}
+    yield SampledStraightThrough(3, average=True), {}
     yield BestStraightThrough(), {}
     yield BestMixture(), exact
     yield BestMixture(prediction="marginal"), exact
@@ -72,6 +79,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield RelaxedPerturbation(num_samples=2), exact
     yield RelaxedPerturbation("sparsemap", noise="gaussian"), {}
     yield RelaxedPerturbation(straight_through=True), {}
+    yield ReinMax(2), {}
+    yield GumbelRao(num_redrawn=3, num_samples=2), {}
     yield BlackBox(interpolation=100.0), stepping
     yield ImplicitMLE(target_step=100.0), stepping
     yield AdaptiveImplicitMLE(initial=10.0), stepping
@@ -94,6 +103,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield ScoreFunction(control_variate=NetworkBaseline(4)), unbiased
     yield ScoreFunction(control_variate=SelfCritical()), unbiased
     yield ScoreFunction(2, entropy_bonus=0.1), {}
+    yield RewardedScoreFunction(ShortArcs(), task_weight=0.5), {}
+    yield RewardedScoreFunction(num_samples=2), unbiased
     yield SumAndSample(2), {**unbiased, "num_draws": 2000}
     yield SumAndSample(2, SelfCritical()), {**unbiased, "num_draws": 2000}
     yield Rebar(), unbiased

@@ -30,6 +30,7 @@ COMPOSERS = {
     "SegmentAttention": {"num_tags": 4, "output_width": 4},
     "SpanAttention": {"output_width": 4},
     "BinaryTreeLstm": {"output_width": 4},
+    "ChartTreeLstm": {"output_width": 4},
     "GatedRecursiveTree": {"output_width": 4, "hidden_width": 7},
 }
 
@@ -67,7 +68,8 @@ def structures(name):
 
 def window(name, z, length):
     """The part of ``z`` for an item alone."""
-    if name in ("SpanScorer", "SpanAttention", "BinaryTreeLstm", "GatedRecursiveTree"):
+    spans = ("SpanScorer", "SpanAttention", "BinaryTreeLstm", "ChartTreeLstm", "GatedRecursiveTree")
+    if name in spans:
         return z[:, :length, :length]
     return z[:, :length]
 
@@ -107,7 +109,7 @@ def test_gradients_of_vectors_and_structure(name):
     composer = make(name, **COMPOSERS[name]).double()
     vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     z = structures(name).double()
-    if name in ("SpanAttention", "SegmentAttention"):
+    if name in ("SpanAttention", "SegmentAttention", "ChartTreeLstm"):
         # Where spans that contain a token sum to 1, the divisor has a kink.
         z = 0.9 * z + 0.01
     z.requires_grad_()
@@ -242,6 +244,49 @@ def test_tree_lstm_equals_the_recursion():
 
 
 @pytest.mark.parametrize("output", ["constituents", "root"])
+def test_the_chart_of_a_hard_tree_is_its_tree_lstm(output):
+    chart = make("ChartTreeLstm", output=output, output_width=4).double()
+    lstm = make("BinaryTreeLstm", output=output, output_width=4).double()
+    lstm.load_state_dict(chart.state_dict())
+    vectors, z = torch.randn(3, 5, 6, dtype=torch.float64), trees().double()
+    given = [z, z + torch.eye(5)]
+    expected = lstm(vectors, z, LENGTHS)
+    for one in given:
+        found = chart(vectors, one, LENGTHS)
+        for b, n in enumerate(LENGTHS.tolist()):
+            torch.testing.assert_close(found[b, :n], expected[b, :n])
+
+
+def test_the_chart_of_soft_trees_by_the_recursion():
+    """Of three tokens and marginals ⅓ and ⅔ of the inner spans."""
+    chart = make("ChartTreeLstm", output_width=4).double()
+    vectors, lengths = torch.randn(1, 3, 6, dtype=torch.float64), torch.tensor([3])
+    z = (tree((0, 1), (0, 2), size=3) / 3 + 2 * tree((1, 2), (0, 2), size=3) / 3)[None].double()
+    hidden, cell = chart.leaves(vectors[0])
+    leaf = list(zip(hidden, cell))
+    first, second = chart.merge(leaf[0], leaf[1]), chart.merge(leaf[1], leaf[2])
+    # The splits are after the second token, as its left half has ⅓, and after the first.
+    left = [(a / 3 + 2 * b / 3) for a, b in zip(first, leaf[0])]
+    right = [(a / 3 + 2 * b / 3) for a, b in zip(leaf[2], second)]
+    root = chart.merge(tuple(left), tuple(right))
+    weights = torch.tensor([[1 / 3, 0, 1], [1 / 3, 2 / 3, 1], [0, 2 / 3, 1]], dtype=torch.float64)
+    above = weights @ torch.stack([first[0], second[0], root[0]]) / weights.sum(1, keepdim=True)
+    torch.testing.assert_close(chart(vectors, z, lengths)[0], hidden + above)
+    one = make("ChartTreeLstm", output_width=4, output="root").double()
+    one.load_state_dict(chart.state_dict())
+    torch.testing.assert_close(one(vectors, z, lengths)[0], root[0].expand(3, -1))
+
+
+def test_the_chart_tells_which_other_spans_would_be_better():
+    """Unlike BinaryTreeLstm, at a hard tree: what surrogates pass back."""
+    chart = make("ChartTreeLstm", output="root").double()
+    z = trees()[:1].double().requires_grad_()
+    vectors = torch.randn(1, 5, 6, dtype=torch.float64)
+    (found,) = torch.autograd.grad(chart(vectors, z, LENGTHS[:1]).sum(), z)
+    assert found[0, 0, 3] != 0 and z[0, 0, 3] == 0
+
+
+@pytest.mark.parametrize("output", ["constituents", "root"])
 def test_gated_recursive_tree_equals_the_recursion(output):
     composer = make("GatedRecursiveTree", hidden_width=9, output=output).double()
     vectors, (left, right) = torch.randn(5, 6).double(), (((0, 1), (0, 2)), ((1, 2), (0, 2)))
@@ -298,6 +343,8 @@ def test_spans_that_are_no_tree_are_refused():
         ("SegmentAttention", {"num_tags": 0}, "SegmentAttention: num_tags is 0"),
         ("SegmentAttention", {"output_width": 0}, "SegmentAttention: output_width is 0"),
         ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
+        ("ChartTreeLstm", {"output_width": 0}, "ChartTreeLstm: output_width is 0"),
+        ("ChartTreeLstm", {"output": "leaf"}, "ChartTreeLstm: output is 'leaf'"),
         ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
         ("BinaryTreeLstm", {"output": "leaf"}, "BinaryTreeLstm: output is 'leaf'"),
         *[

@@ -10,6 +10,7 @@ from typing import Any
 
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.factorised import FactorisedEstimator, is_factorised
 from spacy_latent.estimators.given_trees import GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.sinkhorn import Sinkhorn
@@ -89,6 +90,8 @@ def fits(estimator: Estimator, structure: Structure) -> bool:
     if isinstance(estimator, (Attention, MixedDirichlet)) and not isinstance(structure, OneOfN):
         return False
     if isinstance(estimator, StochasticMask) and not isinstance(structure, Bits):
+        return False
+    if isinstance(estimator, FactorisedEstimator) and not is_factorised(structure):
         return False
     if isinstance(estimator, Sinkhorn) and not isinstance(structure, OneToOneAlignment):
         return False

@@ -15,6 +15,7 @@ from thinc.api import Adam, fix_random_seed
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
@@ -108,6 +109,41 @@ def test_heads_are_learned_without_any_listener(loss: str) -> None:
         assert found.tolist() == [token.head.i for token in example.reference]
 
 
+class OnlyBest(SpanningTree):
+    """Spanning trees of which nothing is known but the best one."""
+
+    tractable = frozenset()
+
+
+@spacy.registry.misc("tests.OnlyBest.v1")
+def only_best(single_root: bool = True) -> OnlyBest:
+    return OnlyBest(single_root)
+
+
+def test_heads_are_learned_by_the_best_tree_under_noise() -> None:
+    """The perturbed loss does not end at 0, but the heads are found; and training repeats."""
+    model = {
+        "tok2vec": TOK2VEC,
+        "structure": {"@misc": "tests.OnlyBest.v1"},
+        "estimator": {"@misc": "spacy-latent.Spigot.v1"},
+    }
+    runs = []
+    for _ in range(2):
+        options = {"supervision_noise": 0.5, "supervision_samples": 4}
+        nlp = pipeline(model, supervision_loss="perturbed", **options)
+        sample = examples(nlp)
+        initialized(nlp, sample=sample)
+        fix_random_seed(0)
+        optimizer = Adam(0.01)
+        steps = 60 if not runs else 3
+        runs.append([step(nlp, sample, optimizer)["latent_encoder"] for _ in range(steps)])
+        if len(runs) == 1:
+            for example in sample:
+                found = nlp(example.reference.text)._.latent["latent_encoder"].heads
+                assert found.tolist() == [token.head.i for token in example.reference]
+    assert runs[0][:3] == runs[1] and runs[0][-1] < 0.5 * runs[0][0]
+
+
 @pytest.mark.parametrize("model", [SHIFT_REDUCE, MERGES], ids=["shift-reduce", "merges"])
 @pytest.mark.parametrize("teacher_forcing", [False, True])
 def test_given_transitions_are_learned_beside_a_classifier(
@@ -197,7 +233,7 @@ def test_heads_count_as_far_as_they_are_known() -> None:
     assert gold(whole, (0, 5)) == [[4, 4, 2, 0, 4]]
 
 
-@pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron"])
+@pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron", "perturbed"])
 def test_heads_that_are_known_in_part(loss: str) -> None:
     """The loss is that of all trees that agree with what is known, by listing them."""
     torch.manual_seed(0)
@@ -211,6 +247,7 @@ def test_heads_that_are_known_in_part(loss: str) -> None:
     gold = [np.array(heads) for heads in ([2, 0, -1], [2, 0, 2], [2, 1, -1], [-1, -1])]
     supervision = Supervision([gold], 1.0, True, loss)
     members = [(0, b) for b in range(4)]
+    torch.manual_seed(3)
     given, value, tokens = supervise(supervision, layer, members, vectors, lengths, draw, scores)
     # A cycle agrees with no tree.
     assert supervision.left_out == 1 and tokens == 2 + 3
@@ -225,9 +262,21 @@ def test_heads_that_are_known_in_part(loss: str) -> None:
         "crf": every.logsumexp(0) - every[agree].logsumexp(0),
         "perceptron": every.max() - every[agree].max(),
     }
+    if loss == "perturbed":
+        torch.manual_seed(3)
+        noise = draw_noise("gaussian", scores.detach().expand(8, *scores.shape), 1.0)
+        noisy = scores[0] + noise[:, 0]
+        under = torch.stack(
+            [
+                sum(noisy[:, head, modifier] for modifier, head in enumerate(tree, 1))
+                for tree in trees
+            ]
+        )
+        expected[loss] = (under.max(0).values - under[agree].max(0).values).mean()
     if loss in expected:
+        drawn = None if loss != "perturbed" else noise[:, 1:2]
         whole = torch.as_tensor(structure.encode(gold[1], 3))[None].double()
-        other = structured_loss(structure, scores[1:2], whole, lengths[1:2], loss)
+        other = structured_loss(structure, scores[1:2], whole, lengths[1:2], loss, noise=drawn)
         torch.testing.assert_close(value - other.sum(), expected[loss])
     assert value > 0 and value.requires_grad
     z = given.z[0].detach()
@@ -322,6 +371,8 @@ def test_settings_that_cannot_work_are_refused() -> None:
         pipeline({"tok2vec": TOK2VEC}, supervision_loss="hinge")
     with pytest.raises(LatentError, match="latent_encoder: the margin is 1"):
         pipeline({"tok2vec": TOK2VEC}, supervision_margin=1.0)
+    with pytest.raises(LatentError, match="latent_encoder: the scale of the noise is 0"):
+        pipeline({"tok2vec": TOK2VEC}, supervision_loss="perturbed", supervision_noise=0.0)
     with pytest.raises(LatentError, match="teacher_forcing needs gold"):
         pipeline({"tok2vec": TOK2VEC}, supervision=0, teacher_forcing=True)
     gumbel = {"@architectures": "spacy-latent.ParserTok2Vec.v1", "tok2vec": TOK2VEC}

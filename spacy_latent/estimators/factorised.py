@@ -1,0 +1,67 @@
+"""What estimators for independent choices share: which structures are such, and of which parts."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.row_choices import RowChoices
+
+# A choice of one of some parts, or several that do not depend on each other.
+Factorised = OneOfN | RowChoices | Bits
+
+
+def is_factorised(structure: Structure) -> TypeGuard[Factorised]:
+    if isinstance(structure, Bits):
+        return structure.budget is None
+    return isinstance(structure, (OneOfN, RowChoices))
+
+
+def over_choices(structure: Factorised, values: Tensor) -> Tensor:
+    """The sum of ``values`` ``(..., *parts)`` over the parts of each choice, to broadcast to them.
+    A bit is a choice of its one part or none."""
+    if isinstance(structure, Bits):
+        return values
+    axis = values.dim() - structure.part_axes + structure.choice_axis
+    return values.sum(axis, keepdim=True)
+
+
+class FactorisedEstimator(Estimator):
+    """Of samples of independent choices.
+
+    num_samples: K, each of weight 1/K.
+    """
+
+    requires = frozenset({"map", "marginals", "sample"})
+    hard = True
+
+    def __init__(self, num_samples: int) -> None:
+        if num_samples < 1:
+            raise LatentError(
+                f"{self.name}: num_samples is {num_samples}; expected a number of at least 1."
+            )
+        self.num_samples = num_samples
+
+    def check(self, structure: Structure) -> None:
+        if not is_factorised(structure):
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                "it is for choices that do not depend on each other, OneOfN, IndependentHeads, "
+                "ManyToOneAlignment and Bits without a budget",
+                "SampledStraightThrough, for any structure with samples and marginals",
+            )
+        super().check(structure)
+
+    def samples(self, structure: Factorised, scores: Tensor, lengths: Tensor) -> Tensor:
+        return structure.sample(scores.detach(), lengths, self.num_samples)
+
+    def weighted(self, z: Tensor) -> Draw:
+        """``(K, B, *parts)`` with equal weights."""
+        return Draw(z, z.new_full(z.shape[:2], 1.0 / len(z)))

@@ -1,0 +1,68 @@
+"""ReinMax: straight-through of second order for independent choices (Liu et al. 2023)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.factorised import (
+    Factorised,
+    FactorisedEstimator,
+    is_factorised,
+    over_choices,
+)
+from spacy_latent.structures.base import Structure
+
+
+class ReinMax(FactorisedEstimator):
+    """z ~ p, an exact sample; with J(q)·g = q∘(g − Σ q∘g), the sum over the parts of a choice, the
+    gradient is 2·J((z + p)/2)·g − ½·J(p)·g (Liu et al. 2023). Straight-through has J(p)·g, which
+    takes the loss for linear around z; here differences of the loss are taken by the mean of its
+    slopes at both ends (Heun's method), so that in expectation the gradient is exact where L is
+    quadratic in each choice. At prediction MAP(s).
+
+    Only for OneOfN, IndependentHeads, ManyToOneAlignment and Bits without a budget.
+
+    num_samples: K, each of weight 1/K.
+    """
+
+    def __init__(self, num_samples: int = 1) -> None:
+        super().__init__(num_samples)
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        assert is_factorised(structure)
+        if not is_train:
+            return self.weighted(structure.map(scores, lengths)[None])
+        z = self.samples(structure, scores, lengths)
+        return self.weighted(second_order(structure, z, scores, lengths))
+
+
+def second_order(structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    """``z`` ``(K, B, *parts)``, with the gradient of :class:`ReinMax`."""
+    return _SecondOrder.apply(scores, z, structure.marginals(scores.detach(), lengths), structure)
+
+
+class _SecondOrder(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, z: Tensor, marginals: Tensor, structure: Factorised
+    ) -> Tensor:
+        ctx.save_for_backward(z, marginals)
+        ctx.structure = structure
+        return z.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        z, p = ctx.saved_tensors
+
+        def product(q: Tensor) -> Tensor:
+            return q * (gradient - over_choices(ctx.structure, q * gradient))
+
+        return (2 * product((z + p) / 2) - 0.5 * product(p)).sum(0), None, None, None

@@ -1,0 +1,111 @@
+"""Rewards: what a structure is worth in itself, beside the loss of the task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.kinds import find_kind
+from spacy_latent.structures.base import Structure
+
+
+class Reward(ABC):
+    """Any score of single structures; it need not be differentiable. A class of one's own gives
+    :meth:`__call__` and is registered, see docs/estimators.md.
+
+    parts: what the parts of its structures are, as ``Structure.parts``; empty for any.
+    needs_gold: whether it reads what the references say; else ``gold`` has None alone.
+    """
+
+    parts: ClassVar[str] = ""
+    needs_gold: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in sorted(vars(self).items()))})"
+
+    @abstractmethod
+    def __call__(
+        self,
+        structure: Structure,
+        z: Tensor,
+        lengths: Tensor,
+        gold: Sequence[np.ndarray | None],
+    ) -> Tensor:
+        """The reward of each structure, ``(K, B)``; more is better.
+
+        z: ``(K, B, *parts)``, 0/1, members of ``structure``, without gradient. lengths: as for the
+        structure. gold: of each item what its reference says, as ``Structure.decode`` gives it, or
+        None where it says nothing.
+        """
+
+
+class ShortArcs(Reward):
+    """Less the mean length of the arcs between tokens, in tokens: −1 for a chain. Arcs from the
+    root do not count, so that without ``single_root`` the best tree hangs all tokens on it."""
+
+    parts = "arcs"
+
+    def __call__(
+        self,
+        structure: Structure,
+        z: Tensor,
+        lengths: Tensor,
+        gold: Sequence[np.ndarray | None],
+    ) -> Tensor:
+        node = torch.arange(z.shape[-1], device=z.device, dtype=z.dtype)
+        between = z[..., 1:, 1:].sum((-2, -1))
+        total = (z * (node[:, None] - node).abs())[..., 1:, 1:].sum((-2, -1))
+        return -total / between.clamp_min(1)
+
+
+class GoldAgreement(Reward):
+    """How far a structure agrees with that of the reference, 0 to 1: twice the number of their
+    common parts over that of the parts of both, which for trees is the share of tokens with the
+    right head. Where a reference has some heads alone, the share of those. 0 where there is no
+    gold structure, or none that the structure can have.
+
+    For dependency trees gold are the heads of the reference, for others annotations under the
+    component's name.
+    """
+
+    needs_gold = True
+
+    def __call__(
+        self,
+        structure: Structure,
+        z: Tensor,
+        lengths: Tensor,
+        gold: Sequence[np.ndarray | None],
+    ) -> Tensor:
+        rewards = z.new_zeros(z.shape[:2])
+        for b, (one, length) in enumerate(zip(gold, lengths.tolist(), strict=True)):
+            if one is not None:
+                rewards[:, b] = _agreement(structure, z[:, b], length, one)
+        return rewards
+
+
+def _agreement(structure: Structure, z: Tensor, length: int, gold: np.ndarray) -> Tensor:
+    """Of ``z`` ``(K, *parts)``, ``(K,)``."""
+    axes = tuple(range(1, z.dim()))
+    partly = find_kind(structure.kind).partly
+    known = partly(gold, length, tuple(z.shape[1:]))
+    if known is not None:
+        tokens, allowed = known
+        wrong = torch.where(torch.as_tensor(allowed, device=z.device), 0.0, z).sum(axes)
+        return 1 - wrong / tokens
+    try:
+        encoded = torch.as_tensor(structure.encode(gold, length))
+    except ValueError:
+        return z.new_zeros(len(z))
+    whole = z.new_zeros(z.shape[1:])
+    whole[tuple(slice(0, size) for size in encoded.shape)] = encoded.to(z)
+    return 2 * (z * whole).sum(axes) / (z.sum(axes) + whole.sum()).clamp_min(1)

@@ -1,0 +1,57 @@
+"""Straight-through from exact samples, with the marginals' backward (SIMPLE, Ahmed et al. 2023)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.structures.base import Structure
+
+
+class SampledStraightThrough(Estimator):
+    """z ~ p(z) ∝ exp(z·s), an exact sample; its gradient goes through the backward of the marginals
+    at s, the Hessian of the log-partition, which is the covariance of z: dL/ds = Cov(z)·dL/dz.
+    With KOfN it is SIMPLE (Ahmed et al. 2023), with OneOfN and Bits the straight-through estimator
+    of a sample (Bengio et al. 2013). Where L is linear in z, the gradient is that of E[L(z)] and
+    has no noise; elsewhere it is biased, and of low variance. At prediction MAP(s).
+
+    num_samples: K, each of weight 1/K.
+    average: compose the mean of the samples, which is soft, once, in place of each of them: K then
+        costs no more than one, and a component that owns its loss judges the mean.
+    """
+
+    def __init__(self, num_samples: int = 1, average: bool = False) -> None:
+        if num_samples < 1:
+            raise LatentError(
+                f"{self.name}: num_samples is {num_samples}; expected a number of at least 1."
+            )
+        self.num_samples = num_samples
+        self.average = average
+
+    @property
+    def hard(self) -> bool:  # type: ignore[override]
+        return not self.average
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return True
+
+    def needed(self) -> frozenset[str]:
+        return frozenset({"map", "marginals", "sample"})
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch = scores.shape[0]
+        if not is_train:
+            z = structure.map(scores, lengths)
+            return Draw(z[None], scores.new_ones((1, batch)))
+        z = structure.sample(scores.detach(), lengths, self.num_samples)
+        if self.average:
+            z = z.mean(0, keepdim=True)
+        smooth = structure.marginals(scores, lengths)
+        # One marginals' backward for all samples, of the sum of their gradients.
+        z = GradientOf.apply(smooth.expand(z.shape), z)
+        return Draw(z, scores.new_full((len(z), batch), 1.0 / len(z)))

@@ -1,0 +1,96 @@
+"""Constituency trees, hard or soft, composed over the chart of all spans (after Maillard et al.
+2019 and Drozdov et al. 2019)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from spacy_latent.layers.base import ComposerBuilder, check_output_width
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, State, check_output
+
+# Below this sum of its splits a span has no halves: nothing that is seen has it.
+LEAST = 1e-9
+
+
+class ChartTreeLstm(BinaryTreeLstm):
+    """BinaryTreeLstm where z may be soft: marginals, or a mean of few trees. Every span of the
+    chart has a state, composed of its expected halves,
+
+        h_ij = cell(Σ_k w_ijk h_ik, Σ_k w_ijk h_{k+1,j}),   w_ijk ∝ z_ik z_{k+1,j},
+
+    with the same weights for memories, and z = 1 for single tokens. A hard tree gives what
+    BinaryTreeLstm gives with the same weights. Cited charts mix what each split composes to, which
+    costs a cell for each; here halves are mixed, and each span has one. For soft z the weights
+    are those of a split whose halves are independent; marginals do not tell more.
+
+    output: "constituents" for the state of the token's leaf, plus the mean of those of the spans of
+        two and more tokens that contain it, weighted by z; where the sum of z is below 1 it is not
+        divided by. "root" for the state of the whole sentence.
+
+    The gradient at z reaches all spans, those of no tree as well. n steps; time O(n³·output_width)
+    of additions and O(n²·output_width²) of products, memory O(n²·output_width).
+    """
+
+    requires_hard = False
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        batch, longest, _ = vectors.shape
+        z = z.to(vectors.dtype)
+        leaf_hidden, leaf_cell = self.leaves(vectors)
+        if not longest:
+            return leaf_hidden
+        # Of spans of each number of tokens, by their first: states with memories, and z.
+        states = [torch.cat([leaf_hidden, leaf_cell], -1)]
+        weights = [z.new_ones(batch, longest)]
+        above, total = torch.zeros_like(leaf_hidden), z.new_zeros(batch, longest)
+        for size in range(2, longest + 1):
+            count = longest - size + 1
+            left = right = states[0].new_zeros(batch, count, states[0].shape[-1])
+            mass = z.new_zeros(batch, count)
+            for first in range(1, size):
+                last = size - first
+                share = weights[first - 1][:, :count] * weights[last - 1][:, first:]
+                left = left + share[..., None] * states[first - 1][:, :count]
+                right = right + share[..., None] * states[last - 1][:, first:]
+                mass = mass + share
+            scale = 1.0 / mass.clamp_min(LEAST)[..., None]
+            made = self.merge(_state(scale * left), _state(scale * right))
+            states.append(torch.cat(made, -1))
+            weights.append(z.diagonal(size - 1, 1, 2))
+            if self.output == "constituents":
+                seen = weights[-1][..., None] * made[0]
+                # Into all tokens of each span.
+                above = above + _spread(seen, size)
+                total = total + _spread(weights[-1][..., None], size)[..., 0]
+        if self.output == "root":
+            place = (lengths.to(z.device) - 1).clamp_min(0)
+            roots = torch.stack([state[:, 0] for state in states], 1)
+            root = roots[torch.arange(batch, device=z.device), place]
+            return root[:, None, : self.output_width].expand(-1, longest, -1)
+        return leaf_hidden + above / total.clamp_min(1)[..., None]
+
+
+def _state(joined: Tensor) -> State:
+    hidden, memory = joined.chunk(2, -1)
+    return hidden, memory
+
+
+def _spread(values: Tensor, size: int) -> Tensor:
+    """``(B, m, d)`` of spans of ``size`` tokens by their first, summed over those that contain each
+    of the ``m + size − 1`` tokens."""
+    sums = values.cumsum(1)
+    ended = torch.nn.functional.pad(sums, (0, 0, size, 0))[:, : values.shape[1] + size - 1]
+    begun = torch.cat([sums, sums[:, -1:].expand(-1, size - 1, -1)], 1)
+    return begun - ended
+
+
+def build_chart_tree_lstm_v1(
+    output_width: int | None = None, output: Output = "constituents"
+) -> ComposerBuilder:
+    """output_width: None keeps the input's width. output: see :class:`ChartTreeLstm`."""
+    check_output_width("ChartTreeLstm", output_width)
+    check_output("ChartTreeLstm", output)
+    return partial(ChartTreeLstm, output_width=output_width, output=output)

@@ -1,0 +1,45 @@
+"""Rewards of the structures of a batch of texts, for estimators that judge structures by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from spacy.training import Example
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.rewards import Reward
+from spacy_latent.models.latent_layer_model import LatentBatch
+from spacy_latent.models.supervision import gold_structures
+from spacy_latent.structures.base import Structure
+
+
+def rewards_of(
+    reward: Reward,
+    examples: Sequence[Example],
+    batch: LatentBatch,
+    structure: Structure,
+    component: str,
+    like: Tensor,
+) -> Tensor:
+    """``(K, D)`` in the dtype of ``like`` ``(K, D)``; of a text with several spans the mean, of one
+    without any 0. component: under whose name references have structures."""
+    gold: list[list[np.ndarray | None]] = [[None] * len(spans) for spans in batch.spans]
+    if reward.needs_gold:
+        gold = gold_structures(examples, batch.spans, component, structure)
+    total = torch.zeros_like(like)
+    counts = torch.tensor([max(len(spans), 1) for spans in batch.spans], device=like.device)
+    for group, output in zip(batch.groups, batch.outputs):
+        z = output.draw.z
+        known = [gold[doc][span] for doc, span in group.members]
+        made = reward(structure, z, group.lengths, known)
+        if tuple(made.shape) != tuple(z.shape[:2]):
+            raise LatentError(
+                f"{component}: {reward.name} gave rewards of shape {tuple(made.shape)}; expected "
+                f"{tuple(z.shape[:2])}, one for each of the structures of each text."
+            )
+        doc = torch.tensor([d for d, _ in group.members], device=like.device)
+        total = total.index_add(1, doc, made.detach().to(total))
+    return total / counts
