@@ -84,7 +84,9 @@ def build_evidence_bound_v1(
     if not 0 <= learn_rate < float("inf"):
         raise LatentError(f"{NAME}: learn_rate is {learn_rate}; expected a number >= 0.")
     decoder = decoder or build_bag_of_words_v1()
-    check_attr(decoder(1).attr)
+    # Weights that come after are drawn as if nothing had been tried.
+    with torch.random.fork_rng(devices=[]):
+        check_attr(decoder(1).attr)
     return EvidenceBound(
         decoder,
         prior or build_uniform_prior_v1(),
