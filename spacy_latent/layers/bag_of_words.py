@@ -23,17 +23,17 @@ class BagOfWords(Decoder):
     memory is bounded and there is no vocabulary to count or to store. Probabilities are of rows.
     """
 
-    def __init__(self, width: int, rows: int = 2000, attr: str = "NORM") -> None:
+    def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
         super().__init__()
-        self.rows = rows
+        self.size = size
         self.attr = attr
-        self.output = nn.Linear(width, rows)
+        self.output = nn.Linear(width, size)
         nn.init.zeros_(self.output.bias)
 
     def forward(
         self, vectors: Tensor, shown: Tensor, words: Tensor, inside: Tensor, item: Tensor
     ) -> Tensor:
-        rows = words.remainder(self.rows)
+        rows = words.remainder(self.size)
         alone = self.output.bias.log_softmax(0)[rows]
 
         def told(vectors: Tensor, shown: Tensor, item: Tensor) -> Tensor:
@@ -42,17 +42,18 @@ class BagOfWords(Decoder):
             each = (1 - shown) * own + shown * alone[item]
             return (each * inside[item]).sum(1)
 
-        size = max(1, MAX_SCORES // self.rows)
-        if len(vectors) <= size:
+        most = max(1, MAX_SCORES // self.size)
+        if len(vectors) <= most:
             return told(vectors, shown, item)
         # The scores of one part after the other, made anew for the gradient.
-        parts = zip(vectors.split(size), shown.split(size), item.split(size))
+        parts = zip(vectors.split(most), shown.split(most), item.split(most))
         return torch.cat([checkpoint(told, *part, use_reentrant=False) for part in parts])
 
 
-def build_bag_of_words_v1(rows: int = 2000, attr: str = "NORM") -> DecoderBuilder:
-    """rows: of the table of words. attr: which attribute of a token says what word it is, such as
-    "NORM", "LOWER" or "LEMMA"."""
-    if rows < 2:
-        raise LatentError(f"BagOfWords: rows is {rows}; expected at least 2.")
-    return partial(BagOfWords, rows=rows, attr=attr)
+def build_bag_of_words_v1(size: int = 2000, attr: str = "NORM") -> DecoderBuilder:
+    """size: how many rows the table of words has.
+    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "LEMMA".
+    """
+    if size < 2:
+        raise LatentError(f"BagOfWords: size is {size}; expected at least 2.")
+    return partial(BagOfWords, size=size, attr=attr)

@@ -83,7 +83,7 @@ def make(structure: Structure, estimator: Estimator, scores: Tensor) -> Noting:
     reader = RationaleReader(WIDTH, structure.parts)
     layer = RationaleLayer(GivenScores(scores), structure, estimator, reader, reader_width=WIDTH)
     settings = build_evidence_bound_v1(
-        build_bag_of_words_v1(rows=WORDS), build_learned_prior_v1(places=LENGTH)
+        build_bag_of_words_v1(size=WORDS), build_learned_prior_v1(places=LENGTH)
     )
     module = Noting(layer, ("mean",), 1, 0.0, settings).double().train()
     assert module.evidence is not None
@@ -279,7 +279,7 @@ def test_the_kl_can_be_left_out() -> None:
 
 def test_words_in_parts_are_as_at_once(monkeypatch) -> None:
     torch.manual_seed(0)
-    decoder = BagOfWords(3, rows=5).double()
+    decoder = BagOfWords(3, size=5).double()
     vectors = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     shown, words = torch.rand(7, 4).double(), torch.tensor([[3, -8, 2**60, 11], [1, 2, 0, 0]])
     inside = torch.tensor([[True] * 4, [True, True, False, False]])
@@ -326,7 +326,7 @@ def test_what_has_no_bound_is_refused_by_name(structure, estimator, error, names
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(build_bag_of_words_v1, rows=1), "rows is 1"),
+        (partial(build_bag_of_words_v1, size=1), "size is 1"),
         (partial(build_learned_prior_v1, places=0), "places is 0"),
         (partial(build_evidence_bound_v1, learn_rate=-1.0), "learn_rate is -1"),
         (partial(build_evidence_bound_v1, kl_weight=-1.0), "kl_weight is -1"),

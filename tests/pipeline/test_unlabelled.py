@@ -20,7 +20,7 @@ ONE = {"@misc": "spacy-latent.OneOfN.v1"}
 DENSE = {"@misc": "spacy-latent.DenseMarginalization.v1"}
 EVIDENCE = {
     "@misc": "spacy-latent.EvidenceBound.v1",
-    "decoder": {"@misc": "spacy-latent.BagOfWords.v1", "rows": 40},
+    "decoder": {"@misc": "spacy-latent.BagOfWords.v1", "size": 40},
     "prior": {"@misc": "spacy-latent.LearnedPrior.v1", "places": 5},
     "unlabelled_weight": 0.5,
     "labelled_weight": 0.1,
