@@ -178,7 +178,9 @@ class TextModule(nn.Module):
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
         parts = [pooled, weights, log_probs, extras]
         if hashes is not None:
-            shown = [self.latent.shown(draw) for draw in draws]  # type: ignore[operator]
+            shown = [
+                self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
+            ]
             told = [_up_to(part[..., None], count) for part in shown]
             cells = side_by_side(told, groups, rows, 1).index_select(1, placed.cells)
             chosen, inside = _padded(cells, of_docs)
@@ -214,7 +216,8 @@ class TextModule(nn.Module):
         structure = self.latent.present_structure
         exact = is_exact(structure, estimator)
         parts: list[Tensor | None] = []
-        for lengths, output in zip(placed.lengths, outputs):
+        for texts, output in zip(placed.lengths, outputs):
+            lengths = self.latent.sizes(output.scores, texts)
             prior = self.evidence.prior_scores(output.scores, lengths)
             z = output.draw.z.detach()
             if estimator.posterior == "weights":
@@ -306,7 +309,7 @@ class TextModule(nn.Module):
         for (places, lengths), z in zip(placed, kept.drawn):
             vectors = padded[places]
             structure, scores = latent.score(vectors, lengths)
-            log_probs = structure.log_prob(z, scores, lengths)
+            log_probs = structure.log_prob(z, scores, latent.sizes(scores, lengths))
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
         return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
 

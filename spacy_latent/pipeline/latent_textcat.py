@@ -200,6 +200,11 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
         annotations.check_settings(name, annotate, probability_threshold, alternatives)
+        if model.attrs.get("code") and annotate != "none":
+            raise LatentError(
+                f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
+                'words. Set annotate = "none"; spacy_latent.models.document_code.codes gives codes.'
+            )
         if spans_key is not None and not model.attrs.get("rationale"):
             raise LatentError(
                 f"{name}: spans_key is {spans_key!r}, but its model chooses no words. Use "
