@@ -224,6 +224,13 @@ GROUPS = {
             Entry("few_labels_dense", "words of all sentences, all choices summed"),
             Entry("few_labels_sparse", "words of all sentences, sparse marginalization"),
             Entry("few_labels_score_function", "words of all sentences, score function"),
+            Entry(
+                "few_labels_category_control", "control: the labelled sentences, one of ten codes"
+            ),
+            Entry("few_labels_category", "one of ten codes, all summed"),
+            Entry("few_labels_category_sparse", "one of ten codes, sparse marginalization"),
+            Entry("few_labels_category_score_function", "one of ten codes, score function"),
+            Entry("few_labels_bits", "a code of 16 bits, score function"),
         ),
     ),
     "aspects": Group(
