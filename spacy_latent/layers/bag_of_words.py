@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -20,7 +21,8 @@ class BagOfWords(Decoder):
     where v is the text as the structure shows it, a word that it shows from softmax(b).
 
     A word is a row of the table W, by its hash; words that share a row are one word here, so that
-    memory is bounded and there is no vocabulary to count or to store. Probabilities are of rows.
+    memory is bounded and there is no vocabulary to store. Probabilities are of rows. At first,
+    softmax(b) is how often the training texts have each row, with one more of each.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
@@ -29,6 +31,13 @@ class BagOfWords(Decoder):
         self.attr = attr
         self.output = nn.Linear(width, size)
         nn.init.zeros_(self.output.bias)
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        counts = torch.ones(self.size, dtype=torch.float64)
+        for part in words:
+            counts += part.remainder(self.size).bincount(minlength=self.size)
+        with torch.no_grad():
+            self.output.bias.copy_((counts / counts.sum()).log())
 
     def forward(
         self, vectors: Tensor, shown: Tensor, words: Tensor, inside: Tensor, item: Tensor

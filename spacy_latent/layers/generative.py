@@ -8,7 +8,7 @@ posterior, and what they lose is a lower bound on the logarithm of the probabili
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 
@@ -22,6 +22,10 @@ class Decoder(nn.Module):
     """
 
     attr: str
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        """Called once before training with hashes of the words of the training texts, int64, in
+        parts: for first values of weights. By default nothing."""
 
     @abstractmethod
     def forward(

@@ -278,7 +278,14 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
     ) -> None:
         """As of ``textcat``. Raises LatentError where training ends before its last stage."""
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
+        self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
+
+    def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Show the decoder of a bound on evidence the words of the training docs."""
+        from spacy_latent.models.latent_text_classifier import begin_evidence
+
+        begin_evidence(self.model, (example.predicted for example in get_examples()))
 
     def update(
         self,
@@ -535,6 +542,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
+        self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:

@@ -294,6 +294,13 @@ def test_words_in_parts_are_as_at_once(monkeypatch) -> None:
         assert torch.allclose(whole, parts)
 
 
+def test_at_first_words_are_as_frequent_as_in_training_texts() -> None:
+    decoder = BagOfWords(3, size=4)
+    decoder.begin(iter([torch.tensor([0, 4, -4, 1]), torch.tensor([2], dtype=torch.int64)]))
+    expected = torch.tensor([4, 2, 2, 1]) / 9
+    assert torch.allclose(decoder.output.bias.softmax(0), expected)
+
+
 def test_words_are_hashes_of_an_attribute() -> None:
     import spacy
 

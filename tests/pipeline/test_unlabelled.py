@@ -13,7 +13,7 @@ from spacy.training import Example
 from thinc.api import SGD
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.models.latent_text_classifier import evidence_of, latent_layer
+from spacy_latent.models.latent_text_classifier import evidence_bounds, evidence_of, latent_layer
 from tests.pipeline.rationale_pipelines import rationale_examples, rationale_pipeline
 
 ONE = {"@misc": "spacy-latent.OneOfN.v1"}
@@ -96,6 +96,8 @@ def test_docs_without_labels_teach_the_bound_and_nothing_of_labels() -> None:
         bounds.append(losses["latent_textcat_bound"])
     after = weights(nlp)
     assert bounds[-1] < 0.9 * bounds[0]
+    # Words of the labelled texts are more frequent from the start.
+    assert np.ptp(before["evidence.decoder.output.bias"]) > 1.0
     assert losses["latent_textcat"] == pytest.approx(0.5 * bounds[-1])
     assert np.array_equal(before["output"], after["output"])
     assert not np.array_equal(
@@ -194,6 +196,25 @@ def test_any_number_of_labels_and_spans() -> None:
 def test_estimators_without_a_posterior_are_refused_when_the_config_is_loaded(name) -> None:
     with pytest.raises(IncompatiblePair, match=f"EvidenceBound cannot .* with {name}"):
         pipeline(estimator={"@misc": f"spacy-latent.{name}.v1"})
+
+
+def test_bounds_of_docs_are_what_training_reports() -> None:
+    nlp = pipeline()
+    labelled = rationale_examples(nlp)
+    nlp.initialize(lambda: labelled)
+    model = nlp.get_pipe("latent_textcat").model  # type: ignore[attr-defined]
+    before = weights(nlp)
+    examples = [*labelled, *unlabelled(nlp)]
+    bounds = evidence_bounds(model, [example.predicted for example in examples])
+    assert bounds.shape == (len(examples),) and (bounds <= 0).all() and bounds[6] == 0
+    after = weights(nlp)
+    assert all(np.array_equal(value, after[name]) for name, value in before.items())
+    losses = nlp.update(examples, sgd=SGD(0.0))
+    assert losses["latent_textcat_bound"] == pytest.approx(-bounds.mean(), rel=1e-5)
+    without = pipeline(evidence=None)
+    without.initialize(lambda: labelled)
+    with pytest.raises(LatentError, match="has no bound"):
+        evidence_bounds(without.get_pipe("latent_textcat").model, [])  # type: ignore[attr-defined]
 
 
 def test_something_else_in_its_place_is_refused() -> None:
