@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from spacy.tokens import Doc
-from thinc.api import Linear, Model, set_dropout_rate, torch2xp, xp2torch, zero_init
+from thinc.api import Linear, Model, torch2xp, xp2torch, zero_init
 from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 from torch import Tensor
@@ -348,25 +347,6 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
     if evidence is not None:
         decoder = evidence.decoder
         decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
-
-
-def evidence_bounds(model: Model, docs: Sequence[Doc]) -> np.ndarray:
-    """The bound on log p(words) of each doc, in nats, ``(D,)`` float32, 0 for an empty one, by the
-    structures of training without dropout; a sample's where the estimator draws.
-
-    model: with a bound on evidence, and an embedder of its own, not a listener.
-    """
-    if evidence_of(model) is None:
-        raise LatentError(
-            f"The model {model.name!r} has no bound on the evidence of words. Set its evidence to "
-            "spacy-latent.EvidenceBound.v1 and train it."
-        )
-    if not any(len(doc) for doc in docs):
-        return np.zeros(len(docs), dtype="float32")
-    set_dropout_rate(model, 0.0)
-    made = run_and_keep(model, docs, is_train=True)[0].made
-    assert made.evidence is not None
-    return made.evidence.bound(made.weights).cpu().numpy()
 
 
 def latent_layer(model: Model) -> LatentLayer:

@@ -13,7 +13,8 @@ from spacy.training import Example
 from thinc.api import SGD
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.models.latent_text_classifier import evidence_bounds, evidence_of, latent_layer
+from spacy_latent.models.evidence_of_docs import evidence_bounds
+from spacy_latent.models.latent_text_classifier import evidence_of, latent_layer
 from tests.pipeline.rationale_pipelines import rationale_examples, rationale_pipeline
 
 ONE = {"@misc": "spacy-latent.OneOfN.v1"}
