@@ -219,6 +219,24 @@ GROUPS = {
             *FOUR_WORDS_ENTRIES,
         ),
     ),
+    "few_labels": Group(
+        "Learning: sentence polarity with one label in twenty",
+        ("few-labels-data",),
+        ACCURACY,
+        (
+            Entry("few_labels_control", "control: the labelled sentences alone, all words summed"),
+            Entry("few_labels_dense", "words of all sentences, all choices summed"),
+            Entry("few_labels_sparse", "words of all sentences, sparse marginalization"),
+            Entry("few_labels_score_function", "words of all sentences, score function"),
+            Entry(
+                "few_labels_category_control", "control: the labelled sentences, one of ten codes"
+            ),
+            Entry("few_labels_category", "one of ten codes, all summed"),
+            Entry("few_labels_category_sparse", "one of ten codes, sparse marginalization"),
+            Entry("few_labels_category_score_function", "one of ten codes, score function"),
+            Entry("few_labels_bits", "a code of 16 bits, score function"),
+        ),
+    ),
     "aspects": Group(
         "Learning: scores of four aspects",
         ("aspects-data",),

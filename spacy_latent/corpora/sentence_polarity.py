@@ -4,6 +4,11 @@ There is no official split. Ours is seeded, stratified by class, 80/10/10, with 
 kept together in one part.
 
     python -m spacy_latent.corpora.sentence_polarity corpus/sentiment
+
+For learning from few labels, only a share of the training sentences keeps its label, and may come
+several times among the others:
+
+    python -m spacy_latent.corpora.sentence_polarity corpus/few_labels --labelled-share 0.05
 """
 
 from __future__ import annotations
@@ -51,7 +56,17 @@ def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, s
     return parts
 
 
-def write_examples(path: Path, examples: Sequence[tuple[str, str]]) -> None:
+def keep_labels(
+    examples: Sequence[tuple[str, str]], share: float, seed: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, None]]]:
+    """A seeded share of the examples as they are, and the others without their labels."""
+    rng = random.Random(seed)
+    kept = set(rng.sample(range(len(examples)), round(share * len(examples))))
+    labelled = [example for i, example in enumerate(examples) if i in kept]
+    return labelled, [(text, None) for i, (text, _) in enumerate(examples) if i not in kept]
+
+
+def write_examples(path: Path, examples: Sequence[tuple[str, str | None]]) -> None:
     import spacy
     from spacy.tokens import Doc, DocBin
 
@@ -59,16 +74,34 @@ def write_examples(path: Path, examples: Sequence[tuple[str, str]]) -> None:
     docs = DocBin()
     for sentence, label in examples:
         doc = Doc(vocab, words=sentence.split())
-        doc.cats = {POSITIVE: float(label == POSITIVE), NEGATIVE: float(label == NEGATIVE)}
+        if label is not None:
+            doc.cats = {POSITIVE: float(label == POSITIVE), NEGATIVE: float(label == NEGATIVE)}
         docs.add(doc)
     path.parent.mkdir(parents=True, exist_ok=True)
     docs.to_disk(path)
 
 
-def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:
-    """Write train.spacy, dev.spacy and test.spacy to OUTPUT."""
+def main(
+    output: Path,
+    downloads: Path = Path("corpus/downloads"),
+    seed: int = 0,
+    labelled_share: float = 1.0,
+    repeats: int = 1,
+) -> None:
+    """Write train.spacy, dev.spacy and test.spacy to OUTPUT. With a LABELLED_SHARE below 1 only so
+    many of the training sentences keep their label; they alone are in labelled.spacy, and in
+    train.spacy each of them stands REPEATS times."""
+    if not 0 < labelled_share <= 1 or repeats < 1:
+        raise typer.BadParameter(
+            f"labelled_share is {labelled_share} and repeats {repeats}; expected a share above 0 "
+            "and up to 1, and repeats of at least 1."
+        )
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
-    for name, examples in split_lines(texts, seed).items():
+    parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split_lines(texts, seed))
+    if labelled_share < 1:
+        labelled, others = keep_labels(split_lines(texts, seed)["train"], labelled_share, seed)
+        parts = {**parts, "labelled": labelled, "train": [*labelled * repeats, *others]}
+    for name, examples in parts.items():
         write_examples(output / f"{name}.spacy", examples)
         print(f"{output / name}.spacy: {len(examples)} sentences")
 

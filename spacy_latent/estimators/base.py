@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -84,6 +84,9 @@ class Estimator(Staged, ABC):
     reward: where there is one, the component that owns its loss gives the rewards of all structures
         to :meth:`objective`, as its extras.
     uses_scores: whether the structures depend on the scores; False where all of them are given.
+    posterior: what says how probable each structure is in the distribution that it trains:
+        "weights" where these are it, "scores" where p(z) ∝ exp(z·s) is, of which the structures are
+        samples, or that and a sum; empty where there is none, and no bound on evidence.
     hard: whether ``Draw.z`` is 0/1 in training.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
@@ -96,6 +99,7 @@ class Estimator(Staged, ABC):
     inner_steps: int = 1
     clip: float = 0.0
     reward: Reward | None = None
+    posterior: Literal["", "weights", "scores"] = ""
     hard: ClassVar[bool]
 
     @property

@@ -24,6 +24,7 @@ class DenseMarginalization(Estimator):
 
     requires = frozenset({"log_partition"})
     needs_loss = True
+    posterior = "weights"
     hard = True
 
     def __init__(self, max_structures: int = 64, prediction: Prediction = "map") -> None:

@@ -28,6 +28,7 @@ class Rebar(Estimator):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
+    posterior = "scores"
     hard = False
 
     def __init__(

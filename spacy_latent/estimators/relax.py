@@ -53,6 +53,7 @@ class Relax(Estimator, nn.Module):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
+    posterior = "scores"
     hard = True
 
     def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:

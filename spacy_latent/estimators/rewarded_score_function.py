@@ -26,6 +26,9 @@ class RewardedScoreFunction(ScoreFunction):
         ScoreFunction; control variates are of what samples are judged by.
     """
 
+    # Where a reward judges the structures, no bound on evidence is what their distribution trains.
+    posterior = ""
+
     def __init__(
         self,
         reward: Reward | None = None,

@@ -32,6 +32,7 @@ class ScoreFunction(Estimator, nn.Module):
     requires = frozenset({"sample", "log_prob"})
     linear_only = False
     needs_loss = True
+    posterior = "scores"
     hard = True
 
     def __init__(

@@ -53,6 +53,10 @@ class SparseMAP(Estimator):
         return True
 
     @property
+    def posterior(self) -> Literal["", "weights"]:  # type: ignore[override]
+        return "weights" if self.marginalize else ""
+
+    @property
     def hard(self) -> bool:  # type: ignore[override]
         return self.marginalize
 

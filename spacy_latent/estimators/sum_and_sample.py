@@ -30,6 +30,7 @@ class SumAndSample(Estimator, nn.Module):
 
     requires = frozenset({"sample", "log_prob"})
     needs_loss = True
+    posterior = "scores"
     hard = True
 
     def __init__(self, k: int = 4, control_variate: ControlVariate | None = None) -> None:

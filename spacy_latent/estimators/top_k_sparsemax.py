@@ -25,6 +25,7 @@ class TopKSparsemax(Estimator):
     """
 
     needs_loss = True
+    posterior = "weights"
     hard = True
 
     def __init__(self, k: int = 10, prediction: Prediction = "map") -> None:

@@ -197,6 +197,18 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         return self.present_estimator(structure, scores, lengths, self.training)
 
+    def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Lengths of the structures over the parts of ``scores``; those of the texts."""
+        return lengths
+
+    def shown(self, draw: Draw, tokens: int) -> Tensor:
+        """How far what is composed of each structure is made of each token, ``(K, B, tokens)``, so
+        that the token could be told from itself."""
+        raise LatentError(
+            f"{type(self).__name__} does not know which words its vectors are made of, so that "
+            "there is no bound on their evidence."
+        )
+
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:

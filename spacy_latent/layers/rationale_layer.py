@@ -115,6 +115,12 @@ class RationaleLayer(LatentLayer):
         assert isinstance(self.composer, RationaleReader)
         return self.composer.chosen(draw.mean())
 
+    def shown(self, draw: Draw, tokens: int) -> Tensor:
+        """How far each structure takes each word: also one that had to be taken to make up the
+        number k, and is not read."""
+        assert isinstance(self.composer, RationaleReader)
+        return self.composer.chosen(draw.z)
+
     def _readable(self, vectors: Tensor) -> Tensor:
         return vectors[..., -self.reader_width - 1 : -1]
 

@@ -20,6 +20,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.evidence_bound import EvidenceModule, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
@@ -291,14 +292,16 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredictions, Any]:
     """The forward pass with the prediction of each structure. Its backprop takes the gradients of
     logits, weights, log-probabilities and extras."""
-    found, backprop, _ = run_and_keep(model, docs, is_train)
+    found, backprop, _ = run_and_keep(model, docs, is_train, with_evidence=False)
     return found, backprop
 
 
 def run_and_keep(
-    model: Model, docs: Sequence[Doc], is_train: bool
+    model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
-    """As :func:`run`, and a function that gives what :func:`inner_step` needs."""
+    """As :func:`run`, and a function that gives what :func:`inner_step` needs. with_evidence:
+    in training with the terms of a bound on the evidence of words, where the model has one; their
+    gradients are then the last ones."""
     tok2vec, texts, output = model.layers
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
@@ -308,7 +311,9 @@ def run_and_keep(
         tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = tok2vec(docs, is_train)
     given = given_structures(texts, docs, spans, is_train)
-    made, backprop_texts = texts((arrays, spans, given), is_train)
+    told = evidence_of(model) if is_train and with_evidence else None
+    words = () if told is None else (words_of(docs, told.decoder.attr),)
+    made, backprop_texts = texts((arrays, spans, given, *words), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]
     logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)
@@ -317,7 +322,7 @@ def run_and_keep(
     scores: Any = torch2xp(mean)
     found = TextPredictions(logits, scores, made)
 
-    def backprop(gradients: tuple[Tensor, Tensor, Tensor, Tensor]) -> Any:
+    def backprop(gradients: tuple[Tensor, ...]) -> Any:
         d_logits = torch2xp(gradients[0].reshape(rows.shape).to(logits))
         d_vectors = backprop_output(d_logits)
         return backprop_tok2vec(backprop_texts((d_vectors, *gradients[1:])))
@@ -328,6 +333,22 @@ def run_and_keep(
 def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
     """See :func:`spacy_latent.models.text_layer_model.inner_step`."""
     inner_step(model.layers[1], kept, advantage, before, clip)
+
+
+def evidence_of(model: Model) -> EvidenceModule | None:
+    """What the model has for a bound on the evidence of words, if it has that."""
+    shim: Any = model.layers[1].shims[0]
+    return getattr(shim.module, "evidence", None)
+
+
+def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
+    """Show the decoder, if the model has one and knows its widths, the words of docs, of which no
+    more are read otherwise."""
+    shim: Any = model.get_ref("latent").shims[0]
+    evidence = evidence_of(model) if shim.is_built else None
+    if evidence is not None:
+        decoder = evidence.decoder
+        decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
 
 
 def latent_layer(model: Model) -> LatentLayer:

@@ -20,10 +20,11 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.latent_layer import check_parts
+from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.layers.rationale_layer import RationaleLayer
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
+from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
 from spacy_latent.models.latent_text_classifier import (
     classifier,
@@ -40,6 +41,117 @@ from spacy_latent.stages import Staged, periods
 from spacy_latent.structures.base import Structure
 
 NAME = "RationaleTextCat"
+
+
+def build_rationale_text_cat_v2(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    embed: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    encoder: EncoderBuilder | None = None,
+    candidates: Candidates | None = None,
+    rate: float | None = None,
+    transitions: float | None = None,
+    multiplier_rate: float = 0.1,
+    damping: float = 10.0,
+    transition_cost: float = 0.0,
+    span_getter: SpanGetter | None = None,
+    use_reduce_max: bool = False,
+    use_reduce_mean: bool = True,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    evidence: EvidenceBound | None = None,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin: a
+    selector chooses words, and the scores are of these alone (Lei et al. 2016, section 4). With
+    the choice held, no other word can change them. What can: how many words there are between the
+    chosen ones, if there is an encoder.
+
+    tok2vec: the selector's embedder, of any kind, listeners too. Only the choice depends on it.
+    embed: the reader's embedder. It must give a word the same vector in any text, such as
+        ``spacy.MultiHashEmbed.v2`` with attributes of the word itself; this is tried when the
+        model is initialized.
+    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+    structure: of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
+    scorer: None for ItemScorer.
+    estimator: None for StraightThrough. Any that fits the structure. The scores are of hard choices
+        where its structures are 0/1 at prediction; else the reader sees words in part.
+    encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
+        None for a bag of words.
+    candidates: which words may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1`` has
+        others in the first updates of training.
+    rate, transitions: share of the words of each text that is chosen in expectation, and of
+        neighbours of which one is chosen and the other not, held by a Lagrangian in training; None
+        where the structure or the estimator sees to it.
+    multiplier_rate, damping: as in HardKuma.
+    transition_cost: of sequences of two tags: taken off the score of a rationale for each end of a
+        run of chosen words but one at the end of the text, so that it comes in few runs.
+    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
+    use_reduce_max, use_reduce_mean: how the vectors of the chosen words make one of the doc. The
+        maximum counts a zero for words that are not chosen.
+    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``.
+    evidence: to learn from the words of texts, also of those without labels: a prior over choices,
+        and a decoder that gives the words that are not chosen from those that are; None to learn
+        from labels alone. Predictions do not read it.
+    nO: number of labels; set by the component.
+    """
+    from spacy_latent.estimators.straight_through import StraightThrough
+    from spacy_latent.layers.item_scorer import build_item_scorer_v1
+    from spacy_latent.structures.k_of_n import KOfN
+
+    structure = structure or KOfN()
+    estimator = estimator or StraightThrough()
+    scorer = scorer or build_item_scorer_v1()
+    pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
+    check_structure(structure, transition_cost)
+    for first, _ in periods(structure, estimator):
+        present = structure.at(first)
+        check_estimator(present, estimator.at(first), transition_cost)
+        check_rates(present, rate, transitions, multiplier_rate, damping)
+    reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
+    check_parts(structure, estimator, scorer, reader)
+    check_entropy_weight(structure, entropy_weight)
+    if evidence is not None:
+        check_kind("evidence", evidence, EvidenceBound)
+        evidence.check(structure, estimator)
+    build = partial(
+        build_rationale_module,
+        pooling=pooling,
+        structure=structure,
+        estimator=estimator,
+        scorer=scorer,
+        reader=reader,
+        entropy_weight=entropy_weight,
+        transition_cost=transition_cost,
+        rate=rate,
+        transitions=transitions,
+        multiplier_rate=multiplier_rate,
+        damping=damping,
+        evidence=evidence,
+    )
+    texts = text_layer_model(
+        build,
+        input_width=None,
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+        others=[candidates] if isinstance(candidates, Staged) else [],
+        evidence=evidence,
+    )
+    refuse_separate("RationaleTextCat", tok2vec)
+    embedders = build_embedders(tok2vec, embed, candidates or AllWords())
+    spans = span_getter or DocSpans(max_length=512)
+    model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
+    model.attrs["rationale"] = True
+    return model
 
 
 def build_rationale_text_cat_v1(
@@ -97,51 +209,31 @@ def build_rationale_text_cat_v1(
         ``spacy-latent.LatentTok2Vec.v1``.
     nO: number of labels; set by the component.
     """
-    from spacy_latent.estimators.straight_through import StraightThrough
-    from spacy_latent.layers.item_scorer import build_item_scorer_v1
-    from spacy_latent.structures.k_of_n import KOfN
-
-    structure = structure or KOfN()
-    estimator = estimator or StraightThrough()
-    scorer = scorer or build_item_scorer_v1()
-    pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
-    check_structure(structure, transition_cost)
-    for first, _ in periods(structure, estimator):
-        present = structure.at(first)
-        check_estimator(present, estimator.at(first), transition_cost)
-        check_rates(present, rate, transitions, multiplier_rate, damping)
-    reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
-    check_parts(structure, estimator, scorer, reader)
-    check_entropy_weight(structure, entropy_weight)
-    build = partial(
-        build_rationale_module,
-        pooling=pooling,
-        structure=structure,
-        estimator=estimator,
-        scorer=scorer,
-        reader=reader,
-        entropy_weight=entropy_weight,
-        transition_cost=transition_cost,
-        rate=rate,
-        transitions=transitions,
-        multiplier_rate=multiplier_rate,
-        damping=damping,
+    return build_rationale_text_cat_v2(
+        tok2vec,
+        embed,
+        exclusive_classes,
+        structure,
+        scorer,
+        estimator,
+        encoder,
+        candidates,
+        rate,
+        transitions,
+        multiplier_rate,
+        damping,
+        transition_cost,
+        span_getter,
+        use_reduce_max,
+        use_reduce_mean,
+        scorer_learn_rate,
+        entropy_weight,
+        temperature,
+        dropout,
+        mixed_precision,
+        None,
+        nO,
     )
-    texts = text_layer_model(
-        build,
-        input_width=None,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
-        others=[candidates] if isinstance(candidates, Staged) else [],
-    )
-    refuse_separate("RationaleTextCat", tok2vec)
-    embedders = build_embedders(tok2vec, embed, candidates or AllWords())
-    spans = span_getter or DocSpans(max_length=512)
-    model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
-    model.attrs["rationale"] = True
-    return model
 
 
 def check_structure(structure: Structure, transition_cost: float) -> None:
@@ -209,6 +301,7 @@ def build_rationale_module(
     transitions: float | None,
     multiplier_rate: float,
     damping: float,
+    evidence: EvidenceBound | None = None,
 ) -> TextModule:
     """widths: of the selector's vectors and of the reader's."""
     selector_width, reader_width = widths
@@ -224,7 +317,7 @@ def build_rationale_module(
         multiplier_rate=multiplier_rate,
         damping=damping,
     )
-    return TextModule(layer, pooling, 1, entropy_weight)
+    return TextModule(layer, pooling, 1, entropy_weight, evidence)
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:

@@ -24,9 +24,11 @@ def shim_model(
     dropout: float | None,
     mixed_precision: bool,
     others: Sequence[Staged] = (),
+    learn_rates: dict[str, float] | None = None,
 ) -> Model:
     """build: makes the module, which has an ``output_width``, for the width of the input. width: of
-    the output, None if it is not known. others: as in LatentShim. For the other arguments see
+    the output, None if it is not known. others: as in LatentShim. learn_rates: beside the
+    scorer's, as there. For the other arguments see
     ``build_latent_tok2vec_v1``."""
     if scorer_learn_rate < 0:
         raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
@@ -34,7 +36,7 @@ def shim_model(
         raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
     shim = LatentShim(
         build,
-        learn_rates={"latent.scorer.": scorer_learn_rate},
+        learn_rates={"latent.scorer.": scorer_learn_rate, **(learn_rates or {})},
         temperature=temperature,
         mixed_precision=mixed_precision,
         others=others,

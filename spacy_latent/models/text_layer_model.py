@@ -15,10 +15,16 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.transfers import fetch, places_of
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput, check_parts
+from spacy_latent.models.evidence_bound import (
+    EvidenceBound,
+    EvidenceModule,
+    EvidenceTerms,
+    is_exact,
+)
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import (
     Group,
@@ -57,6 +63,7 @@ class TextVectors:
     extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 where it has none.
     features: ``(D, d)``, the mean input vectors, without gradient.
     batch: the structures; its vectors are empty.
+    evidence: what the bound on the words' evidence is made of, where it was asked for.
     """
 
     vectors: Floats2d
@@ -65,6 +72,7 @@ class TextVectors:
     extras: Tensor
     features: Tensor
     batch: LatentBatch
+    evidence: EvidenceTerms | None = None
 
 
 @dataclass
@@ -85,10 +93,17 @@ class TextModule(nn.Module):
         mean of those sums where a text has several spans.
     texts: how many texts a doc has, whose vectors make the doc's, one after another.
     entropy_weight: see ``build_latent_text_classifier_v2``.
+    evidence: for a bound on the evidence of the words; the layer then has to say which words a
+        structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` does.
     """
 
     def __init__(
-        self, latent: LatentLayer, pooling: tuple[str, ...], texts: int, entropy_weight: float
+        self,
+        latent: LatentLayer,
+        pooling: tuple[str, ...],
+        texts: int,
+        entropy_weight: float,
+        evidence: EvidenceBound | None = None,
     ) -> None:
         super().__init__()
         self.latent = latent
@@ -96,6 +111,9 @@ class TextModule(nn.Module):
         self.pooling = pooling
         self.texts = texts
         self.entropy_weight = entropy_weight
+        self.evidence = None
+        if evidence is not None:
+            self.evidence = EvidenceModule(evidence, latent.structure, self.output_width)
 
     @property
     def reads_root(self) -> bool:
@@ -113,13 +131,15 @@ class TextModule(nn.Module):
         texts: list[Range],
         given: Given | None = None,
         edits: list[Edits] | None = None,
-    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], tuple[int, int], Tensor]]:
+        words: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], list[int], Tensor]]:
         """docs: the rows of each doc. texts: those of each text, a doc's together. given:
-        structures that stand for those of spans. edits: as of SpanModule.
+        structures that stand for those of spans. edits: as of SpanModule. words: ``(N,)`` int64 on
+        the CPU, hashes of the words of all rows, for a bound on their evidence; None for none.
 
-        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)`` and extras
-        ``(E·D)`` in one row, so that there is one gradient; a penalty or None; structures, K and E,
-        and the docs' features.
+        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)``, extras ``(E·D)``
+        and of EvidenceTerms both, in one row, so that there is one gradient; a penalty or None;
+        structures, of how many rows of D each of these is made, and the docs' features.
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -129,8 +149,11 @@ class TextModule(nn.Module):
         # Of an empty text there is nothing at its root or its ends.
         if not ENDS.issuperset(self.pooling) or not bool((bounds[:, 1] > bounds[:, 0]).any()):
             known.append(_places(texts, len(rows)))
+        if words is not None:
+            known.append(words)
         placed = Placed.of(groups, len(rows), rows.device, *known)
         bounds, of_docs, first, *others = placed.others
+        hashes = None if words is None else others.pop()
         doc, of_texts = others[: len(groups)], others[len(groups) :]
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
@@ -153,14 +176,62 @@ class TextModule(nn.Module):
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
         parts_of_extras = [draw.extras for draw in draws]
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
-        parts = (pooled, weights, log_probs, extras)
+        parts = [pooled, weights, log_probs, extras]
+        if hashes is not None:
+            shown = [
+                self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
+            ]
+            told = [_up_to(part[..., None], count) for part in shown]
+            cells = side_by_side(told, groups, rows, 1).index_select(1, placed.cells)
+            chosen, inside = _padded(cells, of_docs)
+            read = pooled, chosen[..., 0], _padded_words(hashes, of_docs), inside
+            terms = self._evidence(read, weights, doc, placed, outputs)
+            parts += [terms.fit, terms.divergence]
         flat = torch.cat([part.float().flatten() for part in parts])
         penalty = None
         if self.training:
             penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
         padded, inside = _padded(rows.detach()[None], of_docs)
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
-        return flat, penalty, (outputs, (count, len(extras)), means)
+        return flat, penalty, (outputs, [len(part) for part in parts], means)
+
+    def _evidence(
+        self,
+        read: tuple[Tensor, Tensor, Tensor, Tensor],
+        weights: Tensor,
+        doc: list[Tensor],
+        placed: Placed,
+        outputs: list[LatentOutput],
+    ) -> EvidenceTerms:
+        """read: of K structures of D docs their vectors ``(K, D, width)`` and how far they show
+        each word, ``(K, D, n)``; the words ``(D, n)`` and which are there. weights: ``(K, D)``."""
+        assert self.evidence is not None
+        vectors, shown, words, inside = read
+        count, docs = weights.shape
+        present: list[Tensor | None] = [output.draw.present for output in outputs]
+        k, item = places_of(_sum_over_spans(doc, present, count, docs, weights) > 0)
+        fit = self.evidence.decoder(vectors[k, item], shown[k, item], words, inside, item)
+        fit = weights.new_zeros(count, docs).index_put((k, item), fit.to(weights))
+        estimator = self.latent.present_estimator
+        structure = self.latent.present_structure
+        exact = is_exact(structure, estimator)
+        parts: list[Tensor | None] = []
+        for texts, output in zip(placed.lengths, outputs):
+            lengths = self.latent.sizes(output.scores, texts)
+            prior = self.evidence.prior_scores(output.scores, lengths)
+            z = output.draw.z.detach()
+            if estimator.posterior == "weights":
+                parts.append(structure.log_prob(z, prior, lengths))
+            elif exact:
+                parts.append(structure.kl(output.scores, prior, lengths)[None])
+            else:
+                own = structure.log_prob(z, output.scores.detach(), lengths)
+                parts.append(own - structure.log_prob(z, prior, lengths))
+        summed = exact and estimator.posterior == "scores"
+        divergence = _sum_over_spans(doc, parts, 1 if summed else count, docs, weights)
+        if estimator.posterior == "weights":
+            divergence = self.evidence.of_weights(weights, divergence)
+        return EvidenceTerms(fit, divergence)
 
     def _pool(
         self,
@@ -238,7 +309,7 @@ class TextModule(nn.Module):
         for (places, lengths), z in zip(placed, kept.drawn):
             vectors = padded[places]
             structure, scores = latent.score(vectors, lengths)
-            log_probs = structure.log_prob(z, scores, lengths)
+            log_probs = structure.log_prob(z, scores, latent.sizes(scores, lengths))
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
         return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
 
@@ -296,6 +367,11 @@ def _padded(rows: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     places: see :func:`_places`."""
     zero = rows.new_zeros(len(rows), 1, rows.shape[2])
     return torch.cat([rows, zero], 1)[:, places], places < rows.shape[1]
+
+
+def _padded_words(words: Tensor, places: Tensor) -> Tensor:
+    """``(D, longest)`` of words ``(N,)``; places as of :func:`_padded`."""
+    return torch.cat([words, words.new_zeros(1)])[places]
 
 
 def build_text_module(
@@ -372,9 +448,10 @@ def text_layer_model(
     dropout: float | None,
     mixed_precision: bool,
     others: Sequence[Staged] = (),
+    evidence: EvidenceBound | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """The model around a module that ``build`` makes for the width of the input. others: as in
-    LatentShim."""
+    LatentShim. evidence: what the module was given."""
     return shim_model(
         "latent_text",
         forward,
@@ -385,13 +462,16 @@ def text_layer_model(
         dropout=dropout,
         mixed_precision=mixed_precision,
         others=others,
+        learn_rates={} if evidence is None else {"evidence.": evidence.learn_rate},
     )
 
 
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     """inputs: rows of each doc, its spans, and where there are any structures that are given for
-    spans, or None."""
+    spans, or None; and hashes of the words, where a bound on their evidence is asked for in
+    training."""
     arrays, spans, *known = inputs
+    words = known.pop() if len(known) == 2 else None
     shim: Any = model.shims[0]
     ops: Any = model.ops
     sizes = [len(array) for array in arrays]
@@ -404,27 +484,30 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     docs = list(zip(ends, ends[1:]))
     texts = docs if shim.module.texts == 1 else pair_ranges(docs, spans)
     read = (rows, groups, docs, texts, *known)
+    if words is not None:
+        read = (*read, None, torch.as_tensor(words))
     if is_train:
-        (result, _, (outputs, (count, extra), features)), backprop_rows = shim.begin_update(read)
+        (result, _, (outputs, counts, features)), backprop_rows = shim.begin_update(read)
     else:
         edits = edits_of_layer(model, groups, spans)
         if edits is not None:
             read = (rows, groups, docs, texts, known[0] if known else None, edits)
-        result, _, (outputs, (count, extra), features) = shim.predict(read)
+        result, _, (outputs, counts, features) = shim.predict(read)
         if not torch.isfinite(result).all():
             refuse_not_finite()
-    pairs = count * len(sizes)
-    size = result.numel() - 2 * pairs - extra * len(sizes)
     held = result.detach()
-    vectors: Any = torch2xp(held[:size].view(pairs, -1).clone())
+    size = result.numel() - sum(counts[1:]) * len(sizes)
+    vectors: Any = torch2xp(held[:size].view(counts[0] * len(sizes), -1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
-    weights = held[size : size + pairs].view(count, -1)
-    log_probs = held[size + pairs : size + 2 * pairs].view(count, -1)
-    extras = held[size + 2 * pairs :].view(extra, len(sizes))
+    each = held[size:].split([rows * len(sizes) for rows in counts[1:]])
+    weights, log_probs, extras, *more = (
+        part.view(rows, len(sizes)) for part, rows in zip(each, counts[1:])
+    )
     told = features.detach()
-    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch)
+    evidence = EvidenceTerms(*more) if more else None
+    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch, evidence)
 
-    def backprop(gradients: tuple[Floats2d, Tensor, Tensor, Tensor]) -> list[Floats2d]:
+    def backprop(gradients: tuple[Any, ...]) -> list[Floats2d]:
         if backprop_rows is None:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)

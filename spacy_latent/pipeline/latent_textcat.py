@@ -200,6 +200,11 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
         annotations.check_settings(name, annotate, probability_threshold, alternatives)
+        if model.attrs.get("code") and annotate != "none":
+            raise LatentError(
+                f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
+                'words. Set annotate = "none"; spacy_latent.models.document_code.codes gives codes.'
+            )
         if spans_key is not None and not model.attrs.get("rationale"):
             raise LatentError(
                 f"{name}: spans_key is {spans_key!r}, but its model chooses no words. Use "
@@ -273,7 +278,14 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
     ) -> None:
         """As of ``textcat``. Raises LatentError where training ends before its last stage."""
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
+        self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
+
+    def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Show the decoder of a bound on evidence the words of the training docs."""
+        from spacy_latent.models.latent_text_classifier import begin_evidence
+
+        begin_evidence(self.model, (example.predicted for example in get_examples()))
 
     def update(
         self,
@@ -284,8 +296,10 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from a batch. RETURNS: the losses; this component's is the mean over the docs of
-        the expected loss, in nats (or half a squared error, for regression). Where structures are
-        judged by a reward as well, its mean stands under the component's name with "_reward"."""
+        the expected loss, in nats (or half a squared error, for regression). With a bound on the
+        evidence of words this includes it by its weights, and the mean negative bound alone, in
+        nats, stands under the component's name with "_bound". Where structures are judged by a
+        reward as well, its mean stands there with "_reward"."""
         from spacy_latent.models.latent_text_classifier import (
             further_step,
             latent_layer,
@@ -316,6 +330,10 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
+        if found.made.evidence is not None:
+            bound = found.made.evidence.bound(found.made.weights)
+            key = f"{self.name}_bound"
+            losses[key] = losses.get(key, 0.0) - float(bound.mean())
         return losses
 
     def _reward(
@@ -361,7 +379,8 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         self, examples: Iterable[Example], scores: "TextPredictions"
     ) -> tuple[float, tuple["Tensor", ...]]:
         """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
-        each structure and of the extras, summed over docs as in spaCy's textcat."""
+        each structure, of the extras and of what a bound on evidence is made of, summed over docs
+        as in spaCy's textcat."""
         import torch
         from thinc.api import xp2torch
 
@@ -372,7 +391,9 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         given: Any = self._examples_to_truth(examples)
         truths = xp2torch(self.targets_of(given[0]), device=logits.device)
         known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
-        parts = (logits, made.weights, made.log_probs, made.extras)
+        parts = [logits, made.weights, made.log_probs, made.extras]
+        if made.evidence is not None:
+            parts += [made.evidence.fit, made.evidence.divergence]
         leaves = [part.detach().requires_grad_() for part in parts]
         with torch.enable_grad():
             each = self.loss_of(leaves[0], truths, known)
@@ -382,13 +403,53 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
             if scores.rewards is not None:
                 extras = [scores.rewards]
             weights, log_probs = leaves[1:3]
-            objective = estimator.objective(each, weights, log_probs, made.features, *extras)
+            others = (weights, log_probs, made.features, *extras)
+            if made.evidence is None:
+                objective = estimator.objective(each, *others)
+            else:
+                objective = self._objective_with_evidence(examples, each, leaves[4:], others)
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
         )
         expected = (made.weights * each.detach()).sum(0)
+        if made.evidence is not None:
+            share, kl_weight = self._evidence_weights(examples)
+            expected = expected - share * made.evidence.bound(made.weights, kl_weight)
         return float(expected.mean()), gradients
+
+    def _objective_with_evidence(
+        self,
+        examples: list[Example],
+        each: "Tensor",
+        terms: "list[Tensor]",
+        others: "tuple[Tensor, ...]",
+    ) -> "Tensor":
+        """terms: those of EvidenceTerms, with gradient. others: what Estimator.objective gets
+        beside the losses."""
+        from spacy_latent.models.evidence_bound import EvidenceTerms, is_exact, objective
+        from spacy_latent.models.latent_text_classifier import latent_layer
+
+        layer = latent_layer(self.model)
+        estimator = layer.present_estimator
+        exact = is_exact(layer.present_structure, estimator)
+        weights = self._evidence_weights(examples)
+        return objective(estimator, each, EvidenceTerms(*terms), exact, *weights, *others)
+
+    def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
+        """Of the bound in the loss of each doc, ``(D,)``, and of the KL in it."""
+        import torch
+
+        from spacy_latent.models.latent_text_classifier import evidence_of
+
+        module = evidence_of(self.model)
+        assert module is not None
+        shim: Any = self.model.get_ref("latent").shims[0]
+        settings, update = module.settings, shim.updates
+        labelled = settings.labelled_weight.at(update)
+        unlabelled = settings.unlabelled_weight.at(update)
+        shares = [labelled if example.reference.cats else unlabelled for example in examples]
+        return torch.tensor(shares, device=shim.device), settings.kl_weight.at(update)
 
     def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":
         """Losses ``(K, D)``, see models.text_losses."""
@@ -502,6 +563,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
+        self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:

@@ -72,6 +72,23 @@ def test_split_is_disjoint_stratified_and_seeded():
     assert sum(label == "POSITIVE" for _, label in parts["dev"]) == 10
 
 
+def test_a_seeded_share_of_sentences_keeps_its_labels() -> None:
+    examples = [(str(i), "AB"[i % 2]) for i in range(200)]
+    labelled, others = sentence_polarity.keep_labels(examples, 0.05, seed=3)
+    assert (labelled, others) == sentence_polarity.keep_labels(examples, 0.05, seed=3)
+    assert labelled != sentence_polarity.keep_labels(examples, 0.05, seed=4)[0]
+    assert len(labelled) == 10 and set(labelled) < set(examples)
+    assert {label for _, label in others} == {None}
+    assert sorted(text for text, _ in labelled + others) == sorted(text for text, _ in examples)
+
+
+def test_sentences_without_labels_have_no_categories(tmp_path) -> None:
+    examples = [("good film", sentence_polarity.POSITIVE), ("bad film", None)]
+    sentence_polarity.write_examples(tmp_path / "a.spacy", examples)
+    found = list(DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("en").vocab))
+    assert [doc.cats for doc in found] == [{"POSITIVE": 1.0, "NEGATIVE": 0.0}, {}]
+
+
 def test_iob_reader_survives_the_quirks_of_the_files():
     text = "a\tB-x\nb\tI-x\n\t\n\ufeffc\tI-y\nd\u2028e\tO\n\n\n"
     assert list(read_iob(text)) == [

@@ -104,6 +104,19 @@ def composers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ComposerBuilder")
 
 
+def decoders() -> dict[str, Callable[..., Any]]:
+    """Of words from what a structure shows of a text."""
+    return _registered(lambda loaded: _returns(loaded) == "DecoderBuilder")
+
+
+def priors() -> dict[str, Callable[..., Any]]:
+    return _registered(lambda loaded: _returns(loaded) == "PriorBuilder")
+
+
+def bounds() -> dict[str, Callable[..., Any]]:
+    return _registered(lambda loaded: _returns(loaded) == "EvidenceBound")
+
+
 def scorers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ScorerBuilder")
 

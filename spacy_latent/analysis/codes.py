@@ -1,0 +1,40 @@
+"""How much codes of docs have to do with their categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+
+
+def neighbour_agreement(codes: np.ndarray, labels: Sequence[str], neighbours: int = 10) -> float:
+    """The share of the nearest docs by Hamming distance that have a doc's own label, in the mean
+    over docs. Of docs that are equally far, where not all are among the nearest, each counts in
+    part. For codes that tell nothing it is the share of pairs of docs with one label.
+
+    codes: ``(D, size)``, 0 and 1. neighbours: how many are nearest.
+    """
+    if len(codes) != len(labels) or not 1 <= neighbours < len(labels):
+        raise LatentError(
+            f"There are {len(codes)} codes, {len(labels)} labels and neighbours is {neighbours}; "
+            "expected one label for each code, and at least 1 neighbour and fewer than codes."
+        )
+    if not np.isin(codes, (0, 1)).all():
+        raise LatentError(
+            "The codes are not all 0 and 1. Leave out empty docs, and use an estimator that "
+            "predicts one code, such as ScoreFunction."
+        )
+    bits = np.asarray(codes, dtype="float32")
+    kinds = np.unique(np.asarray(labels), return_inverse=True)[1]
+    own = bits.sum(1)
+    found = []
+    for d, code in enumerate(bits):
+        distance = own + code.sum() - 2 * bits @ code
+        distance[d] = np.inf
+        furthest = np.partition(distance, neighbours - 1)[neighbours - 1]
+        nearer, tied = distance < furthest, distance == furthest
+        weight = nearer + tied * ((neighbours - nearer.sum()) / tied.sum())
+        found.append(weight[kinds == kinds[d]].sum() / neighbours)
+    return float(np.mean(found))

@@ -1,0 +1,68 @@
+"""A decoder of words without order (compare Mnih and Gregor 2014, section 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.generative import Decoder, DecoderBuilder
+
+# Scores of words that are held at once, beside those of one structure: 64 MB.
+MAX_SCORES = 1 << 24
+
+
+class BagOfWords(Decoder):
+    """Each word is drawn for itself: a word that the structure does not show from softmax(W v + b)
+    where v is the text as the structure shows it, a word that it shows from softmax(b).
+
+    A word is a row of the table W, by its hash; words that share a row are one word here, so that
+    memory is bounded and there is no vocabulary to store. Probabilities are of rows. At first,
+    softmax(b) is how often the training texts have each row, with one more of each.
+    """
+
+    def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
+        super().__init__()
+        self.size = size
+        self.attr = attr
+        self.output = nn.Linear(width, size)
+        nn.init.zeros_(self.output.bias)
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        counts = torch.ones(self.size, dtype=torch.float64)
+        for part in words:
+            counts += part.remainder(self.size).bincount(minlength=self.size)
+        with torch.no_grad():
+            self.output.bias.copy_((counts / counts.sum()).log())
+
+    def forward(
+        self, vectors: Tensor, shown: Tensor, words: Tensor, inside: Tensor, item: Tensor
+    ) -> Tensor:
+        rows = words.remainder(self.size)
+        alone = self.output.bias.log_softmax(0)[rows]
+
+        def told(vectors: Tensor, shown: Tensor, item: Tensor) -> Tensor:
+            scores = self.output(vectors)
+            own = scores.gather(1, rows[item]) - scores.logsumexp(1, keepdim=True)
+            each = (1 - shown) * own + shown * alone[item]
+            return (each * inside[item]).sum(1)
+
+        most = max(1, MAX_SCORES // self.size)
+        if len(vectors) <= most:
+            return told(vectors, shown, item)
+        # The scores of one part after the other, made anew for the gradient.
+        parts = zip(vectors.split(most), shown.split(most), item.split(most))
+        return torch.cat([checkpoint(told, *part, use_reentrant=False) for part in parts])
+
+
+def build_bag_of_words_v1(size: int = 2000, attr: str = "NORM") -> DecoderBuilder:
+    """size: how many rows the table of words has.
+    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "LEMMA".
+    """
+    if size < 2:
+        raise LatentError(f"BagOfWords: size is {size}; expected at least 2.")
+    return partial(BagOfWords, size=size, attr=attr)

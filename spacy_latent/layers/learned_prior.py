@@ -1,0 +1,41 @@
+"""A prior that is learned with all else."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.layers.generative import Prior, PriorBuilder
+from spacy_latent.structures.base import Structure
+
+
+class LearnedPrior(Prior):
+    """A trained score for each item by its place, from the first; items beyond the last place share
+    its score. All are 0 at first, as of UniformPrior."""
+
+    def __init__(self, structure: Structure, places: int = 64) -> None:
+        super().__init__()
+        if structure.parts != "items":
+            raise IncompatiblePair(
+                "LearnedPrior",
+                structure.name,
+                f"it scores items, and this structure is made of {structure.parts}",
+                "UniformPrior, or a structure of items such as OneOfN, KOfN or Bits",
+            )
+        self.scores = nn.Parameter(torch.zeros(places))
+
+    def forward(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        place = torch.arange(scores.shape[1], device=scores.device)
+        own = self.scores[place.clamp_max(len(self.scores) - 1)]
+        return own.to(scores.dtype).expand_as(scores)
+
+
+def build_learned_prior_v1(places: int = 64) -> PriorBuilder:
+    """places: how many items have a score of their own; 1 for one that all share, as for the share
+    of bits that are on."""
+    if places < 1:
+        raise LatentError(f"LearnedPrior: places is {places}; expected at least 1.")
+    return partial(LearnedPrior, places=places)

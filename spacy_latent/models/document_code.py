@@ -1,0 +1,177 @@
+"""A text classifier that sees a code of the text: a latent category, or a vector of bits.
+
+With a bound on the evidence of words it is a semi-supervised variational autoencoder of bags of
+words (compare Kingma et al. 2014; Miao et al. 2016, section 3), whose latent variable is discrete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, DocumentCodeLayer
+from spacy_latent.layers.encoded_scorer import check_hidden_width
+from spacy_latent.layers.latent_layer import check_kind, check_parts
+from spacy_latent.models.evidence_bound import EvidenceBound
+from spacy_latent.models.latent_text_classifier import classifier, init, run
+from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.span_getters import DocSpans
+from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_layer_model import TextModule, text_layer_model
+from spacy_latent.stages import periods
+from spacy_latent.structures.base import Structure
+
+NAME = "DocumentCode"
+# No doc is longer, so that each has one code.
+WHOLE = 10**9
+
+
+def build_document_code_v1(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    exclusive_classes: bool,
+    structure: Structure | None = None,
+    estimator: Estimator | None = None,
+    size: int = 16,
+    code_width: int = 64,
+    hidden_width: int | None = None,
+    scorer_learn_rate: float = 1.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    evidence: EvidenceBound | None = None,
+    nO: int | None = None,
+) -> Model[list[Doc], Floats2d]:
+    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, by way
+    of one code for each doc. The scores depend on the code alone. It needs ``annotate = "none"``,
+    as there are no structures of words; ``models.document_code.codes`` gives the codes.
+
+    tok2vec: the embedder, of any kind, listeners too.
+    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+    structure: which codes there are: None for OneOfN, a category; Bits for any vector of bits, KOfN
+        for those with k bits on.
+    estimator: None for DenseMarginalization. Any that fits the structure.
+    size: number of categories, or of bits.
+    code_width: of the vector that stands for a code: the sum of those of the bits that are on.
+    hidden_width: of a hidden layer between the mean and maximum of the token vectors and the scores
+        of the code's parts; None for none.
+    scorer_learn_rate, temperature, dropout, mixed_precision: as in
+        ``spacy-latent.LatentTok2Vec.v1``.
+    evidence: to learn from the words of texts, also of those without labels: a prior over codes,
+        and a decoder of the words from the code; None to learn from labels alone.
+    nO: number of labels; set by the component.
+    """
+    from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+    from spacy_latent.structures.one_of_n import OneOfN
+
+    structure = structure or OneOfN()
+    estimator = estimator or DenseMarginalization()
+    if size < 2 or code_width < 1:
+        raise LatentError(
+            f"{NAME}: size is {size} and code_width {code_width}; expected a size of at least 2 "
+            "and a width of at least 1."
+        )
+    check_hidden_width(NAME, hidden_width)
+    check_kind("structure", structure, Structure)
+    if structure.parts != "items":
+        raise IncompatiblePair(
+            NAME,
+            structure.name,
+            f"a code is made of items, and this structure of {structure.parts}",
+            "OneOfN, KOfN or Bits",
+        )
+    scorer = partial(CodeScorer, size=size)
+    composer = partial(CodeEmbedding, output_width=code_width)
+    check_parts(structure, estimator, scorer, composer)
+    refuse_given(structure, estimator)
+    if evidence is not None:
+        check_kind("evidence", evidence, EvidenceBound)
+        evidence.check(structure, estimator)
+    refuse_separate(NAME, tok2vec)
+    build = partial(
+        build_code_module,
+        structure=structure,
+        estimator=estimator,
+        size=size,
+        code_width=code_width,
+        hidden_width=hidden_width,
+        evidence=evidence,
+    )
+    texts = text_layer_model(
+        build,
+        input_width=width_of(tok2vec, []),
+        scorer_learn_rate=scorer_learn_rate,
+        temperature=Temperature(temperature),
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+        evidence=evidence,
+    )
+    spans = DocSpans(max_length=WHOLE)
+    model = classifier(NAME, tok2vec, texts, init, exclusive_classes, spans, nO)
+    model.attrs["code"] = True
+    return model
+
+
+def refuse_given(structure: Structure, estimator: Estimator) -> None:
+    for first, _ in periods(structure, estimator):
+        stage = estimator.at(first)
+        if not stage.uses_scores:
+            raise IncompatiblePair(
+                NAME,
+                stage.name,
+                "it gives structures of words, and a code is made of none",
+                "DenseMarginalization, ScoreFunction or another estimator that scores decide",
+            )
+
+
+def build_code_module(
+    width: int,
+    *,
+    structure: Structure,
+    estimator: Estimator,
+    size: int,
+    code_width: int,
+    hidden_width: int | None,
+    evidence: EvidenceBound | None,
+) -> TextModule:
+    layer = DocumentCodeLayer(
+        width,
+        structure,
+        estimator.each(lambda stage: stage.for_width(width)),
+        size=size,
+        code_width=code_width,
+        hidden_width=hidden_width,
+    )
+    # All tokens of a text have the same vector.
+    return TextModule(layer, ("first",), 1, 0.0, evidence)
+
+
+def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:
+    """The code that predicts the labels of each doc, ``(D, size)`` float32: 0/1 where the estimator
+    predicts one code, else the mean of those it predicts. NaN for an empty doc.
+
+    model: of a component ``latent_textcat`` with a DocumentCode.
+    """
+    if not model.attrs.get("code"):
+        raise LatentError(
+            f"The model is {model.name!r}, which gives docs no codes. Use a latent_textcat with "
+            'model.@architectures = "spacy-latent.DocumentCode.v1".'
+        )
+    docs = list(docs)
+    shim: Any = model.get_ref("latent").shims[0]
+    result = np.full((len(docs), shim.module.latent.scorer.size), np.nan, dtype="float32")
+    if not any(len(doc) for doc in docs):
+        return result
+    batch = run(model, docs, is_train=False)[0].made.batch
+    for group, output in zip(batch.groups, batch.outputs):
+        mean = output.draw.mean().cpu().numpy()
+        for b, (d, _) in enumerate(group.members):
+            result[d] = mean[b]
+    return result

@@ -1,0 +1,207 @@
+"""A lower bound on the logarithm of the probability of a text's words, as an objective beside the
+task's or in its place (Kingma et al. 2014, section 3; with marginalization, Correia et al. 2020).
+
+The scorer and the estimator are the approximate posterior q(z), the prior p(z) and the decoder p(x
+| z) are trained with it: log p(x) ≥ E_q[log p(x | z)] − KL(q ‖ p). It needs no label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from spacy.attrs import IDS
+from spacy.tokens import Doc
+from torch import Tensor, nn
+
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.generative import Decoder, DecoderBuilder, Prior, PriorBuilder
+from spacy_latent.models.scheduled import Scheduled
+from spacy_latent.stages import periods
+from spacy_latent.structures.base import Structure
+
+NAME = "EvidenceBound"
+
+
+class EvidenceBound:
+    """What a model is given to learn from the words of texts, with labels and without.
+
+    A text without labels has the loss −bound · unlabelled_weight, one with labels the task's loss −
+    bound · labelled_weight. Each weight is a number or a schedule.
+
+    decoder, prior: of the words and of the structures.
+    kl_weight: of the KL in the bound; at other values than 1 it is no bound, as in warming up.
+    learn_rate: of the decoder and of the prior, a multiple of the optimizer's.
+    """
+
+    def __init__(
+        self,
+        decoder: DecoderBuilder,
+        prior: PriorBuilder,
+        unlabelled_weight: float | Iterable[float],
+        labelled_weight: float | Iterable[float],
+        kl_weight: float | Iterable[float],
+        learn_rate: float,
+    ) -> None:
+        self.decoder = decoder
+        self.prior = prior
+        self.unlabelled_weight = Scheduled(unlabelled_weight, "unlabelled_weight")
+        self.labelled_weight = Scheduled(labelled_weight, "labelled_weight")
+        self.kl_weight = Scheduled(kl_weight, "kl_weight")
+        self.learn_rate = learn_rate
+
+    def check(self, structure: Structure, estimator: Estimator) -> None:
+        """Refuse structures and estimators, in any stage of training, that have no bound."""
+        for first, _ in periods(structure, estimator):
+            check_bound(structure.at(first), estimator.at(first))
+        self.prior(structure)
+
+
+def build_evidence_bound_v1(
+    decoder: DecoderBuilder | None = None,
+    prior: PriorBuilder | None = None,
+    unlabelled_weight: float | Iterable[float] = 1.0,
+    labelled_weight: float | Iterable[float] = 1.0,
+    kl_weight: float | Iterable[float] = 1.0,
+    learn_rate: float = 1.0,
+) -> EvidenceBound:
+    """The bound is in nats for a whole text, tens of times what a label's loss is: weights of 0.01
+    make them alike.
+
+    decoder: of the words where the structure is known; None for BagOfWords.
+    prior: of structures; None for UniformPrior.
+    unlabelled_weight, labelled_weight: of the bound for texts without and with labels, in ``cats``.
+    kl_weight: of the KL in the bound. It is a bound with 1; a schedule from 0 warms it up.
+    learn_rate: of decoder and prior, as a multiple of the optimizer's.
+    """
+    from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
+    from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
+
+    if not 0 <= learn_rate < float("inf"):
+        raise LatentError(f"{NAME}: learn_rate is {learn_rate}; expected a number >= 0.")
+    decoder = decoder or build_bag_of_words_v1()
+    # Weights that come after are drawn as if nothing had been tried.
+    with torch.random.fork_rng(devices=[]):
+        check_attr(decoder(1).attr)
+    return EvidenceBound(
+        decoder,
+        prior or build_uniform_prior_v1(),
+        unlabelled_weight,
+        labelled_weight,
+        kl_weight,
+        learn_rate,
+    )
+
+
+def check_bound(structure: Structure, estimator: Estimator) -> None:
+    if not estimator.posterior:
+        raise IncompatiblePair(
+            NAME,
+            estimator.name,
+            "the bound is of a distribution of structures, and this estimator judges no single "
+            "structures by a probability that it trains",
+            "DenseMarginalization, SparseMAP with marginalize=true, TopKSparsemax, SumAndSample or "
+            "ScoreFunction",
+        )
+    if estimator.inner_steps > 1:
+        raise IncompatiblePair(
+            NAME,
+            f"{estimator.name} with inner_steps = {estimator.inner_steps}",
+            "further steps on the same samples would leave the KL out",
+            f"{estimator.name} with inner_steps = 1",
+        )
+    if not structure.linear:
+        raise IncompatiblePair(
+            NAME,
+            structure.name,
+            "its scores are those of decisions, and a prior scores parts",
+            "a structure with scores of parts, such as OneOfN, KOfN, Bits or LinearChain",
+        )
+    if "log_partition" not in structure.tractable:
+        raise NotTractable(
+            structure.name, "log_partition", "evidence = null, since a prior must be normalised"
+        )
+
+
+def is_exact(structure: Structure, estimator: Estimator) -> bool:
+    """Whether the KL is summed, and not estimated from the structures that were drawn."""
+    return estimator.posterior == "weights" or "marginals" in structure.tractable
+
+
+@dataclass
+class EvidenceTerms:
+    """Of D texts with K structures each, in nats.
+
+    fit: ``(K, D)``, log p(x | z). divergence: KL(q ‖ p), ``(1, D)``; or where that is not summed
+    log q(z) − log p(z) of each structure, ``(K, D)``, of which q has no gradient.
+    """
+
+    fit: Tensor
+    divergence: Tensor
+
+    def bound(self, weights: Tensor, kl_weight: float = 1.0) -> Tensor:
+        """``(D,)``. weights: ``(K, D)``."""
+        divergence = self.divergence[0]
+        if len(self.divergence) > 1:
+            divergence = (weights * self.divergence).sum(0)
+        return (weights * self.fit).sum(0) - kl_weight * divergence
+
+
+class EvidenceModule(nn.Module):
+    """The weights of an :class:`EvidenceBound`."""
+
+    def __init__(self, settings: EvidenceBound, structure: Structure, width: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.decoder: Decoder = settings.decoder(width)
+        self.prior: Prior = settings.prior(structure)
+
+    def prior_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        own = self.prior(scores.detach(), lengths)
+        return own.masked_fill(scores.detach().isneginf(), -torch.inf)
+
+    def of_weights(self, weights: Tensor, log_priors: Tensor) -> Tensor:
+        """KL ``(1, D)`` of q that gives its structures these weights, ``(K, D)``."""
+        used = weights > 0
+        safe = torch.where(used, weights, 1.0)
+        each = torch.where(used, weights * (safe.log() - log_priors), 0.0)
+        return each.sum(0, keepdim=True)
+
+
+def objective(
+    estimator: Estimator,
+    losses: Tensor,
+    terms: EvidenceTerms,
+    exact: bool,
+    share: Tensor,
+    kl_weight: float,
+    *others: Tensor,
+) -> Tensor:
+    """What to minimise for each text, ``(D,)``.
+
+    losses: of the task, ``(K, D)``. exact: see :func:`is_exact`. share: of the bound in each text's
+    loss, ``(D,)``. others: what :meth:`Estimator.objective` gets beside the losses.
+    """
+    each = losses - share * terms.fit
+    if not exact:
+        each = each + share * kl_weight * terms.divergence
+    made = estimator.objective(each, *others)
+    return made + share * kl_weight * terms.divergence[0] if exact else made
+
+
+def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
+    """Hashes of the attribute of all tokens, ``(N,)`` int64."""
+    arrays: list[Any] = [doc.to_array([attr]).reshape(-1) for doc in docs]
+    return np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
+
+
+def check_attr(attr: str) -> None:
+    if attr not in IDS:
+        raise LatentError(
+            f"{NAME}: the decoder's attr is {attr!r}, which is no attribute of tokens. Use NORM, "
+            "LOWER, ORTH or LEMMA."
+        )

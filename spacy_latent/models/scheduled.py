@@ -1,0 +1,52 @@
+"""A setting that is a number or follows a schedule."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from spacy_latent.errors import LatentError
+
+
+class Scheduled:
+    """The value at each training update of a number or a Thinc schedule.
+
+    Thinc's schedules are generators, which can be neither copied nor pickled. The values drawn so
+    far are kept, so copies share them; a pickled copy stays at the last value drawn.
+
+    setting: what messages call it.
+    """
+
+    expected = "a finite number of at least 0"
+
+    def __init__(self, values: float | Iterable[float], setting: str) -> None:
+        self.setting = setting
+        self._source: Iterator[float] | None = None
+        if isinstance(values, (int, float)):
+            self._drawn = [self._checked(values)]
+        else:
+            self._source = iter(values)
+            self._drawn = []
+            self.at(0)
+            if not self._drawn:
+                raise LatentError(f"The {setting}'s schedule is empty: give at least one value.")
+
+    def at(self, update: int) -> float:
+        while len(self._drawn) <= update and self._source is not None:
+            try:
+                self._drawn.append(self._checked(next(self._source)))
+            except StopIteration:
+                self._source = None
+        return self._drawn[min(update, len(self._drawn) - 1)] if self._drawn else 1.0
+
+    def allows(self, value: float) -> bool:
+        return 0 <= value < float("inf")
+
+    def _checked(self, value: float) -> float:
+        if not self.allows(value):
+            raise LatentError(f"The {self.setting} is {value}; it must be {self.expected}.")
+        return float(value)
+
+    def __deepcopy__(self, memo: Any) -> "Scheduled":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"setting": self.setting, "_drawn": list(self._drawn), "_source": None}
