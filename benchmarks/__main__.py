@@ -19,6 +19,7 @@ PROGRAMS = (
     "spans",
     "learning",
     "gradients",
+    "signal_game",
     "report",
     "gpu",
 )

@@ -54,12 +54,15 @@ Figures = dict[str, str]
 class Entry:
     """One row. config: in configs/, without its ending. what: a note for it. listops: the folder of
     expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: which
-    of those that training keeps; the last where there are no others to choose a better one by."""
+    of those that training keeps; the last where there are no others to choose a better one by.
+    tests: corpora whose scores take the place of those in training; all but the first one's with
+    the name of its file before them, as "depth6 tag_prefix"."""
 
     config: str
     what: str = ""
     listops: str | None = None
     model: str = "model-best"
+    tests: tuple[str, ...] = ()
 
     @property
     def is_control(self) -> bool:
@@ -130,6 +133,9 @@ FOUR_WORDS_ENTRIES = (
     Entry("rationale_released_words", "four words, I-MLE, no stop words at first"),
     Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
+ARGUMENTS = ("corpus/arguments/test.spacy",)
+DEPTHS = range(2, 7)
+INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {
     "listops": Group(
         "Learning: ListOps with four operators",
@@ -169,6 +175,31 @@ GROUPS = {
             Entry("demo_attention_score_function", "the same, score function", DEMO),
             Entry("demo_growing", "arcs that grow in place of the restriction", DEMO),
             Entry("demo_constituency", "brackets, score function", DEMO),
+        ),
+    ),
+    "arguments": Group(
+        "Learning: how many arguments an operator has",
+        ("listops-data", "arguments-data"),
+        {"F1": "tag_macro_f", "accuracy": "tag_acc", "attachment": "latent_uas"},
+        (
+            Entry("arguments_chain", "control: each word on the one before", tests=ARGUMENTS),
+            Entry("arguments_sparsemap", "SparseMAP, non-projective", tests=ARGUMENTS),
+            Entry("arguments_budget", "the same, five modifiers at most", tests=ARGUMENTS),
+            Entry("arguments_counters", "SparseMAP, projective, counters", tests=ARGUMENTS),
+        ),
+    ),
+    "infix": Group(
+        "Learning: from prefix to infix notation",
+        ("infix-data",),
+        {
+            "before the first error": "tag_prefix",
+            **{f"depth {depth}": f"depth{depth} tag_prefix" for depth in DEPTHS},
+            "attachment": "latent_uas",
+        },
+        (
+            Entry("infix_attention", "control: heads without a tree", tests=INFIX),
+            Entry("infix_projective", "structured attention, projective", tests=INFIX),
+            Entry("infix_counters", "SparseMAP, projective, counters", tests=INFIX),
         ),
     ),
     "systems": Group(
@@ -465,6 +496,8 @@ def result_of(run: Run) -> dict[str, Any]:
         if done.returncode:
             raise LatentError(f"{' '.join(report)} failed:\n{done.stderr[-4000:]}")
         scores = of_listops(json.loads(metrics.read_text(encoding="utf8")))
+    if entry.tests:
+        scores = evaluated(model, entry.tests)
     clocks = time_noted(folder)
     return {
         "config": entry.config,
@@ -480,6 +513,18 @@ def result_of(run: Run) -> dict[str, Any]:
         "torch": torch.__version__,
         "spacy": spacy.__version__,
     }
+
+
+def evaluated(model: Path, corpora: Sequence[str]) -> dict[str, Any]:
+    """Scores of a trained pipeline, by ``spacy latent scores``."""
+    metrics = model.parent / "scores.json"
+    command = [sys.executable, "-m", "spacy_latent", "scores", str(model), *corpora]
+    command += ["--metrics", str(metrics)]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    if done.returncode:
+        raise LatentError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    scores: dict[str, Any] = json.loads(metrics.read_text(encoding="utf8"))
+    return scores
 
 
 def work(runs: Iterable[Run]) -> list[str]:

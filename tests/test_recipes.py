@@ -55,7 +55,9 @@ def test_every_config_has_a_row() -> None:
     assert not sorted({path.stem for path in CONFIGS} - rows)
 
 
-# ---------------------------------------------------------------- a step of each
+# ---------------------------------------------------------------- steps of each
+
+MOST_STEPS = 4
 
 
 def example(nlp: Language, label: str, first: str, second: str) -> Example:
@@ -66,7 +68,7 @@ def example(nlp: Language, label: str, first: str, second: str) -> Example:
     reference = Doc(
         nlp.vocab,
         words=words,
-        tags=["X"] * len(words),
+        tags=["XY"[i % 2] for i in range(len(words))],
         heads=[0 if i in starts else starts[int(i > starts[1])] for i in range(len(words))],
         deps=["dep" if i else "ROOT" for i in range(len(words))],
     )
@@ -109,6 +111,15 @@ def weights(nlp: Language, name: str) -> list[np.ndarray]:
     return found
 
 
+def unmoved(nlp: Language, before: dict[str, list[np.ndarray]]) -> list[str]:
+    """Components that have the weights that they had."""
+    return [
+        name
+        for name, values in before.items()
+        if all(np.array_equal(a, b) for a, b in zip(values, weights(nlp, name), strict=True))
+    ]
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_each_config_is_whole_and_trains(path: Path) -> None:
     elsewhere = TRAINED_ELSEWHERE.search(path.stem)
@@ -127,12 +138,14 @@ def test_each_config_is_whole_and_trains(path: Path) -> None:
     ]
     nlp.initialize(lambda: examples)
     before = {name: weights(nlp, name) for name in nlp.pipe_names}
-    # The first gradient below layers that start at zero is zero, and so may the first rate be.
-    for _ in range(2):
+    # The first rate may be zero; then the gradient below a layer that still is; and what an encoder
+    # is shared for reaches it a step late.
+    for step in range(MOST_STEPS):
         losses = nlp.update(examples, sgd=training["optimizer"])
         training["optimizer"].step_schedules()
+        if step and not unmoved(nlp, before):
+            break
     assert losses and all(isfinite(loss) for loss in losses.values()), losses
-    for name, values in before.items():
-        after = weights(nlp, name)
-        assert any(not np.array_equal(a, b) for a, b in zip(values, after, strict=True)), name
-        assert all(np.isfinite(value).all() for value in after), name
+    assert not unmoved(nlp, before)
+    for name in nlp.pipe_names:
+        assert all(np.isfinite(value).all() for value in weights(nlp, name)), name

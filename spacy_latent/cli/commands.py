@@ -31,6 +31,8 @@ from spacy_latent.cli.rationale import main as rationale
 from spacy_latent.cli.render import render_cli
 from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
 from spacy_latent.cli.report import report_cli
+from spacy_latent.cli.scores import EXAMPLES as SCORES_EXAMPLES
+from spacy_latent.cli.scores import scores_cli
 from spacy_latent.cli.serve import EXAMPLES as SERVE_EXAMPLES
 from spacy_latent.cli.serve import serve_cli
 from spacy_latent.cli.show import show_cli
@@ -53,6 +55,7 @@ latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)
 latent_cli.command("attachment")(attachment)
 latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
+latent_cli.command("scores", epilog=SCORES_EXAMPLES)(scores_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)

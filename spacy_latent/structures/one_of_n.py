@@ -7,9 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
+from spacy_latent.structures.results import TopK
 
 
 class OneOfN(ItemSet):
@@ -59,6 +61,23 @@ class OneOfN(ItemSet):
             own = torch.zeros_like(z[:, some]).scatter_(2, drawn.t()[:, :, None], 1.0)
             z[:, some] = own
         return z
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """See :meth:`Structure.top_k`; in O(N log N) an item, whatever k is."""
+        if k < 1:
+            raise InvalidScores(f"{self.name}.top_k: k is {k}; expected k >= 1.")
+        prepared, sizes = self._read(scores.detach(), lengths)
+        _, masked = self._allowed(prepared, sizes)
+        count = min(k, masked.shape[1])
+        values = masked.new_full((k, len(masked)), -torch.inf)
+        z = masked.new_zeros((k, *masked.shape))
+        best = masked.sort(dim=1, descending=True, stable=True)
+        values[:count] = best.values[:, :count].t()
+        known = (~values[:count].isneginf()).to(z)[:, :, None]
+        z[:count].scatter_(2, best.indices[:, :count].t()[:, :, None], known)
+        # Of no items there is the empty choice.
+        values[0] = torch.where(sizes.to(values.device) == 0, 0.0, values[0])
+        return TopK(z, values).to(scores.dtype)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """With Gumbel noise (Gumbel 1954; conditionally, Tucker et al. 2017, appendix B)."""

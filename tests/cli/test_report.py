@@ -21,7 +21,7 @@ from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, key
 from tests.pipeline.small_pipelines import TOK2VEC
 from tests.pipeline.small_pipelines import examples as small_examples
 
-COMMANDS = ("show", "report", "stats", "compare", "control", "debug", "generate")
+COMMANDS = ("show", "report", "stats", "scores", "compare", "control", "debug", "generate")
 
 
 def run(*arguments: Any, code: int = 0, text: str | None = None) -> str:
@@ -63,7 +63,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     shown = said(run(command, "--help"))
-    if command in ("report", "stats", "compare", "control", "debug"):
+    if command in ("report", "stats", "scores", "compare", "control", "debug"):
         assert "Examples:" in shown and f"spacy latent {command}" in shown
 
 
@@ -84,6 +84,26 @@ def test_report(saved: Path, tmp_path: Path) -> None:
     assert {"level", "code", "text"} <= set(found["verdicts"]["latent_encoder"][0])
     again = page.read_bytes()
     assert run("report", *arguments, "--json") == first and page.read_bytes() == again
+
+
+def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
+    metrics = tmp_path / "new" / "scores.json"
+    corpora = (saved / "dev.spacy", saved / "dev.jsonl")
+    # Two corpora of one name could not be told apart.
+    assert "one name" in said(run("scores", saved / "model", *corpora, code=1))
+    other = tmp_path / "few.jsonl"
+    other.write_text((saved / "dev.jsonl").read_text(encoding="utf8"), encoding="utf8")
+    shown = run("scores", saved / "model", corpora[0], other, "--metrics", metrics)
+    assert "cats_score" in shown and "few" in shown
+    found = srsly.read_json(metrics)
+    nlp = spacy.load(saved / "model")
+    wanted = nlp.evaluate(read_examples(nlp, str(corpora[0])))
+    assert found["cats_macro_f"] == pytest.approx(wanted["cats_macro_f"])
+    assert found["few cats_macro_f"] == pytest.approx(wanted["cats_macro_f"])
+    assert "speed" not in found
+    first = srsly.json_loads(run("scores", saved / "model", corpora[0], "-n", 2, "--json"))
+    assert not any(key.startswith("dev ") for key in first)
+    assert "cannot be loaded" in said(run("scores", tmp_path, corpora[0], code=1))
 
 
 def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:

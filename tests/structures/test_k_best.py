@@ -12,8 +12,10 @@ from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -36,6 +38,7 @@ CASES: list[tuple[Structure, Listed]] = [
     (listed_trees(projective=True), listed_trees(projective=True)),
     (listed_subsets(2, 2), listed_subsets(2, 2)),
     (listed_subsets(0, 3), listed_subsets(0, 3)),
+    (OneOfN(), listed_subsets(1, 1)),
 ]
 
 
@@ -60,6 +63,26 @@ def test_top_k_against_enumeration(structure: Structure, listed: Listed, k: int)
         assert len(distinct) == len(expected)
         chosen = torch.where(best.z[: len(expected), b] > 0, scores[b], 0.0).flatten(1).sum(1)
         torch.testing.assert_close(chosen, found)
+
+
+def test_one_of_n_is_what_the_general_algorithm_gives() -> None:
+    """Beside −inf, padding and no items at all; of equal scores the first one, as its ``map``."""
+    structure = OneOfN()
+    scores = torch.tensor([[2.0, -torch.inf, 5.0, 1.0], [1.0, 1.0, 1.0, 9.0], [3.0, 0.0, 0.0, 0.0]])
+    for lengths in (torch.tensor([4, 3, 1]), torch.tensor([3, 2, 0])):
+        for k in (1, 2, 6):
+            found, general = (
+                call(scores, lengths, k)
+                for call in (structure.top_k, lambda *rest: lawler(structure, *rest))
+            )
+            assert torch.equal(found.scores, general.scores.to(scores.dtype))
+            assert torch.equal(found.z[:, 0], general.z[:, 0])
+            assert torch.equal(found.z.sum(2), general.z.sum(2))
+            assert torch.equal(found.z[0], structure.map(scores, lengths))
+    with pytest.raises(InvalidScores, match="k is 0"):
+        structure.top_k(scores, torch.tensor([4, 3, 1]), 0)
+    with pytest.raises(InfeasibleError):
+        structure.top_k(torch.full((1, 2), -torch.inf), torch.tensor([2]), 1)
 
 
 def test_a_large_finite_mask_leaves_the_order_of_what_avoids_it() -> None:

@@ -1,0 +1,88 @@
+"""``spacy latent scores``: every score that a pipeline's scorers give, also those that ``spacy
+evaluate`` does not know and leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+from spacy_latent.cli.show import load, use_gpu
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+
+EXAMPLES = """
+Examples:
+
+  spacy latent scores training/model-best corpus/dev.spacy
+
+  spacy latent scores training/model-best corpus/test.spacy corpus/depth6.spacy --metrics
+  metrics.json
+"""
+SPEED = "speed"
+
+
+def scores_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    corpora: list[str] = typer.Argument(
+        ..., help="Annotated texts: .spacy, .jsonl, or what the config reads"
+    ),
+    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--metrics", help="Write the scores to this file, as JSON"
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the scores as JSON, nothing else"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+) -> None:
+    """Every score of a pipeline on one corpus or several. In JSON, the scores on all but the first
+    have the name of their file before them, as "depth6 tag_acc"."""
+    import srsly
+
+    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.errors import LatentError
+
+    names = [Path(corpus).stem for corpus in corpora]
+    if len(set(names)) < len(names):
+        fail(f"Two corpora have one name: {', '.join(corpora)}.", "Score them one by one.")
+    try:
+        import_code(code)
+        use_gpu(gpu_id)
+        nlp = load(model)
+        found = [evaluated(nlp, corpus, limit) for corpus in corpora]
+    except LatentError as error:
+        fail("There are no scores", str(error))
+    if metrics is not None:
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        srsly.write_json(metrics, joined(names, found))
+    if as_json:
+        print(srsly.json_dumps(joined(names, found)))
+        return
+    numbers = [
+        {key: value for key, value in each.items() if isinstance(value, float)} for each in found
+    ]
+    rows = []
+    for key in dict.fromkeys(key for each in numbers for key in each):
+        shown = [f"{each[key]:.4g}" if key in each else "" for each in numbers]
+        rows.append((key, *shown))
+    msg.table(rows, header=("", *names), divider=True, aligns=("l", *("r" for _ in names)))
+
+
+def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
+    """What ``nlp.evaluate`` gives, without the speed."""
+    from spacy_latent.cli.corpus import read_examples
+
+    scores: dict[str, object] = nlp.evaluate(list(read_examples(nlp, corpus, limit)))
+    return {key: value for key, value in scores.items() if key != SPEED}
+
+
+def joined(names: list[str], found: list[dict[str, object]]) -> dict[str, object]:
+    """All scores in one, those of the first by their own name."""
+    scores = dict(found[0])
+    for name, each in zip(names[1:], found[1:]):
+        scores.update({f"{name} {key}": value for key, value in each.items()})
+    return scores
