@@ -185,7 +185,7 @@ GROUPS = {
             Entry("arguments_chain", "control: each word on the one before", tests=ARGUMENTS),
             Entry("arguments_sparsemap", "SparseMAP, non-projective", tests=ARGUMENTS),
             Entry("arguments_budget", "the same, five modifiers at most", tests=ARGUMENTS),
-            Entry("arguments_counters", "SparseMAP, projective, counters", tests=ARGUMENTS),
+            Entry("arguments_projective", "SparseMAP, projective, twice as long", tests=ARGUMENTS),
         ),
     ),
     "infix": Group(
