@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class ScoreFunction(Estimator, nn.Module):
     requires = frozenset({"sample", "log_prob"})
     linear_only = False
     needs_loss = True
-    posterior = "scores"
+    posterior: Literal["", "weights", "scores"] = "scores"
     hard = True
 
     def __init__(
