@@ -181,8 +181,8 @@ def main() -> None:
     made = ", ".join(sorted({row["torch"] for row in rows}))
     dates = sorted({row["date"] for row in rows})
     lines = [
-        f"{dates[0]} to {dates[-1]}, torch {made}, one thread, {STEPS:,} steps of {BATCH} objects; "
-        "mean and standard deviation.",
+        f"{' to '.join(sorted({dates[0], dates[-1]}))}, torch {made}, one thread, "
+        f"{STEPS:,} steps of {BATCH} objects; mean and standard deviation.",
         "",
         *table(rows),
     ]
