@@ -29,7 +29,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
-from spacy_latent.kernels.status import FEASIBLE, TOO_LARGE
+from spacy_latent.kernels.status import FEASIBLE, LARGE, TOO_LARGE
 from spacy_latent.kernels.transfers import fetch
 
 Body = Callable[..., Any]
@@ -80,13 +80,15 @@ class Found(NamedTuple):
     log_partition: Tensor | None
     status: np.ndarray | Tensor
 
-    def agrees(self, other: Found) -> bool | None:
-        """Whether it is what the CPU has found; None where nothing could be told apart: all is 0,
-        as first gradients often are, or not finite. Of items with larger scores than a block can
-        sum, nothing is told."""
+    def agrees(self, other: Found, scores: Tensor) -> bool | None:
+        """Whether it is what the CPU has found for these scores; None where nothing could be told
+        apart: all is 0, as first gradients often are, or not finite. Of items whose scores may be
+        larger than a block can sum, nothing is told."""
         status = read_status(self.status)
         summed = status != TOO_LARGE
         if not np.array_equal(status[summed], other.status[summed]):
+            return False
+        if not _may_be_too_large(scores)[~summed].all():
             return False
         solved = torch.from_numpy(summed & (other.status == FEASIBLE))
         pairs = [(self.result, other.result)]
@@ -105,6 +107,16 @@ class Found(NamedTuple):
                 return False
             told = True
         return told or None
+
+
+def _may_be_too_large(scores: Tensor) -> np.ndarray:
+    """Of which items. What is looked at is a sum of differences of two scores, as many as an item
+    has places, or a part of such a sum."""
+    if not scores.numel():
+        return np.zeros(len(scores), dtype=bool)
+    known = torch.where(scores.isfinite(), scores.detach().double().abs(), 0.0)
+    bound = LARGE / (4 * max(scores.shape[1:]))
+    return fetch(known.flatten(1).amax(1) > bound).numpy()
 
 
 def read_status(status: np.ndarray | Tensor) -> np.ndarray:
@@ -270,7 +282,7 @@ def _run(
             found = found._replace(status=np.zeros(len(scores), dtype=np.int8))
         key = (blocks, operation, scores.dtype, tuple(options))
         if key not in _confirmed:
-            agrees = found.agrees(on_cpu())
+            agrees = found.agrees(on_cpu(), scores)
             if agrees is False:
                 raise ArithmeticError("its first result is not the CPU's")
             if agrees:

@@ -289,14 +289,19 @@ def test_zeros_and_nan_confirm_nothing() -> None:
     def found(*values: float, status: int = 0) -> blocks.Found:
         return blocks.Found(torch.tensor([values]), None, np.full(1, status, dtype=np.int8))
 
-    assert found(5e-6, -3e-6).agrees(found(5e-6, -3e-6)) is True
-    assert found(5e-6, 0.0).agrees(found(-5e-6, 0.0)) is False
-    assert found(1.0).agrees(found(torch.nan)) is None
-    assert found(torch.nan, 1.0).agrees(found(2.0, 1.0)) is False
-    assert found(0.0).agrees(found(0.0)) is None
-    assert found(1.0, status=1).agrees(found(1.0)) is False
-    assert found(1.0, status=1).agrees(found(2.0, status=1)) is None
-    assert found(1.0, status=TOO_LARGE).agrees(found(2.0)) is None
+    def agree(own: blocks.Found, other: blocks.Found, score: float = 1.0) -> bool | None:
+        return own.agrees(other, torch.tensor([[[-torch.inf, 0.0], [torch.nan, score]]]))
+
+    assert agree(found(5e-6, -3e-6), found(5e-6, -3e-6)) is True
+    assert agree(found(5e-6, 0.0), found(-5e-6, 0.0)) is False
+    assert agree(found(1.0), found(torch.nan)) is None
+    assert agree(found(torch.nan, 1.0), found(2.0, 1.0)) is False
+    assert agree(found(0.0), found(0.0)) is None
+    assert agree(found(1.0, status=1), found(1.0)) is False
+    assert agree(found(1.0, status=1), found(2.0, status=1)) is None
+    # That scores are too large is believed only where they are large.
+    assert agree(found(1.0, status=TOO_LARGE), found(2.0), 1e10) is None
+    assert agree(found(1.0, status=TOO_LARGE), found(2.0), 1e3) is False
 
 
 @pytest.mark.skipif(SIMULATED, reason="there the simulator is")
