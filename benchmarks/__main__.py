@@ -18,6 +18,7 @@ PROGRAMS = (
     "parsing",
     "spans",
     "learning",
+    "ablations",
     "gradients",
     "signal_game",
     "report",

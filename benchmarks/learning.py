@@ -48,6 +48,7 @@ from spacy_latent.errors import LatentError
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "training" / "learning"
 Figures = dict[str, str]
+Setting = str | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,26 @@ class Entry:
     expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: which
     of those that training keeps; the last where there are no others to choose a better one by.
     tests: corpora whose scores take the place of those in training; all but the first one's with
-    the name of its file before them, as "depth6 tag_prefix"."""
+    the name of its file before them, as "depth6 tag_prefix". settings: what is not as in the
+    config, by its dotted name."""
 
     config: str
     what: str = ""
     listops: str | None = None
     model: str = "model-best"
     tests: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Setting], ...] = ()
 
     @property
     def is_control(self) -> bool:
         return "control" in self.what
+
+    @property
+    def digest(self) -> str:
+        own = digest_of(self.config)
+        if not self.settings:
+            return own
+        return hashlib.sha256(f"{own} {json.dumps(self.settings)}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -420,7 +430,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """With the config's digest: what was begun with another one is not gone on with."""
-        name = f"{self.entry.config}-{self.seed}-{digest_of(self.entry.config)}"
+        name = f"{self.entry.config}-{self.seed}-{self.entry.digest}"
         return self.runs / name
 
     @property
@@ -429,7 +439,7 @@ class Run:
 
     def row(self) -> dict[str, Any] | None:
         """The result, if there is one."""
-        return rows_of(self.entry, self.raw, digest_of(self.entry.config)).get(self.seed)
+        return rows_of(self.entry, self.raw, self.entry.digest).get(self.seed)
 
     def keep(self) -> dict[str, Any]:
         """The result, after which nothing of the run is needed. It is trained if it has to be."""
@@ -442,7 +452,8 @@ class Run:
         return found
 
     def cell(self) -> Cell:
-        return Cell({"config": self.entry.config}, self.seed, {"system.seed": self.seed})
+        told = {"config": self.entry.config, **dict(self.entry.settings)}
+        return Cell(told, self.seed, {"system.seed": self.seed})
 
 
 @cache
@@ -472,6 +483,7 @@ def train(run: Run) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
     command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
+    command += [json.dumps(dict(run.entry.settings))]
     start = time.perf_counter()
     with (run.folder / "log.txt").open("ab") as log:
         done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log)
@@ -501,7 +513,8 @@ def result_of(run: Run) -> dict[str, Any]:
     clocks = time_noted(folder)
     return {
         "config": entry.config,
-        "digest": digest_of(entry.config),
+        **({"settings": dict(entry.settings)} if entry.settings else {}),
+        "digest": entry.digest,
         "seed": run.seed,
         "model": entry.model,
         "steps": max((step for step, _ in checkpoints_in(folder)), default=None),
@@ -556,7 +569,7 @@ def work(runs: Iterable[Run]) -> list[str]:
 # ---------------------------------------------------------------- the table
 
 
-def cell(values: Sequence[float]) -> str:
+def value_of(values: Sequence[float]) -> str:
     """In percent: each, and where there are several mean, least and most."""
     if not values:
         return ""
@@ -577,7 +590,7 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
         if not runs:
             continue
         cells = [
-            cell([run["scores"][key] for run in runs.values() if key in run["scores"]])
+            value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
             for key in group.figures.values()
         ]
         minutes = mean(run["processor_seconds"] for run in runs.values()) / 60
@@ -590,8 +603,12 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
 
 def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
     """What is there of all entries as they are now, by seed. Results of before they had a digest
-    stand in for those that there are not yet."""
-    return {entry: rows_of(entry, raw, None, digest_of(entry.config)) for entry in group.entries}
+    stand in for those that there are not yet, but for those with other settings."""
+    found = {}
+    for entry in group.entries:
+        digests = [entry.digest] if entry.settings else [None, entry.digest]
+        found[entry] = rows_of(entry, raw, *digests)
+    return found
 
 
 def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
@@ -624,6 +641,21 @@ def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     return shown
 
 
+def train_all(group: Group, wanted: Sequence[Run]) -> list[str]:
+    """Those that are not there yet, after the group's corpora. RETURNS: as :func:`work`."""
+    missing = [run for run in wanted if run.row() is None]
+    if not missing:
+        return []
+    runs = missing[0].runs
+    runs.mkdir(parents=True, exist_ok=True)
+    # Not by two workers at once.
+    with locked(runs / "corpora.lock"):
+        for command in group.corpora:
+            project = [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)]
+            subprocess.run(project, check=True)
+    return work(wanted)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -635,21 +667,13 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
     given = parser.parse_args()
     group, runs = GROUPS[given.group], given.runs.resolve()
-    runs.mkdir(parents=True, exist_ok=True)
     wanted = [
         Run(entry, seed, runs, given.raw)
         for seed in given.seeds
         for entry in group.entries
         if given.only is None or entry.config in given.only
     ]
-    failed = []
-    if any(run.row() is None for run in wanted):
-        # Not by two workers at once.
-        with locked(runs / "corpora.lock"):
-            for command in group.corpora:
-                project = [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)]
-                subprocess.run(project, check=True)
-        failed = work(wanted)
+    failed = train_all(group, wanted)
     found = measured(group, given.raw)
     lines = [heading(found), "", *plot(given.group, group, found), *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)

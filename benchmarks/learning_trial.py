@@ -1,5 +1,6 @@
-"""``python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED``: one training of
-``benchmarks learning``, which ends with the process that started it.
+"""``python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED SETTINGS``: one training of
+``benchmarks learning``, which ends with the process that started it. SETTINGS: what is not as in
+the config, as JSON.
 
 Started again with the same folder it goes on from its last checkpoint, to the weights that it would
 have had. Beside the pipelines the folder gets a file for each time it was started, with the
@@ -8,6 +9,7 @@ processor's seconds so far.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -55,11 +57,12 @@ def time_noted(folder: Path) -> list[float]:
 
 
 def main() -> None:
-    parent, config, folder, seed = sys.argv[1:]
+    parent, config, folder, seed, settings = sys.argv[1:]
     if os.name == "posix":
         threading.Thread(target=watch, args=(int(parent),), daemon=True).start()
     with noting_time(Path(folder)):
-        train(config, folder, overrides={"system.seed": int(seed)}, resume=True)
+        overrides = {**json.loads(settings), "system.seed": int(seed)}
+        train(config, folder, overrides=overrides, resume=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,12 +123,14 @@ def pretend(monkeypatch, ended=lambda command: 0):
     trained = []
 
     def train(command, **options):
-        *_, folder, seed = command
+        *_, folder, seed, settings = command
         model = Path(folder, "model-best")
         model.mkdir(exist_ok=True)
         (model / "meta.json").write_text(json.dumps({"performance": {"ents_f": 0.5, "x": None}}))
         Path(folder, "clock-0.txt").write_text("1.25")
-        trained.append(int(seed))
+        trained.append(
+            (int(seed), *json.loads(settings).values()) if settings != "{}" else int(seed)
+        )
         return SimpleNamespace(returncode=ended(command))
 
     monkeypatch.setattr(learning.subprocess, "run", train)
@@ -146,9 +149,15 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert first["scores"] == {"ents_f": 0.5} and first["config"] == "a" and first["seed"] == 0
     assert first["processor_seconds"] == 1.2 and first["digest"] == "first"
     assert not any(run.folder.exists() for run in runs)
-    # With other settings it is another run.
+    # Another config is another run, and so is the same with another setting.
     digests.a = "second"
     assert learning.work([run_of(tmp_path)]) == [] and trained == [0, 1, 0]
+    changed = replace(run_of(tmp_path), entry=learning.Entry("a", settings=(("x.rate", 0.5),)))
+    assert learning.work([changed]) == learning.work([changed]) == []
+    assert trained == [0, 1, 0, (0, 0.5)]
+    assert changed.row()["settings"] == {"x.rate": 0.5} and "settings" not in runs[0].row()
+    digests.a = "third"
+    assert changed.row() is None
 
 
 @pytest.mark.parametrize("killed_in", ["result_of", "add"])
@@ -172,7 +181,7 @@ def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, dig
 def test_a_run_that_fails_is_told_with_how_to_try_again(tmp_path, monkeypatch, digests):
     pytest.importorskip("optuna")
     (tmp_path / "runs").mkdir()
-    pretend(monkeypatch, ended=lambda command: int(command[-1] == "0"))
+    pretend(monkeypatch, ended=lambda command: int(command[-2] == "0"))
     runs = [run_of(tmp_path, seed) for seed in (0, 1)]
     (said,) = learning.work(runs)
     assert "a, seed 0" in said and "failed" in said and "remove" in said

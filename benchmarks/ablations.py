@@ -1,0 +1,185 @@
+"""What one setting changes: a config trained with several values of it, and all else as it is.
+
+    python -m benchmarks ablations --seeds 0 1 2
+    python -m benchmarks ablations samples temperature
+    python -m benchmarks ablations --seeds      # no run, the tables alone
+
+Trainings are those of ``benchmarks learning``, killed and taken up again in the same way. Those of
+the demo are half as long as the demo itself: where every value finds all trees in the end, it is
+how soon that tells them apart. The tables and a small drawing of each go to RESULTS.md; what
+follows from them for users stands in docs/choosing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.learning import (
+    ACCURACY,
+    DEMO,
+    GROUPS,
+    RUNS,
+    Entry,
+    Figures,
+    Group,
+    Run,
+    Setting,
+    heading,
+    measured,
+    train_all,
+    value_of,
+)
+from benchmarks.learning_plot import write_drawing
+from benchmarks.raw_results import RAW
+from benchmarks.sections import write_section
+
+MODEL = "components.latent_textcat.model"
+HALF_OF_THE_DEMO: dict[str, Setting] = {
+    "training.max_steps": 1100,
+    "training.optimizer.learn_rate.total_steps": 1100,
+}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """title: what is changed. values: what is to be shown for each, and its settings. corpora,
+    figures: as those of a :class:`Group`. listops: as of an :class:`Entry`."""
+
+    title: str
+    config: str
+    values: Mapping[str, Mapping[str, Setting]]
+    corpora: tuple[str, ...]
+    figures: Figures
+    listops: str | None = None
+
+    def group(self) -> Group:
+        entries = (
+            Entry(self.config, value, self.listops, settings=tuple(settings.items()))
+            for value, settings in self.values.items()
+        )
+        return Group(self.title, self.corpora, self.figures, tuple(entries))
+
+
+def _of_demo(title: str, values: Mapping[str, Mapping[str, Setting]]) -> Ablation:
+    figures = {
+        key: GROUPS["demo"].figures[key]
+        for key in ("whole trees", "accuracy", "attachment", "at depth 6")
+    }
+    shortened = {value: {**HALF_OF_THE_DEMO, **settings} for value, settings in values.items()}
+    return Ablation(title, "demo", shortened, GROUPS["demo"].corpora, figures, DEMO)
+
+
+def _each(setting: str, values: Sequence[Setting], usual: Setting) -> dict[str, dict[str, Setting]]:
+    """The usual value of the config is not set, so that all ablations share one run of it."""
+    return {str(value): {} if value == usual else {setting: value} for value in values}
+
+
+STRUCTURE, ESTIMATOR = f"{MODEL}.structure", f"{MODEL}.estimator"
+ABLATIONS = {
+    "scorer_rate": _of_demo(
+        "the scorer's learning rate, as a multiple (scorer_learn_rate)",
+        _each(f"{MODEL}.scorer_learn_rate", (0.1, 0.3, 1.0, 3.0), 1.0),
+    ),
+    "temperature": _of_demo(
+        "temperature", _each(f"{MODEL}.temperature", (0.25, 0.5, 1.0, 2.0, 4.0), 1.0)
+    ),
+    "entropy_weight": _of_demo(
+        "entropy_weight, what a nat of entropy costs",
+        _each(f"{MODEL}.entropy_weight", (-0.1, -0.01, 0.0, 0.01, 0.1), 0.0),
+    ),
+    "release": _of_demo(
+        "updates until heads are free (release_at; samples from 150 updates later on)",
+        {
+            str(step): {}
+            if step == 300
+            else {f"{STRUCTURE}.release_at": step, f"{ESTIMATOR}.switch_at": step + 150}
+            for step in (20, 100, 300, 600)
+        },
+    ),
+    "samples": _of_demo(
+        "samples of a text (num_samples)",
+        _each(f"{ESTIMATOR}.then.num_samples", (2, 4, 8, 16), 8),
+    ),
+    "target_step": Ablation(
+        "I-MLE's λ (target_step), rationales of four words",
+        "rationale_learning_to_explain",
+        _each(f"{ESTIMATOR}.target_step", (0.1, 0.3, 1.0, 3.0, 10.0), 1.0),
+        GROUPS["rationales"].corpora,
+        ACCURACY,
+    ),
+    "scorer_rate_of_rationales": Ablation(
+        "the scorer's learning rate on text, rationales of four words by I-MLE",
+        "rationale_learning_to_explain",
+        _each(f"{MODEL}.scorer_learn_rate", (0.3, 1.0, 3.0, 10.0), 3.0),
+        GROUPS["rationales"].corpora,
+        ACCURACY,
+    ),
+}
+
+
+def table(group: Group, raw: Path) -> list[str]:
+    columns = list(group.figures)
+    lines = [f"| value | seeds | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for entry, runs in measured(group, raw).items():
+        if runs:
+            cells = [
+                value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
+                for key in group.figures.values()
+            ]
+            seeds = ", ".join(map(str, runs))
+            lines.append(f"| {entry.what} | {seeds} | {' | '.join(cells)} |")
+    return lines
+
+
+def section_of(name: str, group: Group, raw: Path) -> list[str]:
+    found = measured(group, raw)
+    if not any(found.values()):
+        return []
+    figure, key = next(iter(group.figures.items()))
+    rows = {
+        entry.what: [run["scores"][key] for run in runs.values()]
+        for entry, runs in found.items()
+        if runs
+    }
+    config = group.entries[0].config
+    lines = [f"### {group.title}", "", f"`{config}.cfg`. {heading(found)}", ""]
+    if len(rows) > 1:
+        lines += [write_drawing(f"ablation_{name}", group.title, figure, rows, set()), ""]
+    return [*lines, *table(group, raw), ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ABLATIONS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
+    parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in ABLATIONS]
+    if unknown:
+        parser.error(
+            f"no ablation is called {', '.join(unknown)}; there are {', '.join(ABLATIONS)}"
+        )
+    groups = {name: ablation.group() for name, ablation in ABLATIONS.items()}
+    failed = []
+    for seed in given.seeds:
+        for name in given.names or ABLATIONS:
+            runs = [
+                Run(entry, seed, given.runs.resolve(), given.raw) for entry in groups[name].entries
+            ]
+            failed += train_all(groups[name], runs)
+    lines = [line for name in ABLATIONS for line in section_of(name, groups[name], given.raw)]
+    write_section("ablations", "What one setting changes", lines)
+    print("\n".join(lines))
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()
