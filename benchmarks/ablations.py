@@ -22,19 +22,17 @@ from benchmarks.learning import (
     ACCURACY,
     DEMO,
     GROUPS,
-    RUNS,
     Entry,
     Figures,
     Group,
-    Run,
     Setting,
+    add_options,
     heading,
     measured,
-    train_all,
+    trained,
     value_of,
 )
 from benchmarks.learning_plot import write_drawing
-from benchmarks.raw_results import RAW
 from benchmarks.sections import write_section
 
 MODEL = "components.latent_textcat.model"
@@ -157,9 +155,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ABLATIONS))
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
-    parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
+    add_options(parser)
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in ABLATIONS]
     if unknown:
@@ -167,18 +163,12 @@ def main() -> None:
             f"no ablation is called {', '.join(unknown)}; there are {', '.join(ABLATIONS)}"
         )
     groups = {name: ablation.group() for name, ablation in ABLATIONS.items()}
-    failed = []
-    for seed in given.seeds:
-        for name in given.names or ABLATIONS:
-            runs = [
-                Run(entry, seed, given.runs.resolve(), given.raw) for entry in groups[name].entries
-            ]
-            failed += train_all(groups[name], runs)
+    wanted = [groups[name] for name in given.names or ABLATIONS]
+    ended = trained([(group, group.entries) for group in wanted], given)
     lines = [line for name in ABLATIONS for line in section_of(name, groups[name], given.raw)]
     write_section("ablations", "What one setting changes", lines)
     print("\n".join(lines))
-    if failed:
-        sys.exit("\n".join(failed))
+    sys.exit(ended)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
     python -m benchmarks learning systems --only rationale_fusedmax
     python -m benchmarks learning systems --seeds      # no run, the table alone
+    python -m benchmarks learning listops --seeds 0 1 2 3 4 --gpu --minutes 9
 
 Each run is a training in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
@@ -11,7 +12,9 @@ terminal is one more worker, and whatever is killed is taken up by starting it a
 goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
 config, which are in the repository; what is there is not trained again while the config is the
 same. The table is written from them, to the terminal and to the group's section of RESULTS.md, with
-a drawing of its first figure. The corpora are those of project.yml, made by its commands.
+a drawing of its first figure. With --minutes no training goes on for longer than that in all; where
+some are left the program ends with status 3, and the same line goes on with them. The corpora are
+those of project.yml, made by its commands.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -418,14 +422,21 @@ def _of_all(corpus: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- one run
 
 
+class TimeIsUp(BaseException):
+    """No error of a run, which a sweep would note as its end."""
+
+
 @dataclass(frozen=True)
 class Run:
-    """runs: a directory for what is under way. raw: that of the raw results."""
+    """runs: a directory for what is under way. raw: that of the raw results. gpu: train on the
+    first one. end: when to leave it to another time, by ``time.monotonic()``."""
 
     entry: Entry
     seed: int
     runs: Path
     raw: Path
+    gpu: bool = False
+    end: float = math.inf
 
     @property
     def folder(self) -> Path:
@@ -476,17 +487,25 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def train(run: Run) -> None:
-    """Into the folder of the run; nothing is done where it was trained before."""
+    """Into the folder of the run; nothing is done where it was trained before. Raises TimeIsUp."""
     trained = run.folder / "trained.json"
     if trained.exists():
         return
+    left = run.end - time.monotonic()
+    if left <= 0:
+        raise TimeIsUp
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
     command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
-    command += [json.dumps(dict(run.entry.settings))]
+    command += [json.dumps(dict(run.entry.settings)), "gpu" if run.gpu else "cpu"]
     start = time.perf_counter()
+    given: dict[str, Any] = {"cwd": ROOT, "env": ENVIRONMENT}
     with (run.folder / "log.txt").open("ab") as log:
-        done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log)
+        try:
+            limit = None if math.isinf(left) else left
+            done = subprocess.run(command, **given, stdout=log, stderr=log, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise TimeIsUp from None
     if done.returncode:
         said = (run.folder / "log.txt").read_text(encoding="utf8", errors="replace")
         raise LatentError(f"{' '.join(command)} failed:\n{said[-4000:]}")
@@ -514,6 +533,7 @@ def result_of(run: Run) -> dict[str, Any]:
     return {
         "config": entry.config,
         **({"settings": dict(entry.settings)} if entry.settings else {}),
+        **({"device": torch.cuda.get_device_name(0)} if run.gpu else {}),
         "digest": entry.digest,
         "seed": run.seed,
         "model": entry.model,
@@ -631,7 +651,8 @@ def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     dates = sorted({row["date"] for row in rows})
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
     made = [", ".join(sorted({row[name] for row in rows})) for name in ("torch", "spacy")]
-    shown = f"{when}, torch {made[0]}, spaCy {made[1]}, one thread. Figures in percent."
+    on = " and ".join(sorted({row.get("device", "one thread") for row in rows}))
+    shown = f"{when}, torch {made[0]}, spaCy {made[1]}, {on}. Figures in percent."
     old = sum(row["digest"] is None for row in rows)
     if old:
         shown += (
@@ -641,19 +662,47 @@ def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     return shown
 
 
-def train_all(group: Group, wanted: Sequence[Run]) -> list[str]:
-    """Those that are not there yet, after the group's corpora. RETURNS: as :func:`work`."""
-    missing = [run for run in wanted if run.row() is None]
-    if not missing:
-        return []
-    runs = missing[0].runs
-    runs.mkdir(parents=True, exist_ok=True)
+# The status with which a program ends where runs are left for another time.
+LEFT = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those of :func:`trained`."""
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
+    parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
+    parser.add_argument("--gpu", action="store_true", help="train on the first GPU")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="leave off after so long")
+
+
+def trained(
+    wanted: Sequence[tuple[Group, Sequence[Entry]]], given: argparse.Namespace
+) -> str | int | None:
+    """Train what is not there yet, seed after seed, after the corpora of its group. RETURNS: what
+    to end the program with, once it has written its tables."""
+    folder, end = given.runs.resolve(), time.monotonic() + 60 * given.minutes
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = [
+        Run(entry, seed, folder, given.raw, given.gpu, end)
+        for seed in given.seeds
+        for _, entries in wanted
+        for entry in entries
+    ]
+    missing = {run.entry for run in runs if run.row() is None}
+    corpora = [
+        command for group, entries in wanted if missing & set(entries) for command in group.corpora
+    ]
     # Not by two workers at once.
-    with locked(runs / "corpora.lock"):
-        for command in group.corpora:
+    with locked(folder / "corpora.lock"):
+        for command in dict.fromkeys(corpora):
             project = [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)]
             subprocess.run(project, check=True)
-    return work(wanted)
+    try:
+        failed = work(runs)
+    except TimeIsUp:
+        print("Time is up. The same line goes on with what is left.", file=sys.stderr)
+        return LEFT
+    return "\n".join(failed) or None
 
 
 def main() -> None:
@@ -661,25 +710,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("group", choices=GROUPS)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--only", nargs="+", help="configs, without their ending")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
-    parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
+    add_options(parser)
     given = parser.parse_args()
-    group, runs = GROUPS[given.group], given.runs.resolve()
-    wanted = [
-        Run(entry, seed, runs, given.raw)
-        for seed in given.seeds
-        for entry in group.entries
-        if given.only is None or entry.config in given.only
-    ]
-    failed = train_all(group, wanted)
+    group = GROUPS[given.group]
+    entries = [entry for entry in group.entries if given.only is None or entry.config in given.only]
+    ended = trained([(group, entries)], given)
     found = measured(group, given.raw)
     lines = [heading(found), "", *plot(given.group, group, found), *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)
     print("\n".join(lines))
-    if failed:
-        sys.exit("\n".join(failed))
+    sys.exit(ended)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED SETTINGS``: one training of
-``benchmarks learning``, which ends with the process that started it. SETTINGS: what is not as in
-the config, as JSON.
+"""``python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED SETTINGS DEVICE``: one training
+of ``benchmarks learning``, which ends with the process that started it. SETTINGS: what is not as in
+the config, as JSON. DEVICE: cpu or gpu.
 
 Started again with the same folder it goes on from its last checkpoint, to the weights that it would
 have had. Beside the pipelines the folder gets a file for each time it was started, with the
@@ -57,12 +57,14 @@ def time_noted(folder: Path) -> list[float]:
 
 
 def main() -> None:
-    parent, config, folder, seed, settings = sys.argv[1:]
+    parent, config, folder, seed, settings, device = sys.argv[1:]
     if os.name == "posix":
         threading.Thread(target=watch, args=(int(parent),), daemon=True).start()
     with noting_time(Path(folder)):
         overrides = {**json.loads(settings), "system.seed": int(seed)}
-        train(config, folder, overrides=overrides, resume=True)
+        if device == "gpu":
+            overrides["training.gpu_allocator"] = "pytorch"
+        train(config, folder, overrides=overrides, resume=True, use_gpu=device == "gpu")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ tests do."""
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from functools import partial
@@ -123,7 +124,7 @@ def pretend(monkeypatch, ended=lambda command: 0):
     trained = []
 
     def train(command, **options):
-        *_, folder, seed, settings = command
+        *_, folder, seed, settings, _ = command
         model = Path(folder, "model-best")
         model.mkdir(exist_ok=True)
         (model / "meta.json").write_text(json.dumps({"performance": {"ents_f": 0.5, "x": None}}))
@@ -160,6 +161,38 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert changed.row() is None
 
 
+def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch, digests):
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    run = replace(run_of(tmp_path), end=time.monotonic() + 60)
+    with monkeypatch.context() as patch:
+
+        def slow(command, timeout, **options):
+            assert 0 < timeout <= 60
+            raise subprocess.TimeoutExpired(command, timeout)
+
+        patch.setattr(learning.subprocess, "run", slow)
+        with pytest.raises(learning.TimeIsUp):
+            learning.work([run])
+    done = pretend(monkeypatch)
+    with pytest.raises(learning.TimeIsUp):
+        learning.work([replace(run, end=time.monotonic())])
+    assert not done and learning.work([run]) == [] and done == [0]
+
+
+def test_the_program_says_by_its_status_that_runs_are_left(tmp_path, monkeypatch, digests, capsys):
+    pytest.importorskip("optuna")
+    given = SimpleNamespace(
+        seeds=[0], runs=tmp_path / "runs", raw=tmp_path / "raw", gpu=False, minutes=0.0
+    )
+    wanted = [(GROUP, GROUP.entries)]
+    done = pretend(monkeypatch)
+    assert learning.trained(wanted, given) == learning.LEFT and not done
+    assert "goes on with what is left" in capsys.readouterr().err
+    given.minutes = 1.0
+    assert learning.trained(wanted, given) is None and done == [0]
+
+
 @pytest.mark.parametrize("killed_in", ["result_of", "add"])
 def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, digests, killed_in):
     pytest.importorskip("optuna")
@@ -181,7 +214,7 @@ def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, dig
 def test_a_run_that_fails_is_told_with_how_to_try_again(tmp_path, monkeypatch, digests):
     pytest.importorskip("optuna")
     (tmp_path / "runs").mkdir()
-    pretend(monkeypatch, ended=lambda command: int(command[-2] == "0"))
+    pretend(monkeypatch, ended=lambda command: int(command[-3] == "0"))
     runs = [run_of(tmp_path, seed) for seed in (0, 1)]
     (said,) = learning.work(runs)
     assert "a, seed 0" in said and "failed" in said and "remove" in said
