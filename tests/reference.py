@@ -17,6 +17,7 @@ import srsly
 
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.rewards import Reward
+from spacy_latent.models.category_constraints import CategoryConstraints
 from tests.matrix import registered
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -37,6 +38,7 @@ def page() -> str:
     rewards = registered._registered(
         lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Reward)
     )
+    categories = registered._registered(lambda loaded: loaded is CategoryConstraints)
     sections = [
         ("Components", _group("spacy_factories"), _of_function),
         ("Architectures", _group("spacy_architectures"), _of_function),
@@ -53,9 +55,17 @@ def page() -> str:
         ("Learning from words", registered.bounds(), _of_function),
         ("Decoders", registered.decoders(), _of_builder),
         ("Priors", registered.priors(), _of_builder),
+        ("Constraints on categories", categories, _of_class),
         ("Loggers", _group("spacy_loggers"), _of_function),
         ("Readers", _group("spacy_readers"), _of_function),
         ("Callbacks", _group("spacy_callbacks"), _of_function),
+    ]
+    named = {name for _, found, _ in sections for name in found}
+    others = {name: made for name, made in registered._all().items() if name not in named}
+    sections += [
+        ("Other blocks of a model", others, _of_maker),
+        ("Scores of pipelines", _group("spacy_scorers"), _of_maker),
+        ("Tokenizers", _group("spacy_tokenizers"), _of_maker),
     ]
     parts = [INTRODUCTION]
     for title, found, describe in sections:
@@ -79,6 +89,16 @@ def _short(name: str) -> str:
 
 def _of_class(kind: type) -> str:
     return _settings(kind) + _with_inherited(kind, _text(kind.__doc__), kind)
+
+
+def _of_maker(make: Callable[..., Any]) -> str:
+    """Of a function that makes an object, or sets the arguments of another function."""
+    made: Any = make()
+    kind = getattr(made, "func", made if inspect.isfunction(made) else type(made))
+    about = _text(make.__doc__) + "\n" + _text(kind.__doc__)
+    if inspect.isclass(kind):
+        return _settings(make) + _with_inherited(make, about, kind)
+    return _settings(make) + about
 
 
 def _of_builder(build: Callable[..., Any]) -> str:

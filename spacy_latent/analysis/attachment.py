@@ -208,6 +208,7 @@ def score_attachment(
 ) -> dict[str, float]:
     """Attachment of what ``component`` annotated to the heads of the reference.
 
+    component: by its name in the pipeline.
     ignore: texts of tokens that ``latent_uas_part`` leaves out; it is there if there are any.
     RETURNS: ``latent_uas`` and ``latent_uas_part``, 0 to 1. Nothing where no example has reference
         heads and a latent tree.
@@ -244,6 +245,7 @@ def score_trees(
 ) -> dict[str, float]:
     """Unlabelled attachment of what ``component`` annotated to the heads of the references.
 
+    component: by its name in the pipeline.
     ignore_labels: tokens of these labels in the reference do not count, as in spaCy's ``dep_uas``.
     RETURNS: ``latent_uas``, 0 to 1. Nothing where no example has reference heads and a latent tree.
     """

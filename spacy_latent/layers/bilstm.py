@@ -30,7 +30,11 @@ class BiLstm(nn.Module):
 
 
 def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
-    """hidden_width: of each direction. layers: number of LSTM layers."""
+    """An LSTM from the left and one from the right over each text.
+
+    hidden_width: of each direction.
+    layers: number of LSTM layers.
+    """
     if hidden_width < 1 or layers < 1:
         raise LatentError(
             f"BiLSTM: hidden_width is {hidden_width} and layers is {layers}; both must be at "

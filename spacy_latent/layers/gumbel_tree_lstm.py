@@ -190,8 +190,13 @@ def build_gumbel_tree_lstm_v1(
     noise: bool = True,
     output: Output = "constituents",
 ) -> ParserBuilder:
-    """output_width: None keeps the input's width. encoder: gives the leaves the context of each
-    token, such as BiLSTM. noise, output: see :class:`GumbelTreeLstm`."""
+    """A binary tree that is built by merging neighbours, straight-through (Choi et al. 2018).
+
+    output_width: None keeps the input's width.
+    encoder: gives the leaves the context of each token, such as BiLSTM.
+    noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
+    output: what a token gets: as of BinaryTreeLstm.
+    """
     check_output_width("GumbelTreeLstm", output_width)
     check_output("GumbelTreeLstm", output)
     return partial(
@@ -216,8 +221,12 @@ def build_gumbel_tree_v1(
     encoder: EncoderBuilder | None = None,
     noise: bool = True,
 ) -> ParserBuilder:
-    """composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
-    BinaryTreeLstm. encoder, noise: as of GumbelTreeLstm."""
+    """GumbelTreeLstm with another composer.
+
+    composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
+        BinaryTreeLstm.
+    encoder, noise: as of GumbelTreeLstm.
+    """
     build: Any = composer or build_binary_tree_lstm_v1()
     kind = getattr(build, "func", None)
     if not (isinstance(kind, type) and issubclass(kind, BinaryTreeComposer)) or (

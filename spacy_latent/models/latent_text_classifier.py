@@ -36,6 +36,8 @@ from spacy_latent.models.text_layer_model import (
 from spacy_latent.structures.base import Structure
 
 NAME = "latent_text_classifier"
+# Attribute of a model: from logits to probabilities, where labels depend on each other.
+PROBABILITIES = "probabilities"
 
 
 @dataclass
@@ -296,6 +298,14 @@ def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredicti
     return found, backprop
 
 
+def _probabilities(model: Model, logits: Tensor) -> Tensor:
+    """Of the labels for each structure, with what the component knows of them."""
+    read: Callable[[Tensor], Tensor] | None = model.attrs.get(PROBABILITIES)
+    if read is not None:
+        return read(logits)
+    return logits.sigmoid() if model.attrs["multi_label"] else logits.softmax(-1)
+
+
 def run_and_keep(
     model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
@@ -317,7 +327,7 @@ def run_and_keep(
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]
     logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)
-    probabilities = logits.sigmoid() if model.attrs["multi_label"] else logits.softmax(-1)
+    probabilities = _probabilities(model, logits)
     mean = (made.weights[:, :, None] * probabilities).sum(0)
     scores: Any = torch2xp(mean)
     found = TextPredictions(logits, scores, made)

@@ -23,9 +23,12 @@ from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from spacy_latent.annotations import SpanStructure
+    from spacy_latent.models.category_constraints import CategoryConstraints, LabelField
     from spacy_latent.models.latent_text_classifier import TextPredictions
 
     Predictions = tuple[Floats2d, list[list[SpanStructure]], list[np.ndarray]]
@@ -96,6 +99,7 @@ def _default_config(multilabel: bool) -> dict[str, Any]:
         config["scorer"] = {"@scorers": "spacy.textcat_multilabel_scorer.v2"}
         config["model"]["exclusive_classes"] = False
         config["score_range"] = None
+        config["constraints"] = None
     return config
 
 
@@ -145,6 +149,7 @@ def make_latent_textcat_multilabel(
     alternatives: int,
     spans_key: str | None,
     score_range: list[float] | None,
+    constraints: "CategoryConstraints | None",
     scorer: Callable | None,
 ) -> "MultiLabelLatentTextCategorizer":
     return MultiLabelLatentTextCategorizer(
@@ -157,6 +162,7 @@ def make_latent_textcat_multilabel(
         alternatives=alternatives,
         spans_key=spans_key,
         score_range=score_range,
+        constraints=constraints,
         scorer=scorer,
     )
 
@@ -230,6 +236,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         if not any(len(doc) for doc in docs):
             nothing: list[Any] = [[] for _ in docs]
             return self.model.ops.xp.zeros((len(docs), len(self.labels))), nothing, nothing
+        self.tell_model()
         found, _ = run(self.model, docs, is_train=False)
         level = self.cfg["annotate"]
         structures: list[Any] = [[] for _ in docs]
@@ -250,6 +257,9 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         # As for a batch of empty docs: whatever else is in the batch.
         scores[[not len(doc) for doc in docs]] = 0.0
         return scores, structures, chosen
+
+    def tell_model(self) -> None:
+        """Have it know what is known of the labels, before it runs."""
 
     def scores_of(self, probabilities: Floats2d) -> Floats2d:
         """What ``doc.cats`` holds."""
@@ -314,6 +324,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         if not any(len(example.predicted) for example in examples):
             return losses
         set_dropout_rate(self.model, drop)
+        self.tell_model()
         docs = [example.predicted for example in examples]
         found, backprop, keep = run_and_keep(self.model, docs, is_train=True)
         estimator = latent_layer(self.model).present_estimator
@@ -481,6 +492,8 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     score_range: None, or the lowest and the highest score for regression: ``doc.cats`` then holds
         numbers in this range, and the loss is half the squared error of the share of the range.
         The scorer for them is ``spacy-latent.regression_scorer.v1``.
+    constraints: None, or which labels exclude or imply each other, a
+        ``spacy-latent.CategoryConstraints.v1``; not with a score_range.
     """
 
     multi_label = True
@@ -497,8 +510,14 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         alternatives: int = 0,
         spans_key: str | None = None,
         score_range: list[float] | None = None,
+        constraints: "CategoryConstraints | None" = None,
         scorer: Callable | None = None,
     ) -> None:
+        if constraints is not None and score_range is not None:
+            raise LatentError(
+                f"{name}: score_range is {score_range}, but constraints are of labels that a text "
+                "has or has not. Leave out one of them."
+            )
         if score_range is not None and (
             len(score_range) != 2 or not -np.inf < score_range[0] < score_range[1] < np.inf
         ):
@@ -519,6 +538,37 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         )
         self.cfg["score_range"] = score_range
         self.keep_settings()
+        self.constraints = constraints
+        self._field: tuple[tuple[str, ...], LabelField] | None = None
+
+    @property
+    def field(self) -> "LabelField | None":
+        """The sums over the sets of its labels that are allowed; None without constraints."""
+        if self.constraints is None:
+            return None
+        if self._field is None or self._field[0] != self.labels:
+            self._field = self.labels, self.constraints.over(self.labels)
+        return self._field[1]
+
+    def tell_model(self) -> None:
+        from spacy_latent.models.latent_text_classifier import PROBABILITIES
+
+        if self.field is not None:
+            self.model.attrs[PROBABILITIES] = self.field.probabilities
+
+    def from_bytes(
+        self, bytes_data: bytes, *, exclude: Iterable[str] = ()
+    ) -> "MultiLabelLatentTextCategorizer":
+        super().from_bytes(bytes_data, exclude=exclude)
+        self.tell_model()
+        return self
+
+    def from_disk(
+        self, path: "str | Path", *, exclude: Iterable[str] = ()
+    ) -> "MultiLabelLatentTextCategorizer":
+        super().from_disk(path, exclude=exclude)
+        self.tell_model()
+        return self
 
     @property
     def support_missing_values(self) -> bool:
@@ -539,6 +589,8 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":
         from spacy_latent.models.text_losses import multilabel_loss, regression_loss
 
+        if self.field is not None:
+            return self.field.loss(logits, truths, known)
         loss = multilabel_loss if self.cfg["score_range"] is None else regression_loss
         return loss(logits, truths, known)
 
@@ -563,6 +615,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
+        self.tell_model()
         self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
 
@@ -577,3 +630,9 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                         f"{self.name}: a doc's score for {label!r} is {value}, outside of "
                         f"score_range [{low}, {high}]."
                     )
+            broken = self.constraints and self.constraints.broken_by(example.reference.cats)
+            if broken:
+                raise LatentError(
+                    f"{self.name}: the labels of {example.reference.text[:80]!r} break its "
+                    f"constraints: {broken}. Mend the annotation or the constraints."
+                )

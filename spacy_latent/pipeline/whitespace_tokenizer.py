@@ -28,6 +28,8 @@ class WhitespaceTokenizer(DummyTokenizer):
 
 
 def _make_tokenizer(nlp: Language) -> WhitespaceTokenizer:
+    """Tokens are what white space separates. It has no rules, so nothing is saved with a pipeline;
+    runs of white space count as one."""
     return WhitespaceTokenizer(nlp.vocab)
 
 

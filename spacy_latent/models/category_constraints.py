@@ -1,0 +1,275 @@
+"""What the labels of a text say about each other: some exclude each other, some imply others.
+
+Which sets of labels are allowed is a random field over one bit for each label (Deng et al. 2014,
+"Large-Scale Object Classification Using Label Relation Graphs"): the probability of an allowed set
+is proportional to exp(the sum of its labels' logits), and 0 of all others. Sums over the sets are
+exact, by elimination of one label after another; a table holds the allowed states of the labels
+that are left in it and nothing else, so that a group of labels that exclude each other costs as
+many states as labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+
+# What is as good as impossible, and has a gradient.
+NEVER = -1e30
+# States of a table. Labels that are tied together in all directions have twice as many with each.
+MOST_STATES = 2**16
+
+
+@dataclass(frozen=True)
+class Table:
+    """Allowed states of some labels. labels: their numbers, ascending. states: 0 or 1 of each."""
+
+    labels: tuple[int, ...]
+    states: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """Labels summed out of the tables they stand in.
+
+    labels: their numbers. sources: for each table that goes in, its number and the row of each
+    joint state, ``(S,)``. values: of the labels in each joint state, ``(S, labels)``, 0 or 1.
+    target: the row of the table that comes out, ``(S,)``. rows: how many that has.
+    """
+
+    labels: list[int]
+    sources: tuple[tuple[int, Tensor], ...]
+    values: Tensor
+    target: Tensor
+    rows: int
+
+
+class CategoryConstraints:
+    """Labels of a text that exclude or imply each other, for ``latent_textcat_multilabel``.
+
+    exclusive: groups of labels of which a text has at most one.
+    one_of: groups of labels of which a text has exactly one.
+    implied: lists of a label and all those that every text with it has as well.
+
+    ``doc.cats`` then holds the probability of each label over the allowed sets. So those of a group
+    of exclusive labels sum to at most 1, and no label is more probable than what it implies: with a
+    threshold of 0.5 or more, what is above it excludes and implies as it should. The loss is −log
+    of the probability of what is known of a text's labels. Raises LatentError where a group has
+    fewer than two labels, or a label twice.
+    """
+
+    def __init__(
+        self,
+        exclusive: Iterable[Iterable[str]] = (),
+        one_of: Iterable[Iterable[str]] = (),
+        implied: Iterable[Iterable[str]] = (),
+    ) -> None:
+        self.exclusive, self.one_of, self.implied = (
+            [list(group) for group in groups] for groups in (exclusive, one_of, implied)
+        )
+        for name in ("exclusive", "one_of", "implied"):
+            for group in getattr(self, name):
+                if len(group) < 2 or len(set(group)) < len(group):
+                    raise LatentError(
+                        f"CategoryConstraints: {name} has {group}; expected two different labels "
+                        "or more."
+                    )
+
+    @property
+    def labels(self) -> set[str]:
+        """All that are named."""
+        return {label for group in self._groups() for label in group}
+
+    def _groups(self) -> list[list[str]]:
+        return [*self.exclusive, *self.one_of, *self.implied]
+
+    def broken_by(self, cats: dict[str, float]) -> str | None:
+        """Which constraint the labels of a text break, if any, for people to read. cats: as
+        ``doc.cats`` of a reference; labels that are not there are not known."""
+        for group in self.exclusive:
+            both = [label for label in group if cats.get(label) == 1.0]
+            if len(both) > 1:
+                return f"it has {both[0]!r} and {both[1]!r}, which are exclusive"
+        for group in self.one_of:
+            own = [cats.get(label) for label in group]
+            if own.count(1.0) > 1 or own.count(0.0) == len(group):
+                return f"it has {own.count(1.0)} of {group}, of which every text has one"
+        for premise, *conclusions in self.implied:
+            for label in conclusions:
+                if cats.get(premise) == 1.0 and cats.get(label) == 0.0:
+                    return f"it has {premise!r} and not {label!r}, which that implies"
+        return None
+
+    def over(self, labels: Sequence[str]) -> LabelField:
+        """The sums over allowed sets of these labels. Raises LatentError for a label that is not
+        among them, where nothing is allowed, or where labels are tied together so much that there
+        would be more than 65,536 states to sum over."""
+        missing = sorted(self.labels - set(labels))
+        if missing:
+            raise LatentError(
+                f"CategoryConstraints names {missing}, but the labels are {sorted(labels)}. Give "
+                "all labels when the component is initialized, or mend the names."
+            )
+        number = {label: place for place, label in enumerate(labels)}
+        tables = []
+        for group, least in [(g, 0) for g in self.exclusive] + [(g, 1) for g in self.one_of]:
+            places = sorted(number[label] for label in group)
+            size = len(places)
+            states = [tuple(int(i == k) for i in range(size)) for k in range(size)]
+            tables.append(
+                Table(tuple(places), tuple(([(0,) * size] if not least else []) + states))
+            )
+        for premise, *conclusions in self.implied:
+            for label in conclusions:
+                first, second = number[premise], number[label]
+                allowed = [(0, 0), (0, 1), (1, 1)]
+                if first > second:
+                    first, second = second, first
+                    allowed = [(b, a) for a, b in allowed]
+                tables.append(Table((first, second), tuple(allowed)))
+        return LabelField(len(labels), tables)
+
+
+class LabelField:
+    """Sums over the sets of labels that all tables allow. size: how many labels there are."""
+
+    def __init__(self, size: int, tables: Sequence[Table]) -> None:
+        self.size = size
+        # Where tables stand in the list of all that are ever made.
+        present = dict(enumerate(tables))
+        self.rows = [len(table.states) for table in tables]
+        self.steps: list[Elimination] = []
+        left = {label for table in tables for label in table.labels}
+        self.free = sorted(set(range(size)) - left)
+        while left:
+            label = min(left, key=lambda label: (_width(label, present), label))
+            own = {k: table for k, table in present.items() if label in table.labels}
+            joint, sources = _joined(own)
+            others = {k: table for k, table in present.items() if k not in own}
+            kept = {known for table in others.values() for known in table.labels}
+            gone = [known for known in joint.labels if known not in kept]
+            value = dict(zip(joint.labels, zip(*joint.states)))
+            rest = tuple(known for known in joint.labels if known in kept)
+            remains = list(zip(*(value[known] for known in rest))) or [()] * len(joint.states)
+            rows = {state: row for row, state in enumerate(dict.fromkeys(remains))}
+            self.steps.append(
+                Elimination(
+                    gone,
+                    sources,
+                    torch.tensor([value[known] for known in gone], dtype=torch.float64).T,
+                    torch.tensor([rows[state] for state in remains]),
+                    len(rows),
+                )
+            )
+            for k in own:
+                del present[k]
+            present[len(self.rows)] = Table(rest, tuple(rows))
+            self.rows.append(len(rows))
+            left -= set(gone)
+        # Of no labels: one row each.
+        self.last = sorted(present)
+
+    def log_partition(self, present: Tensor, absent: Tensor) -> Tensor:
+        """The log of the sum over allowed sets of exp(the sum of what their labels are worth).
+
+        present, absent: what it is worth that a label is there, and that it is not, both
+            ``(..., labels)``, of any floating dtype; NEVER for what must not be.
+        RETURNS: ``(...)``, of the same dtype.
+        """
+        result = torch.logaddexp(present[..., self.free], absent[..., self.free]).sum(-1)
+        found: dict[int, Tensor] = {}
+        for number, step in enumerate(self.steps, start=len(self.rows) - len(self.steps)):
+            values = step.values.to(present)
+            total = present[..., step.labels] @ values.T + absent[..., step.labels] @ (1 - values.T)
+            for table, row in step.sources:
+                if table in found:
+                    total = total + found.pop(table)[..., row.to(present.device)]
+            found[number] = _log_sums(total, step.target.to(present.device), step.rows)
+        for table in self.last:
+            result = result + found[table][..., 0]
+        return result
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Of each label, over all allowed sets. logits: ``(..., labels)``; so is the result, which
+        has no gradient."""
+        with torch.enable_grad():
+            present = logits.detach().double().requires_grad_()
+            total = self.log_partition(present, torch.zeros_like(present))
+            (marginals,) = torch.autograd.grad(total.sum(), present)
+        return marginals.to(logits.dtype)
+
+    def loss(self, logits: Tensor, truths: Tensor, known: Tensor) -> Tensor:
+        """−log of the probability of what is known, in nats, ``(K, D)``; without constraints the
+        multi-label loss of models.text_losses, whose arguments it has. Raises LatentError where no
+        allowed set has what is known of a text."""
+        present = logits.double()
+        absent = torch.zeros_like(present)
+        impossible = torch.full_like(present, NEVER)
+        told = known.bool()
+        free = self.log_partition(present, absent)
+        bound = self.log_partition(
+            torch.where(told & (truths == 0), impossible, present),
+            torch.where(told & (truths == 1), impossible, absent),
+        )
+        broken = (bound < NEVER / 2).flatten(0, -2).any(0).nonzero().flatten().tolist()
+        if broken:
+            raise LatentError(
+                f"CategoryConstraints: text(s) {broken[:10]} of the batch have labels that no "
+                "allowed set has together. Mend their annotation or the constraints."
+            )
+        return (free - bound).to(logits.dtype)
+
+
+def _width(label: int, tables: dict[int, Table]) -> int:
+    """How many labels are tied together where this one is summed out."""
+    return len({other for t in tables.values() if label in t.labels for other in t.labels})
+
+
+def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], ...]]:
+    """The states that all of the tables allow, and the row of each of them in each state."""
+    labels: tuple[int, ...] = ()
+    # A state of ``labels``, with the row of each table so far.
+    states: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, ())]
+    for table in sorted(tables.values(), key=lambda table: len(table.states)):
+        shared = [label for label in table.labels if label in labels]
+        by_shared: dict[tuple[int, ...], list[int]] = {}
+        places = [table.labels.index(label) for label in shared]
+        for row, state in enumerate(table.states):
+            by_shared.setdefault(tuple(state[place] for place in places), []).append(row)
+        joined = []
+        for known, rows in states:
+            for row in by_shared.get(tuple(known[label] for label in shared), ()):
+                joined.append(
+                    ({**known, **dict(zip(table.labels, table.states[row]))}, (*rows, row))
+                )
+                if len(joined) > MOST_STATES:
+                    raise LatentError(
+                        f"CategoryConstraints: more than {MOST_STATES:,} states of "
+                        f"{len(set(labels) | set(table.labels))} labels that are tied together. "
+                        "State fewer constraints among them, or put those that exclude each other "
+                        "in one group."
+                    )
+        labels, states = tuple(dict.fromkeys((*labels, *table.labels))), joined
+    if not states:
+        raise LatentError("CategoryConstraints: they allow no set of labels at all.")
+    order = sorted(tables, key=lambda k: len(tables[k].states))
+    ascending = tuple(sorted(labels))
+    found = tuple(tuple(known[label] for label in ascending) for known, _ in states)
+    rows_of = torch.tensor([rows for _, rows in states]).T
+    return Table(ascending, found), tuple(zip(order, rows_of))
+
+
+def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:
+    """log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
+    places = target.expand_as(values)
+    shape = (*values.shape[:-1], rows)
+    with torch.no_grad():
+        largest = torch.full(shape, NEVER, dtype=values.dtype, device=values.device)
+        largest = largest.scatter_reduce(-1, places, values, "amax")
+    shifted = (values - largest.gather(-1, places)).exp()
+    sums = torch.zeros(shape, dtype=values.dtype, device=values.device)
+    return largest + sums.scatter_add(-1, places, shifted).log()

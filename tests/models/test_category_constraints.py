@@ -1,0 +1,122 @@
+"""Sums over allowed sets of labels, against enumeration of all sets."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from spacy_latent.errors import LatentError
+from spacy_latent.models.category_constraints import CategoryConstraints
+from spacy_latent.models.text_losses import multilabel_loss
+
+LABELS = ["a", "b", "c", "d", "e", "f"]
+groups = st.lists(
+    st.lists(st.sampled_from(LABELS), min_size=2, max_size=4, unique=True), max_size=2
+)
+
+
+def allowed_by(constraints: CategoryConstraints) -> torch.Tensor:
+    """All sets that break nothing, a row each."""
+    bits = product((0.0, 1.0), repeat=len(LABELS))
+    kept = [own for own in bits if constraints.broken_by(dict(zip(LABELS, own))) is None]
+    return torch.tensor(kept, dtype=torch.float64)
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@given(groups, groups, groups, st.integers(0, 5))
+@settings(deadline=None, max_examples=60)
+def test_sums_probabilities_and_losses_are_those_of_all_sets(exclusive, one_of, implied, seed):
+    constraints = CategoryConstraints(exclusive, one_of, implied)
+    sets = allowed_by(constraints)
+    if not len(sets):
+        with pytest.raises(LatentError, match="allow no set"):
+            constraints.over(LABELS)
+        return
+    field = constraints.over(LABELS)
+    logits = numbers(2, 3, len(LABELS), seed=seed)
+    totals = logits @ sets.T
+    torch.testing.assert_close(
+        field.log_partition(logits, torch.zeros_like(logits)), totals.logsumexp(-1)
+    )
+    torch.testing.assert_close(field.probabilities(logits), totals.softmax(-1) @ sets)
+    gold = sets[seed % len(sets)].expand(3, -1)
+    known = (numbers(3, len(LABELS), seed=seed + 1) > 0).double()
+    agree = ((sets[None] == gold[:, None]) | (known[:, None] == 0)).all(-1)
+    kept = totals.masked_fill(~agree, -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(field.loss(logits, gold, known), totals.logsumexp(-1) - kept)
+
+
+def test_without_constraints_the_loss_is_the_usual_one():
+    field = CategoryConstraints().over(LABELS)
+    logits, known = numbers(2, 3, 6), torch.ones(3, 6, dtype=torch.float64)
+    truths = (numbers(3, 6, seed=1) > 0).double()
+    torch.testing.assert_close(
+        field.loss(logits, truths, known), multilabel_loss(logits, truths, known)
+    )
+    torch.testing.assert_close(field.probabilities(logits), logits.sigmoid())
+
+
+def test_gradients_of_the_loss_are_right_and_finite_where_labels_must_not_be():
+    field = CategoryConstraints([["a", "b", "c"]], [["d", "e"]], [["a", "f"]]).over(LABELS)
+    truths = torch.tensor([[1.0, 0, 0, 1, 0, 1], [0, 0, 0, 0, 1, 0]], dtype=torch.float64)
+    known = torch.tensor([[1.0, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1]], dtype=torch.float64)
+    logits = numbers(1, 2, 6).requires_grad_()
+    assert gradcheck(lambda given: field.loss(given, truths, known), (logits,))
+
+
+def test_a_hundred_labels_cost_as_many_states_and_not_two_to_that():
+    labels = [f"label{i}" for i in range(150)]
+    kinds, rest = labels[:100], labels[100:]
+    field = CategoryConstraints([kinds], implied=[[kind, labels[149]] for kind in rest[:-1]]).over(
+        labels
+    )
+    found = field.probabilities(numbers(4, 150))
+    assert (found[:, :100].sum(-1) <= 1 + 1e-9).all()
+    assert (found[:, 100:149] <= found[:, 149:] + 1e-9).all()
+    assert max(field.rows) <= 2 * len(labels)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_large_scores_leave_probabilities(scale):
+    field = CategoryConstraints([["a", "b"]], [["c", "d"]], [["e", "f"]]).over(LABELS)
+    found = field.probabilities((scale * numbers(5, 6)).float())
+    assert found.dtype == torch.float32 and found.isfinite().all()
+    assert (found >= 0).all() and (found <= 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"exclusive": [["a"]]}, "exclusive has \\['a'\\]"),
+        ({"implied": [["a", "a"]]}, "two different labels"),
+    ],
+)
+def test_groups_that_say_nothing_are_refused(given, said):
+    with pytest.raises(LatentError, match=said):
+        CategoryConstraints(**given)
+
+
+def test_names_that_are_no_labels_and_tied_labels_are_refused():
+    with pytest.raises(LatentError, match="names \\['z'\\]"):
+        CategoryConstraints([["a", "z"]]).over(LABELS)
+    tied = [f"label{i}" for i in range(40)]
+    ring = [[one, other] for one in tied[:20] for other in tied[20:]]
+    with pytest.raises(LatentError, match="more than 65,536 states of"):
+        CategoryConstraints(implied=ring, exclusive=[]).over(tied)
+
+
+def test_what_only_unknown_labels_break_is_named():
+    field = CategoryConstraints([["b", "c"]], implied=[["a", "b"]]).over(LABELS)
+    truths = torch.zeros(2, 6)
+    truths[1, 0] = truths[1, 2] = 1.0
+    known = torch.zeros(2, 6)
+    known[1, 0] = known[1, 2] = 1.0
+    with pytest.raises(LatentError, match="text\\(s\\) \\[1\\]"):
+        field.loss(torch.zeros(1, 2, 6), truths, known)

@@ -1,0 +1,136 @@
+"""latent_textcat_multilabel with labels that exclude and imply each other."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.training import Example
+from thinc.api import fix_random_seed
+
+from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import TOK2VEC
+
+LABELS = ["good", "bad", "crime", "novel"]
+CONSTRAINTS = {
+    "@misc": "spacy-latent.CategoryConstraints.v1",
+    "exclusive": [["good", "bad"]],
+    "implied": [["crime", "novel"]],
+}
+DATA = [
+    ("a great crime story", {"good", "crime", "novel"}),
+    ("a dull crime story", {"bad", "crime", "novel"}),
+    ("a great poem", {"good"}),
+    ("a long story", {"novel"}),
+]
+NAME = "latent_textcat_multilabel"
+
+
+def pipeline(**config) -> Language:
+    fix_random_seed(0)
+    nlp = spacy.blank("en")
+    scores = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
+    model = {"exclusive_classes": False, "tok2vec": TOK2VEC, "estimator": scores}
+    nlp.add_pipe(NAME, config={"model": model, "constraints": CONSTRAINTS, **config})
+    return nlp
+
+
+def examples(nlp: Language, labels: list[str] = LABELS) -> list[Example]:
+    return [
+        Example.from_dict(
+            nlp.make_doc(text), {"cats": {label: float(label in own) for label in labels}}
+        )
+        for text, own in DATA
+    ]
+
+
+def trained(steps: int = 40) -> Language:
+    nlp = pipeline()
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    for _ in range(steps):
+        nlp.update(made, sgd=optimizer)
+    return nlp
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return trained()
+
+
+def test_it_learns_and_what_it_says_is_allowed(nlp: Language) -> None:
+    for text, own in DATA:
+        assert {label for label, score in nlp(text).cats.items() if score > 0.5} == own
+    for text in ("", "a great dull crime", "poem", "crime crime crime great bad"):
+        cats = nlp(text).cats
+        assert cats["good"] + cats["bad"] <= 1 + 1e-6 and cats["crime"] <= cats["novel"] + 1e-6
+
+
+def test_before_training_too() -> None:
+    nlp = pipeline()
+    nlp.initialize(lambda: examples(nlp))
+    # Of good, bad and neither each a third; of the three allowed pairs one has no novel.
+    cats = nlp("a text").cats
+    assert cats["good"] == cats["bad"] == pytest.approx(1 / 3)
+    assert (cats["crime"], cats["novel"]) == pytest.approx((1 / 3, 2 / 3))
+
+
+def test_a_saved_pipeline_says_the_same(nlp: Language, tmp_path) -> None:
+    nlp.to_disk(tmp_path)
+    text = "a great crime"
+    expected = nlp(text).cats
+    again = spacy.load(tmp_path)
+    assert again.config["components"][NAME]["constraints"]["implied"] == [["crime", "novel"]]
+    assert again(text).cats == expected
+    assert pickle.loads(pickle.dumps(nlp))(text).cats == expected
+    copied = spacy.blank("en")
+    copied.add_pipe(NAME, source=again)
+    assert copied(text).cats == expected
+    # The model by itself, as explanations run it.
+    (scores,) = again.get_pipe(NAME).model.predict([again.make_doc(text)])
+    assert scores.tolist() == pytest.approx([expected[label] for label in LABELS])
+
+
+def test_labels_that_are_not_annotated_are_summed_out() -> None:
+    nlp = pipeline()
+    made = examples(nlp)
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    for example in made:
+        del example.reference.cats["novel"], example.reference.cats["bad"]
+    losses: dict[str, float] = {}
+    for _ in range(40):
+        nlp.update(made, sgd=optimizer, losses=losses)
+    cats = nlp("a great crime story").cats
+    assert cats["crime"] > 0.5 and cats["novel"] > 0.5 and cats["bad"] < 0.5
+
+
+def test_what_breaks_a_constraint_names_the_text(nlp: Language) -> None:
+    for own, said in (
+        ({"good", "bad"}, "exclusive"),
+        ({"crime"}, "not 'novel', which that implies"),
+    ):
+        wrong = {label: float(label in own) for label in LABELS}
+        example = Example.from_dict(nlp.make_doc("a wrong text"), {"cats": wrong})
+        with pytest.raises(LatentError, match=f"'a wrong text' break its constraints: .*{said}"):
+            nlp.update([example])
+
+
+def test_labels_that_there_are_not_are_named() -> None:
+    nlp = pipeline()
+    with pytest.raises(LatentError, match=r"names \['novel'\], but the labels are"):
+        nlp.initialize(lambda: examples(nlp, ["good", "bad", "crime"]))
+
+
+def test_a_label_that_is_added_later_is_free(nlp: Language) -> None:
+    again = pickle.loads(pickle.dumps(nlp))
+    again.get_pipe(NAME).add_label("poem")
+    assert set(again("a great poem").cats) == {*LABELS, "poem"}
+
+
+def test_numbers_have_no_constraints() -> None:
+    with pytest.raises(LatentError, match="constraints are of labels"):
+        pipeline(score_range=[0.0, 1.0])
