@@ -191,8 +191,8 @@ def build_alignment_scorer_v1(
     multi_label: bool = False,
 ) -> ExampleScorer:
     """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
-    of ``textcat_multilabel``, and those of :func:`score_alignment`. The tokens of the reference must
-    be those of the prediction.
+    of ``textcat_multilabel``, and those of :func:`score_alignment`. The tokens of the reference
+    must be those of the prediction.
 
     component: by its name in the pipeline.
     sure, possible: under which names references keep their links in ``doc._.latent``.
