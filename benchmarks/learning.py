@@ -256,6 +256,7 @@ GROUPS = {
             Entry("rationale_k_of_n"),
             Entry("rationale_budget"),
             Entry("rationale_contiguous", "contiguous words, a chain of tags"),
+            Entry("rationale_runs", "four words in two runs, I-MLE"),
             Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),
@@ -351,6 +352,10 @@ GROUPS = {
             Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
             Entry("sentiment_tag_sequence", "latent tags, marginals"),
             Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
+            Entry(
+                "sentiment_constrained",
+                "one of two labels by a constraint, SparseMAP, each tree's loss",
+            ),
             Entry("sentiment_selection", "four words, SparseMAP"),
             Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
         ),

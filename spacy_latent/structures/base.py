@@ -129,6 +129,8 @@ class Structure(Staged, ABC):
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """The default differentiates :meth:`_log_partition`, keeping the graph."""
+        if not scores.numel():
+            return scores
         with torch.enable_grad():
             leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
             total = self._log_partition(leaf, lengths).sum()

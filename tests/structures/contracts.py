@@ -26,6 +26,7 @@ from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.runs import Runs
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -150,6 +151,17 @@ def subsets(low: int, high: int | None) -> Callable[[int], list[np.ndarray]]:
         ]
 
     return members
+
+
+def runs_of(
+    members: Callable[[int], list[np.ndarray]], most: int
+) -> Callable[[int], list[np.ndarray]]:
+    """Those of at most so many stretches of neighbours."""
+
+    def kept(n: int) -> list[np.ndarray]:
+        return [z for z in members(n) if (np.diff(z, prepend=0.0) == 1).sum() <= most]
+
+    return kept
 
 
 def graphs(budget: int | None) -> Callable[[int], list[np.ndarray]]:
@@ -314,6 +326,9 @@ def every_structure() -> Iterator[Listed]:
     yield Listed(KOfN(3), subsets(3, 3), only=SETS)
     yield Listed(KOfN(2, exactly=False), subsets(0, 2))
     yield Listed(KOfN(9, exactly=False), subsets(0, 9))
+    yield Listed(Runs(3), runs_of(subsets(3, 3), 1))
+    yield Listed(Runs(3, 2), runs_of(subsets(3, 3), 2), only=SETS)
+    yield Listed(Runs(4, 2, exactly=False), runs_of(subsets(0, 4), 2))
     yield Listed(Bits(), subsets(0, None))
     yield Listed(Bits(budget=2), subsets(0, 2))
     yield Listed(Bits("arcs"), graphs(None), {"lengths": (2, 0, 1)})
