@@ -39,7 +39,8 @@ def scores_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Every score of a pipeline on one corpus or several. In JSON, the scores on all but the first
+    """Every score of a pipeline on one corpus or several; those of single labels with --json or
+    --metrics alone. In JSON, the scores on all but the first
     have the name of their file before them, as "depth6 tag_acc"."""
     import srsly
 

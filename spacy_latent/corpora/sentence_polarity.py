@@ -59,9 +59,11 @@ def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, s
 def keep_labels(
     examples: Sequence[tuple[str, str]], share: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, None]]]:
-    """A seeded share of the examples as they are, and the others without their labels."""
+    """A seeded share of the examples as they are, at least one, and the others without their
+    labels."""
     rng = random.Random(seed)
-    kept = set(rng.sample(range(len(examples)), round(share * len(examples))))
+    count = min(max(1, round(share * len(examples))), len(examples))
+    kept = set(rng.sample(range(len(examples)), count))
     labelled = [example for i, example in enumerate(examples) if i in kept]
     return labelled, [(text, None) for i, (text, _) in enumerate(examples) if i not in kept]
 

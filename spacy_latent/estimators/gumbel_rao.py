@@ -17,10 +17,13 @@ class GumbelRao(FactorisedEstimator):
     """z ~ p, an exact sample. Straight-through Gumbel-softmax has the gradient of μ((s + ε) / τ)
     for the noise ε that chose z; here it is the mean of that over ``num_redrawn`` draws of ε given
     z (Paulus, Maddison and Krause 2021), ε itself taken for constant. The mean of the gradient is
-    that of straight-through Gumbel-softmax, ``RelaxedPerturbation`` with ``straight_through``, and
-    its variance is no greater, whatever the loss; so a lower τ, which has less bias and more
-    variance, can be had. For bits ε is logistic, the difference of two Gumbels. At prediction
-    MAP(s).
+    that of straight-through Gumbel-softmax, and its variance is no greater, whatever the loss; so a
+    lower τ, which has less bias and more variance, can be had. At prediction MAP(s).
+
+    For rows of which one part is chosen that is ``RelaxedPerturbation`` with ``straight_through``.
+    Of bits ε is logistic, the difference of two Gumbels, and words that may stay unaligned have
+    noise for that, too, so that z is a sample of p; ``RelaxedPerturbation`` gives each part one
+    Gumbel, and z is then none.
 
     Only for OneOfN, IndependentHeads, ManyToOneAlignment and Bits without a budget. The composer
     sees ``num_samples`` structures, whatever ``num_redrawn`` is.

@@ -170,6 +170,8 @@ class _Number:
         for place, part in enumerate(kind.types):
             field = builder.extract_value(value, place)
             if isinstance(part, types.Array):
+                if part.layout != "C":
+                    raise TypeError("Charts and weights of a number have to be contiguous.")
                 array = context.make_array(part)(context, builder, field)
                 (self.weights if part.ndim == 2 else self.charts).append(array)
             else:

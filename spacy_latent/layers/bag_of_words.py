@@ -61,7 +61,7 @@ class BagOfWords(Decoder):
 
 def build_bag_of_words_v1(size: int = 2000, attr: str = "NORM") -> DecoderBuilder:
     """size: how many rows the table of words has.
-    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "LEMMA".
+    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "ORTH".
     """
     if size < 2:
         raise LatentError(f"BagOfWords: size is {size}; expected at least 2.")

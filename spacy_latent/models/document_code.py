@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, DocumentCodeLayer
 from spacy_latent.layers.encoded_scorer import check_hidden_width
 from spacy_latent.layers.latent_layer import check_kind, check_parts
@@ -57,7 +59,8 @@ def build_document_code_v1(
     exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
     structure: which codes there are: None for OneOfN, a category; Bits for any vector of bits, KOfN
         for those with k bits on.
-    estimator: None for DenseMarginalization. Any that fits the structure.
+    estimator: None for DenseMarginalization, which sums up to 64 codes. Any that fits the
+        structure.
     size: number of categories, or of bits.
     code_width: of the vector that stands for a code: the sum of those of the bits that are on.
     hidden_width: of a hidden layer between the mean and maximum of the token vectors and the scores
@@ -68,7 +71,6 @@ def build_document_code_v1(
         and a decoder of the words from the code; None to learn from labels alone.
     nO: number of labels; set by the component.
     """
-    from spacy_latent.estimators.dense_marginalization import DenseMarginalization
     from spacy_latent.structures.one_of_n import OneOfN
 
     structure = structure or OneOfN()
@@ -91,6 +93,7 @@ def build_document_code_v1(
     composer = partial(CodeEmbedding, output_width=code_width)
     check_parts(structure, estimator, scorer, composer)
     refuse_given(structure, estimator)
+    refuse_many(structure, estimator, size)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
@@ -129,6 +132,29 @@ def refuse_given(structure: Structure, estimator: Estimator) -> None:
                 "it gives structures of words, and a code is made of none",
                 "DenseMarginalization, ScoreFunction or another estimator that scores decide",
             )
+        if stage.reward is not None and stage.reward.needs_gold:
+            raise IncompatiblePair(
+                NAME,
+                type(stage.reward).__name__,
+                "no text has a gold code to agree with",
+                "a reward of the code itself, or none",
+            )
+
+
+def refuse_many(structure: Structure, estimator: Estimator, size: int) -> None:
+    """Every doc has as many codes, so that it is known here where there are too many to sum."""
+    for first, _ in periods(structure, estimator):
+        stage = estimator.at(first)
+        if isinstance(stage, DenseMarginalization):
+            codes = structure.at(first)
+            count = float(codes.log_count(torch.zeros(1, size), torch.tensor([size])).exp())
+            if count > stage.max_structures + 0.5:
+                raise LatentError(
+                    f"{NAME}: {codes!r} of size {size} has {count:.3g} codes, and "
+                    f"{stage.name} sums {stage.max_structures} at most. Raise its max_structures, "
+                    "lower size, or use SparseMAP with marginalize=true, TopKSparsemax or "
+                    "ScoreFunction."
+                )
 
 
 def build_code_module(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.generative import Decoder, DecoderBuilder, Prior, PriorBuilder
 from spacy_latent.models.scheduled import Scheduled
 from spacy_latent.stages import periods
@@ -58,7 +59,12 @@ class EvidenceBound:
         """Refuse structures and estimators, in any stage of training, that have no bound."""
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
-        self.prior(structure)
+        try:
+            made: Any = self.prior(structure)
+        except TypeError:
+            # Made of something else than a structure.
+            made = self.prior
+        check_kind("prior", made, Prior)
 
 
 def build_evidence_bound_v1(
@@ -86,7 +92,9 @@ def build_evidence_bound_v1(
     decoder = decoder or build_bag_of_words_v1()
     # Weights that come after are drawn as if nothing had been tried.
     with torch.random.fork_rng(devices=[]):
-        check_attr(decoder(1).attr)
+        made: Any = decoder(1)
+    check_kind("decoder", made, Decoder)
+    check_attr(made.attr)
     return EvidenceBound(
         decoder,
         prior or build_uniform_prior_v1(),
@@ -194,14 +202,22 @@ def objective(
 
 
 def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
-    """Hashes of the attribute of all tokens, ``(N,)`` int64."""
+    """Hashes of the attribute of all tokens, ``(N,)`` int64. Raises LatentError where none of them
+    has it: all would be one word."""
     arrays: list[Any] = [doc.to_array([attr]).reshape(-1) for doc in docs]
-    return np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
+    words = np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
+    if len(words) and not words.any():
+        raise LatentError(
+            f"{NAME}: no token of these docs has a {attr}. Use NORM, LOWER or ORTH, or have a "
+            "component before this one write it: name it in training.annotating_components, and "
+            "train it first."
+        )
+    return words
 
 
 def check_attr(attr: str) -> None:
-    if attr not in IDS:
+    if not attr or attr not in IDS:
         raise LatentError(
             f"{NAME}: the decoder's attr is {attr!r}, which is no attribute of tokens. Use NORM, "
-            "LOWER, ORTH or LEMMA."
+            "LOWER or ORTH."
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
+from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from thinc.api import Model, set_dropout_rate
 
@@ -12,7 +13,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_text_classifier import evidence_of, run_and_keep
 
 
-def evidence_bounds(model: Model, docs: Sequence[Doc]) -> np.ndarray:
+def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
     """The bound on log p(words) of each doc, in nats, ``(D,)`` float32, 0 for an empty one, by the
     structures of training without dropout; a sample's where the estimator draws.
 
@@ -23,6 +24,12 @@ def evidence_bounds(model: Model, docs: Sequence[Doc]) -> np.ndarray:
             f"The model {model.name!r} has no bound on the evidence of words. Set its evidence to "
             "spacy-latent.EvidenceBound.v1 and train it."
         )
+    if any(isinstance(node, Tok2VecListener) for node in model.walk()):
+        raise LatentError(
+            f"The model {model.name!r} listens to another component, whose vectors are not at hand "
+            "here. Give it a tok2vec of its own to tell its bounds."
+        )
+    docs = list(docs)
     if not any(len(doc) for doc in docs):
         return np.zeros(len(docs), dtype="float32")
     set_dropout_rate(model, 0.0)

@@ -214,7 +214,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         if spans_key is not None and not model.attrs.get("rationale"):
             raise LatentError(
                 f"{name}: spans_key is {spans_key!r}, but its model chooses no words. Use "
-                'model.@architectures = "spacy-latent.RationaleTextCat.v1", or spans_key = null.'
+                'model.@architectures = "spacy-latent.RationaleTextCat.v2", or spans_key = null.'
             )
         super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
         self.cfg["annotate"] = annotate

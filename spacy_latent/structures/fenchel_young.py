@@ -82,7 +82,7 @@ def structured_loss(
     noise: Tensor | None = None,
 ) -> Tensor:
     """The loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, the others once.
-    Never negative, but for rounding; "perturbed" not in expectation, if the noise has the mean 0.
+    Never negative, but for rounding.
 
     scores: ``(B, *parts)``. gold: ``(B, *parts)``, 0/1, members of the structure.
     margin: for "perceptron", how much better than another structure the gold one has to be, for
@@ -103,8 +103,12 @@ def structured_loss(
             raise LatentError(
                 "structured_loss: the loss 'perturbed' needs noise (K, B, *parts) with K >= 1."
             )
-        maxima = [_maximum(structure, scores + one, lengths) for one in noise]
-        return torch.stack(maxima).mean(0) - of_gold
+        # Of gold under the same noise, whose mean is that of gold: never negative, less variance.
+        gains = [
+            _maximum(structure, noisy, lengths) - structure.log_potential(gold, noisy, lengths)
+            for noisy in scores + noise
+        ]
+        return torch.stack(gains).mean(0)
     cost = margin * (1 - gold)
     best = structure.map(scores.detach() + cost, lengths)
     of_best = structure.log_potential(best, scores, lengths)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.estimators.base import Estimator
-from spacy_latent.estimators.factorised import Factorised
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.factorised import Factorised, FactorisedEstimator
 from spacy_latent.estimators.gumbel_rao import GumbelRao
 from spacy_latent.estimators.reinmax import ReinMax, second_order
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.independent_heads import IndependentHeads
@@ -118,25 +119,37 @@ def gradients(estimator: Estimator, structure: Structure, length: int, count: in
     return found
 
 
+class ByItsOwnNoise(FactorisedEstimator):
+    """Straight-through Gumbel-softmax by the noise that makes samples of the structure."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        found = structure.reparameterize(scores, lengths)
+        noise = (found.noisy - scores).detach()
+        soft = structure.marginals((scores + noise) / 0.5, lengths)
+        return self.weighted(GradientOf.apply(soft, found.z.detach())[None])
+
+
 @pytest.mark.parametrize("structure", [OneOfN(), Bits()], ids=repr)
 def test_gumbel_rao_has_the_mean_of_straight_through_gumbel_and_less_variance(
     structure: Structure,
 ) -> None:
     """Of 20,000 draws each, by five standard errors of the difference."""
     count = 20_000
-    # Bits: the difference of two Gumbels is logistic, as in its own reparameterisation.
-    straight = gradients(
-        RelaxedPerturbation(temperature=0.5, straight_through=True)
-        if isinstance(structure, OneOfN)
-        else GumbelRao(0.5, 1),
-        structure,
-        4,
-        count,
-    )
+    straight = gradients(ByItsOwnNoise(), structure, 4, count)
     averaged = gradients(GumbelRao(0.5, 16), structure, 4, count)
     error = ((straight.var(0) + averaged.var(0)) / count).sqrt()
     assert ((straight.mean(0) - averaged.mean(0)).abs() < 5 * error).all()
     assert averaged.var(0).sum() < 0.8 * straight.var(0).sum()
+
+
+def test_of_one_choice_that_is_the_relaxed_perturbation() -> None:
+    relaxed = RelaxedPerturbation(temperature=0.5, straight_through=True)
+    straight = gradients(relaxed, OneOfN(), 4, 20_000)
+    own = gradients(ByItsOwnNoise(), OneOfN(), 4, 20_000)
+    error = ((straight.var(0) + own.var(0)) / 20_000).sqrt()
+    assert ((straight.mean(0) - own.mean(0)).abs() < 5 * error).all()
 
 
 def test_gumbel_rao_of_one_bit_by_integration() -> None:
