@@ -1,6 +1,7 @@
 """How fast ``crf_ner`` learns beside spaCy's ``ner``, and what a step costs with many labels.
 
     python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
+    python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
     python -m benchmarks entity_curves --labels 5 20 100
 
 Both have the embedder that they have by default, and the same batches, optimizer and dropout, those
@@ -253,7 +254,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpora", nargs="*", metavar="TITLE=FOLDER")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(5)))
     parser.add_argument("--steps", type=int, nargs="+", default=list(STEPS))
     parser.add_argument("--labels", type=int, nargs="*", default=[])
     given = parser.parse_args()
