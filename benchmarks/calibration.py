@@ -4,7 +4,7 @@ measured on the other, and the other way round.
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
 Halves are alternating blocks of ten texts, so that most sentences of an abstract or a thread are in
-one of them.
+one of them. What was measured is a line of PATH, which is in the repository.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import spacy
 import torch
+from spacy.language import Language
 from spacy.training import Example
 
 from benchmarks.entities import examples_for
+from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import (
     JudgedEntities,
     cut,
     error_by_chance,
     expected_calibration_error,
+    reliability,
 )
 from spacy_latent.pipeline.entity_calibration import calibrate, measure
 
+PATH = RAW / "calibration.jsonl"
+HALVES = ("first half on second", "second half on first")
 BLOCK = 10
 SURE = 0.95
 
@@ -40,66 +46,120 @@ def halves(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     return found
 
 
-def percent(share: float) -> str:
-    return "–" if share != share else f"{100 * share:.1f} %"
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def row(title: str, before: JudgedEntities, after: JudgedEntities, sets: Sequence[str]) -> str:
+def known(value: float) -> float | None:
+    """None for NaN, which JSON does not have."""
+    return None if value != value else round(value, 6)
+
+
+def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
+    """What is told of the same entities without calibration and with it, as shares."""
     errors = [
         expected_calibration_error(each.probabilities, each.correct) for each in (before, after)
     ]
-    chance, _ = error_by_chance(after.probabilities)
+    chance, high = error_by_chance(after.probabilities)
     sure = cut(after, SURE)
-    cells = [
-        title,
-        str(len(after.probabilities)),
-        *map(percent, errors),
-        percent(chance),
-        str(sure.kept),
-        percent(sure.precision),
-        percent(sure.recall),
-        *sets,
-    ]
-    return f"| {' | '.join(cells)} |"
+    return {
+        "found": len(after.probabilities),
+        "gold": after.gold,
+        "before": known(errors[0]),
+        "after": known(errors[1]),
+        "chance": known(chance),
+        "chance_high": known(high),
+        "sure": sure.kept,
+        "precision": known(sure.precision),
+        "recall": known(sure.recall),
+        "bins": [
+            [known(each.said), known(each.right), each.count]
+            for each in reliability(after.probabilities, after.correct)
+        ],
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("title")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("--coverage", type=float, default=0.9)
-    parser.add_argument("--biases", action="store_true")
-    given = parser.parse_args()
-    nlp, rows = spacy.load(given.model), []
+def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict[str, Any]:
+    """:func:`figures` of each of HALVES, and of both of them together; with what was fitted."""
+    component: Any = nlp.get_pipe("crf_ner")
+    rows: dict[str, Any] = {}
     both = JudgedEntities(), JudgedEntities()
-    for number, title in enumerate(("first half on second", "second half on first")):
+    for number, title in enumerate(HALVES):
         # Made anew: what was processed is none to predict on.
         fitted, raw, further = (
-            halves(examples_for(nlp, given.corpus))[place]
-            for place in (number, 1 - number, 1 - number)
+            halves(examples_for(nlp, corpus))[place] for place in (number, 1 - number, 1 - number)
         )
-        nlp.get_pipe("crf_ner").calibration = None  # type: ignore[union-attr]
+        component.calibration = None
         before = measure(nlp, raw).entities
-        calibrate(nlp, fitted, coverage=given.coverage, biases=given.biases)
+        made = calibrate(nlp, fitted, coverage=coverage, biases=biases).calibration.to_dict()
         after = measure(nlp, further)
         for whole, part in zip(both, (before, after.entities)):
             whole.probabilities += part.probabilities
             whole.correct += part.correct
             whole.labels += part.labels
             whole.gold += part.gold
-        covered = percent(after.covered[0]) if after.covered else "–"
-        rows.append(row(title, before, after.entities, [covered, f"{after.set_size:.1f}"]))
-    rows.append(row("both", *both, ["", ""]))
+        rows[title] = {
+            **figures(before, after.entities),
+            "covered": known(after.covered[0]) if after.covered else None,
+            "set_size": known(after.set_size),
+            "calibration": made,
+        }
+    rows["both"] = figures(*both)
+    return rows
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """found: one line of PATH."""
     lines = [
-        f"{date.today()}, torch {torch.__version__}. Error by chance: the mean of it were all "
-        f"probabilities right. Sets for a coverage of {given.coverage}.",
+        f"{found['date']}, torch {found['torch']}, `{found['model']}`. Error by chance: "
+        "the mean of it were all probabilities right, and what it then stays below 19 times of 20. "
+        f"Sets for a coverage of {found['coverage']}.",
         "",
         f"| calibrated on, measured on | entities found | error before | after | by chance | at a "
         f"confidence of {SURE} | precision | recall | covered | spans in a set |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-        *rows,
     ]
+    for title, row in found["rows"].items():
+        cells = [
+            title,
+            str(row["found"]),
+            percent(row["before"]),
+            percent(row["after"]),
+            f"{percent(row['chance'])}, {percent(row['chance_high'])}",
+            str(row["sure"]),
+            percent(row["precision"]),
+            percent(row["recall"]),
+            percent(row["covered"]) if "covered" in row else "",
+            f"{row['set_size']:.1f}" if row.get("set_size") else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("title")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--coverage", type=float, default=0.9)
+    parser.add_argument("--biases", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    nlp = spacy.load(given.model)
+    found = {
+        "corpus": given.title,
+        "model": nlp.config["components"]["crf_ner"]["model"]["@architectures"],
+        "coverage": given.coverage,
+        "biases": given.biases,
+        "rows": measured(nlp, given.corpus, given.coverage, given.biases),
+        "date": str(date.today()),
+        "torch": torch.__version__,
+        "spacy": spacy.__version__,
+    }
+    add(PATH, found)
+    lines = table(found)
     key = re.sub(r"\W+", "_", given.title.lower())
     write_section(f"calibration_{key}", f"Calibration of entities: {given.title}", lines)
     print("\n".join(lines))

@@ -1,25 +1,28 @@
 """How fast ``crf_ner`` learns beside spaCy's ``ner``, and what a step costs with many labels.
 
-    python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr --seeds 0 1 2
+    python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
+    python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
     python -m benchmarks entity_curves --labels 5 20 100
 
 Both have the embedder that they have by default, and the same batches, optimizer and dropout, those
 of configs/ner_crf.cfg. A corpus is a folder with train.spacy and dev.spacy; of long ones a fixed
-part of dev is held out. Curves of each seed are kept in RUNS, so that they can be measured in
-several sittings: what is there is not trained again. Times are of a processor; a step of the one
-follows a step of the other, and the median of their ratios counts.
+part of dev is held out. The curves of each seed are a line of PATH, which is in the repository, so
+that they can be measured in several sittings: what is there is not trained again while the settings
+are the same, and the table is of all lines with the settings of today. Times are of a processor; a
+step of the one follows a step of the other, and the median of their ratios counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 import spacy
@@ -31,15 +34,16 @@ from spacy.training.batchers import minibatch_by_words
 from spacy.util import fix_random_seed, registry
 from thinc.api import Optimizer
 
-from benchmarks.learning import ROOT
+from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 
-RUNS = ROOT / "training" / "entity_curves"
+PATH = RAW / "entity_curves.jsonl"
 COMPONENTS = ("crf_ner", "ner")
 STEPS = (100, 200, 400)
 HELD_OUT = 1000
 WORDS_OF_A_BATCH = 1000
 DROPOUT = 0.2
+OPTIMIZER = {"learn_rate": 0.001, "L2": 0.01, "use_averages": False}
 TOK2VEC = {
     "@architectures": "spacy.HashEmbedCNN.v2",
     "pretrained_vectors": None,
@@ -60,7 +64,7 @@ class Side:
         self.nlp: Language = spacy.blank("en")
         self.nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC}})
         create: Any = registry.optimizers.get("Adam.v1")
-        self.optimizer: Optimizer = create(learn_rate=0.001, L2=0.01, use_averages=False)
+        self.optimizer: Optimizer = create(**OPTIMIZER)
         examples = self.examples(reference)
         self.nlp.initialize(lambda: examples, sgd=self.optimizer)
         self.seconds: list[float] = []
@@ -82,7 +86,7 @@ class Side:
         return float(self.nlp.evaluate(self.examples(reference))["ents_f"])
 
 
-def read(path: Path) -> list[Doc]:
+def docs_of(path: Path) -> list[Doc]:
     return list(DocBin().from_disk(path).get_docs(spacy.blank("en").vocab))
 
 
@@ -106,28 +110,56 @@ def ratio(sides: Sequence[Side]) -> float:
     return median(own / other for own, other in zip(*(side.seconds for side in sides)))
 
 
-def curve(title: str, folder: Path, seed: int, steps: Sequence[int], runs: Path) -> dict[str, Any]:
+def digest_of_settings() -> str:
+    """Of all that both components are built and trained with."""
+    told: dict[str, object] = {
+        "tok2vec": TOK2VEC,
+        "optimizer": OPTIMIZER,
+        "held_out": HELD_OUT,
+        "words": WORDS_OF_A_BATCH,
+        "dropout": DROPOUT,
+    }
+    for component in COMPONENTS:
+        nlp = spacy.blank("en")
+        nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC}})
+        told[component] = nlp.config["components"][component]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode("utf8")).hexdigest()[:16]
+
+
+def kept(path: Path, steps: Sequence[int]) -> list[dict[str, Any]]:
+    """The lines with these steps and the settings of today."""
+    digest = digest_of_settings()
+    return [row for row in read(path) if (row["digest"], row["steps"]) == (digest, list(steps))]
+
+
+def curve(title: str, folder: Path, seed: int, steps: Sequence[int]) -> dict[str, Any]:
     """F1 of each component after each number of steps, and the ratio of their times."""
-    path = runs / f"{title}-{seed}.json"
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-        if found["steps"] == list(steps):
-            return found
-    train, dev = read(folder / "train.spacy"), held_out(read(folder / "dev.spacy"))
+    train, dev = docs_of(folder / "train.spacy"), held_out(docs_of(folder / "dev.spacy"))
     sides = [Side(component, train, seed) for component in COMPONENTS]
-    found = {"steps": list(steps), **{component: [] for component in COMPONENTS}}
+    scores: dict[str, list[float]] = {component: [] for component in COMPONENTS}
     for step, batch in enumerate(batches(train, seed), 1):
         for side in sides:
             side.step(batch)
         if step in steps:
             for component, side in zip(COMPONENTS, sides):
-                found[component].append(side.f1(dev))
+                scores[component].append(side.f1(dev))
         if step >= max(steps):
             break
-    found["ratio"] = ratio(sides)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found), encoding="utf8")
-    return found
+    return {
+        "corpus": title,
+        "seed": seed,
+        "steps": list(steps),
+        "scores": scores,
+        "ratio": round(ratio(sides), 4),
+        "processor_seconds": {
+            component: round(sum(side.seconds), 1) for component, side in zip(COMPONENTS, sides)
+        },
+        "held_out": len(dev),
+        "digest": digest_of_settings(),
+        "date": str(date.today()),
+        "torch": torch.__version__,
+        "spacy": spacy.__version__,
+    }
 
 
 def many_labels(vocab: Any, labels: int, texts: int = 150) -> list[Doc]:
@@ -159,28 +191,47 @@ def cost_of_labels(labels: int, rounds: int = 6) -> tuple[float, list[float]]:
     return ratio(sides), [1000 * min(side.seconds) for side in sides]
 
 
-def percent(values: Sequence[float]) -> str:
-    each = ", ".join(f"{100 * value:.1f}" for value in values)
-    return f"{each}; mean {100 * mean(values):.1f}" if len(values) > 1 else each
+def spread(values: Sequence[float], unit: str) -> str:
+    """The mean, and two standard deviations where there are several."""
+    around = f" ± {2 * stdev(values):{unit}}" if len(values) > 1 else ""
+    return f"{mean(values):{unit}}{around}"
 
 
-def table_of_curves(
-    found: dict[str, list[dict[str, Any]]], seeds: Sequence[int], steps: Sequence[int]
-) -> list[str]:
+def table_of_curves(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
+    """rows: as they are kept; of two of a seed, the later one counts."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["corpus"], {})[row["seed"]] = row
+    versions = [", ".join(sorted({row[key] for row in rows})) for key in ("torch", "spacy")]
+    days = sorted({row["date"] for row in rows})
     lines = [
-        f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread, seeds "
-        f"{', '.join(map(str, seeds))}. F1 of each seed, in percent; the last column is the "
-        "processor time of a step, `ner` = 1.",
+        f"{' to '.join(sorted({days[0], days[-1]}))}, torch {versions[0]}, spaCy {versions[1]}, "
+        "one thread. F1 on held-out text in percent, and the processor time of a step, `ner` = 1: "
+        "means over seeds, ± two standard deviations of a run. Ahead: by how much `crf_ner` is "
+        "with the same seed, ± two standard errors of that mean.",
         "",
-        f"| corpus | component | {' | '.join(f'{step} steps' for step in steps)} | time |",
-        f"|---|---|{'---|' * len(steps)}---:|",
+        "| corpus | seeds | steps | crf_ner | ner | ahead | crf_ner, each seed | ner | time |",
+        "|---|---:|---:|---:|---:|---:|---|---|---:|",
     ]
-    for title, runs in found.items():
-        for component in COMPONENTS:
-            cells = [percent([run[component][k] for run in runs]) for k in range(len(steps))]
-            own = component == COMPONENTS[0]
-            cells.append(f"{mean(run['ratio'] for run in runs):.2f}" if own else "1.00")
-            lines.append(f"| {title} | {component} | {' | '.join(cells)} |")
+    for title, by_seed in found.items():
+        runs = [by_seed[seed] for seed in sorted(by_seed)]
+        for k, step in enumerate(steps):
+            own, other = (
+                [100 * run["scores"][component][k] for run in runs] for component in COMPONENTS
+            )
+            ahead = [a - b for a, b in zip(own, other)]
+            error = f" ± {2 * stdev(ahead) / len(ahead) ** 0.5:.1f}" if len(ahead) > 1 else ""
+            cells = [
+                title,
+                str(len(runs)),
+                str(step),
+                spread(own, ".1f"),
+                spread(other, ".1f"),
+                f"{mean(ahead):+.1f}{error}",
+                *(", ".join(f"{value:.1f}" for value in values) for values in (own, other)),
+                spread([run["ratio"] for run in runs], ".2f"),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -203,20 +254,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpora", nargs="*", metavar="TITLE=FOLDER")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(5)))
     parser.add_argument("--steps", type=int, nargs="+", default=list(STEPS))
     parser.add_argument("--labels", type=int, nargs="*", default=[])
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.corpora:
-        corpora = dict(corpus.split("=", 1) for corpus in given.corpora)
-        found = {
-            title: [
-                curve(title, Path(folder), seed, sorted(given.steps), RUNS) for seed in given.seeds
-            ]
-            for title, folder in corpora.items()
-        }
-        lines = table_of_curves(found, given.seeds, sorted(given.steps))
+        steps = sorted(given.steps)
+        for seed in given.seeds:
+            for title, folder in (corpus.split("=", 1) for corpus in given.corpora):
+                done = {(row["corpus"], row["seed"]) for row in kept(PATH, steps)}
+                if (title, seed) not in done:
+                    add(PATH, curve(title, Path(folder), seed, steps))
+        lines = table_of_curves(kept(PATH, steps), steps)
         write_section("entity_curves", "Entities: how fast they are learned", lines)
         print("\n".join(lines))
     if given.labels:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import spacy
 from spacy.tokens import DocBin
 
-from benchmarks import entity_curves
+from benchmarks import entity_curves, raw_results
 
 
 @pytest.fixture
@@ -21,22 +22,40 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_both_components_are_judged_after_each_number_of_steps(corpus: Path) -> None:
-    found = entity_curves.curve("Small", corpus, 0, [1, 2], corpus / "runs")
+    found = entity_curves.curve("Small", corpus, 0, [1, 2])
     for component in entity_curves.COMPONENTS:
-        assert len(found[component]) == 2 and all(0 <= f1 <= 1 for f1 in found[component])
-    assert found["ratio"] > 0
-    again = entity_curves.curve("Small", Path("nowhere"), 0, [1, 2], corpus / "runs")
-    assert again == json.loads(json.dumps(found))
+        scores = found["scores"][component]
+        assert len(scores) == 2 and all(0 <= f1 <= 1 for f1 in scores)
+    assert found["ratio"] > 0 and found["held_out"] == 12
+    assert json.loads(json.dumps(found)) == found
 
 
-def test_the_table_has_each_seed_and_their_mean() -> None:
-    runs = [
-        {"crf_ner": [0.5], "ner": [0.4], "ratio": 0.5},
-        {"crf_ner": [0.6], "ner": [0.3], "ratio": 1.0},
-    ]
-    *_, own, other = entity_curves.table_of_curves({"Small": runs}, [0, 1], [100])
-    assert own == "| Small | crf_ner | 50.0, 60.0; mean 55.0 | 0.75 |"
-    assert other == "| Small | ner | 40.0, 30.0; mean 35.0 | 1.00 |"
+def test_curves_are_kept_while_settings_and_steps_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "curves.jsonl"
+    raw_results.add(path, {"digest": entity_curves.digest_of_settings(), "steps": [1, 2]})
+    assert len(entity_curves.kept(path, [1, 2])) == 1
+    assert entity_curves.kept(path, [1, 3]) == []
+    monkeypatch.setattr(entity_curves, "DROPOUT", 0.3)
+    assert entity_curves.kept(path, [1, 2]) == []
+
+
+def row(seed: int, own: float, other: float, ratio: float) -> dict[str, Any]:
+    scores = {"crf_ner": [own], "ner": [other]}
+    told = {"date": "2000-01-01", "torch": "2", "spacy": "3"}
+    return {"corpus": "Small", "seed": seed, "scores": scores, "ratio": ratio, **told}
+
+
+def test_the_table_has_means_with_spreads_and_each_seed() -> None:
+    rows = [row(1, 0.6, 0.3, 1.0), row(0, 0.1, 0.1, 9.0), row(0, 0.5, 0.4, 0.5)]
+    *_, line = entity_curves.table_of_curves(rows, [100])
+    assert line == (
+        "| Small | 2 | 100 | 55.0 ± 14.1 | 35.0 ± 14.1 | +20.0 ± 20.0 | 50.0, 60.0 | 40.0, 30.0 | "
+        "0.75 ± 0.71 |"
+    )
+    *_, line = entity_curves.table_of_curves(rows[:1], [100])
+    assert line == "| Small | 1 | 100 | 60.0 | 30.0 | +30.0 | 60.0 | 30.0 | 1.00 |"
 
 
 def test_batches_hold_all_texts_and_about_so_many_words() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from spacy_latent.corpora import (
     emerging_entities,
     english_web_treebank,
     sentence_polarity,
+    universal_entities,
 )
 from spacy_latent.corpora.iob import read_iob
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
@@ -97,6 +99,93 @@ def test_iob_reader_survives_the_quirks_of_the_files():
     ]
     with pytest.raises(LatentError, match="Line 2"):
         list(read_iob("a\tO\nb no tag\n"))
+
+
+def test_iob_reader_takes_other_columns_comments_and_kinds_that_are_left_out():
+    text = "# text = a B\n1\ta\tB-OTH\t-\n2\tb\tI-OTH\t-\n3\t#\tI-x\n\n# text = c\n1\tc\tB-O\n"
+    found = read_iob(text, columns=(1, 2), comments=True, left_out={"OTH", "O"})
+    assert list(found) == [(["a", "b", "#"], ["O", "O", "B-x"]), (["c"], ["O"])]
+    with pytest.raises(LatentError, match=r"Line 1: .* columns 2, 3"):
+        list(read_iob(text, columns=(1, 2)))
+    with pytest.raises(LatentError, match="Line 2"):
+        list(read_iob("1\ta\tO\n2\tb\n", columns=(1, 2)))
+
+
+def documents(count: int, others: bool) -> str:
+    """Of one sentence each, as Universal NER has them: as drafted, or with other kinds made O."""
+    tags = ["B-O", "B-OTH", "I-OTH"] if others else ["O"] * 3
+    tags += ["B-PER", "I-PER", "O"]
+    return "".join(
+        f"# newdoc id = d{i}\n# sent_id = d{i}-0001\n# text = A B\n"
+        + "".join(f"{k}\tw{i}\t{tag}\t-\tsomebody\n" for k, tag in enumerate(tags, 1))
+        + "\n"
+        for i in range(count)
+    )
+
+
+def put(folder: Path, name: str, text: str) -> Source:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text, encoding="utf8")
+    return Source(folder.name, name, hashlib.sha256(text.encode("utf8")).hexdigest())
+
+
+def entities_in(path: Path) -> list[tuple[str, list[tuple[int, int, str]]]]:
+    docs = DocBin().from_disk(path).get_docs(spacy.blank("en").vocab)
+    return [(d[0].text, [(e.start, e.end, e.label_) for e in d.ents]) for d in docs]
+
+
+def test_universal_entities_are_the_same_from_the_draft_and_without_other_kinds(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / universal_entities.FOLDER
+    sources = {
+        "train": put(folder, "en_ewt-ud-train.iob2", documents(3, others=True)),
+        "dev": put(folder, "en_ewt-ud-dev.iob2", documents(1, others=False)),
+    }
+    without = Source(folder.name, "en_ewt-ud-train.derived.iob2", "")
+    monkeypatch.setattr(universal_entities, "SOURCES", sources)
+    monkeypatch.setattr(universal_entities, "WITHOUT_OTHERS", without)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    universal_entities.main(tmp_path / "downloaded", folder)
+    found = entities_in(tmp_path / "downloaded" / "train.spacy")
+    assert found == [(f"w{i}", [(3, 5, "PER")]) for i in range(3)]
+    assert entities_in(tmp_path / "downloaded" / "dev.spacy") == found[:1]
+
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    assert universal_entities.train_source() is sources["train"]
+    without = put(folder, without.name, documents(3, others=False))
+    monkeypatch.setattr(universal_entities, "WITHOUT_OTHERS", without)
+    (folder / "en_ewt-ud-train.iob2").unlink()
+    universal_entities.main(tmp_path / "local")
+    assert entities_in(tmp_path / "local" / "train.spacy") == found
+
+
+def test_documents_are_held_out_whole_and_none_is_lost(tmp_path, monkeypatch):
+    folder = tmp_path / "downloads"
+    sources = {
+        name: put(folder, f"{name}.iob2", documents(7, others=False)) for name in ("train", "dev")
+    }
+    monkeypatch.setattr(universal_entities, "SOURCES", sources)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    universal_entities.main(tmp_path, folder, held_out=2)
+    train, held_out = (entities_in(tmp_path / f"{name}.spacy") for name in ("train", "held_out"))
+    assert [first for first, _ in train] == ["w0", "w1", "w2", "w5", "w6"]
+    assert [first for first, _ in held_out] == ["w3", "w4"]
+    with pytest.raises(LatentError, match="expected 0 to 4"):
+        universal_entities.main(tmp_path, folder, held_out=5)
+
+
+@pytest.mark.skipif(not (DATA / "ner-uner-ewt").is_dir(), reason="the data are not here")
+def test_the_published_universal_entities_convert(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    universal_entities.main(tmp_path)
+    found = [entities_in(tmp_path / f"{name}.spacy") for name in ("train", "dev")]
+    assert [len(sentences) for sentences in found] == [12_543, 2_001]
+    counts = [Counter(e[2] for _, own in sentences for e in own) for sentences in found]
+    assert counts == [
+        {"PER": 2_873, "LOC": 2_698, "ORG": 1_434},
+        {"PER": 343, "LOC": 399, "ORG": 224},
+    ]
 
 
 def test_trees_have_one_token_for_each_syntactic_word(tmp_path):

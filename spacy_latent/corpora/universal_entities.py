@@ -1,0 +1,84 @@
+"""Universal NER (Mayhew et al. 2024) of UD English EWT: persons, organizations and locations on the
+sentences of a treebank.
+
+python -m spacy_latent.corpora.universal_entities corpus/uner
+
+The development set is the released one. The training set is an earlier draft of the released one,
+which its publishers called not tested: its entities of a fourth kind, OTH, and those that are
+tagged as of the kind "O" are read as none, as the release has it. What is left are 7,005 entities,
+where the release counts 7,022. Judge on the development set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
+from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
+from spacy_latent.errors import LatentError
+
+FOLDER = "ner-uner-ewt"
+SOURCES = {
+    "train": Source(
+        FOLDER,
+        "en_ewt-ud-train.iob2",
+        "2d986b063bb92df99540e37de34b1415eb2a22958b86de3e4698ec3be05e339f",
+    ),
+    "dev": Source(
+        FOLDER,
+        "en_ewt-ud-dev.iob2",
+        "0cafd881cf31d39897b6d588420fab8fbbe4423d271725c59921ac9dd49c0713",
+    ),
+}
+# The draft with the kinds below made O, which some keep in its place.
+WITHOUT_OTHERS = Source(
+    FOLDER,
+    "en_ewt-ud-train.derived.iob2",
+    "4af8b2d108fd7e457c3d4855ce44078b1e52ffa1b02b80b8bfa24a5194b32ec8",
+)
+# Kinds of the draft that the release does not have.
+OTHERS = frozenset({"OTH", "O"})
+SHARES = 5
+
+
+def read_documents(text: str) -> Iterator[list[Sentence]]:
+    """Sentences of each document, without entities of OTHERS."""
+    for document in re.split("^(?=# newdoc id)", text, flags=re.MULTILINE):
+        sentences = list(read_iob(document, columns=(1, 2), comments=True, left_out=OTHERS))
+        if sentences:
+            yield sentences
+
+
+def train_source() -> Source:
+    data = os.environ.get(DATA_VARIABLE)
+    if data and (Path(data) / FOLDER / WITHOUT_OTHERS.name).is_file():
+        return WITHOUT_OTHERS
+    return SOURCES["train"]
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out: int = 0) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT. With --held-out, of each five documents for
+    training so many are left out, and written to held_out.spacy."""
+    if not 0 <= held_out < SHARES:
+        raise LatentError(f"--held-out is {held_out}; expected 0 to {SHARES - 1} of {SHARES}.")
+    train = list(read_documents(read_source(train_source(), downloads)))
+    kept = SHARES - held_out
+    parts = {
+        "train": [document for i, document in enumerate(train) if i % SHARES < kept],
+        "dev": list(read_documents(read_source(SOURCES["dev"], downloads))),
+    }
+    if held_out:
+        parts["held_out"] = [document for i, document in enumerate(train) if i % SHARES >= kept]
+    for name, documents in parts.items():
+        sentences = [sentence for document in documents for sentence in document]
+        write_sentences(output / f"{name}.spacy", sentences)
+        print(f"{output / name}.spacy: {len(sentences)} sentences")
+
+
+if __name__ == "__main__":
+    typer.run(main)
