@@ -94,7 +94,7 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-DEMO, LISTOPS = "corpus/demo", "corpus/listops"
+DEMO, LISTOPS, ARBORESCENCE = "corpus/demo", "corpus/listops", "corpus/arborescence"
 ACCURACY = {"accuracy": "cats_micro_f"}
 # Groups of spacy_latent.analysis.groups_by_operator.
 WITH_SUMS = ("with SM", "without SM")
@@ -183,12 +183,41 @@ GROUPS = {
             Entry("demo_spigot", "SPIGOT", DEMO),
             Entry("demo_gold_reward", "control: trees rewarded by gold heads, free at once", DEMO),
             Entry("demo_spanning", "score function, non-projective", DEMO),
+            Entry("demo_trace_score_function", "score function of traces, non-projective", DEMO),
             Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
             Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
             Entry("demo_attention", "attention over earlier words, marginals", DEMO),
             Entry("demo_attention_score_function", "the same, score function", DEMO),
             Entry("demo_growing", "arcs that grow in place of the restriction", DEMO),
             Entry("demo_constituency", "brackets, score function", DEMO),
+        ),
+    ),
+    "arborescence": Group(
+        "Learning: ListOps without modular sums, by arborescences",
+        ("arborescence-data",),
+        {
+            **ACCURACY,
+            "edges": "edges",
+            "edges without ]": "edges without ]",
+            "attachment": "attachment",
+            "whole trees": "whole",
+            "with gold trees": "gold",
+        },
+        (
+            Entry("listops_arborescence_lstm", "control: no structure", ARBORESCENCE),
+            Entry(
+                "listops_arborescence_independent",
+                "control: a softmax for each word, no tree",
+                ARBORESCENCE,
+            ),
+            Entry("listops_arborescence_score_function", "score function", ARBORESCENCE),
+            Entry("listops_arborescence_trace", "score function of traces", ARBORESCENCE),
+            Entry("listops_arborescence_sparsemap", "SparseMAP marginalization", ARBORESCENCE),
+            Entry(
+                "listops_arborescence_trace_bilstm",
+                "score function of traces, BiLSTM in place of counters",
+                ARBORESCENCE,
+            ),
         ),
     ),
     "arguments": Group(
@@ -402,6 +431,9 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
         scores["brackets"] = next(iter(metrics["brackets"].values()))
     elif "attachment" in metrics:
         scores["attachment"] = next(iter(metrics["attachment"].values()))["without ]"]
+    if "edges" in metrics:
+        edges = next(iter(metrics["edges"].values()))
+        scores |= {"edges": edges["all tokens"], "edges without ]": edges["without ]"]}
     first, *others = metrics.get("corpora", {}).items() or [("", {})]
     part = first[1]
     for name, group in part.get("by_operator", {}).items():

@@ -276,6 +276,9 @@ def test_the_model_comes_before_its_controls():
     assert learning.of_listops({"accuracy": 0.8, **trees})["attachment"] == 0.9
     spans = {"brackets": {"model": 0.7, "left": 0.2}}
     assert learning.of_listops({"accuracy": 0.8, **spans})["brackets"] == 0.7
+    edges = {"edges": {"model": {"all tokens": 0.6, "without ]": 0.7}, "flat": {}}}
+    found = learning.of_listops({"accuracy": 0.8, **edges})
+    assert (found["edges"], found["edges without ]"]) == (0.6, 0.7)
     # A pipeline without trees.
     assert learning.of_listops({"accuracy": 0.8}) == {"cats_micro_f": 0.8}
 
@@ -310,7 +313,7 @@ def test_every_column_and_every_row_has_figures(group):
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
             kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
-            kept[entry] |= {"whole", "whole depth6", "whole long"}
+            kept[entry] |= {"whole", "whole depth6", "whole long", "edges", "edges without ]"}
         others = [Path(test).stem for test in entry.tests[1:]]
         kept[entry] |= {f"{name} {key}" for name in others for key in kept[entry]}
         assert kept[entry] & set(group.figures.values()), entry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
@@ -54,6 +54,12 @@ def generate_cli(
         "--depth",
         help="Exactly so many levels of lists, in the place of --min-depth and --max-depth",
     ),
+    depths: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--depths",
+        help="Equally many expressions of each of these levels of lists, such as 1,2,3; in the "
+        "place of --depth. --min-length is not for those whose expressions are all shorter",
+    ),
     max_arguments: int = typer.Option(5, "--max-arguments", help="Most arguments of an operator"),
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
     min_length: int = typer.Option(4, "--min-length", help="Fewest tokens"),
@@ -87,6 +93,14 @@ def generate_cli(
         fail(f"--sizes is {sizes!r}; expected {expected}")
     if depth is not None and (min_depth or max_depth != MAX_DEPTH):
         fail("--depth stands for --min-depth and --max-depth; give it without them")
+    levels: list[int] = []
+    if depths is not None:
+        if depth is not None or min_depth or max_depth != MAX_DEPTH:
+            fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
+        try:
+            levels = [int(level) for level in depths.split(",")]
+        except ValueError:
+            fail(f"--depths is {depths!r}; expected numbers such as 1,2,3")
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
     try:
@@ -95,20 +109,22 @@ def generate_cli(
         fail(str(error))
     total, unit = sum(counts), "expression"
     with tqdm(total=total, desc="Generating ListOps", unit=unit, disable=None) as bar:
+        names = [name.strip() for name in operators.split(",")]
+        shared: dict[str, Any] = {
+            "max_arguments": max_arguments,
+            "expansion": expansion,
+            "min_length": min_length,
+            "max_length": max_length,
+            "seed": seed,
+            "progress": bar.update,
+            "without": known,
+        }
         try:
-            splits = listops.generate(
-                counts,
-                [name.strip() for name in operators.split(",")],
-                max_depth=max_depth,
-                max_arguments=max_arguments,
-                expansion=expansion,
-                min_length=min_length,
-                max_length=max_length,
-                seed=seed,
-                progress=bar.update,
-                min_depth=min_depth,
-                without=known,
-            )
+            if levels:
+                splits = listops.generate_depths(counts, levels, names, **shared)
+            else:
+                shared |= {"max_depth": max_depth, "min_depth": min_depth}
+                splits = listops.generate(counts, names, **shared)
         except LatentError as error:
             fail(str(error))
     with finished_first():

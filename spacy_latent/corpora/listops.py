@@ -173,6 +173,59 @@ def generate(
     return splits
 
 
+def generate_depths(
+    sizes: Sequence[int],
+    depths: Sequence[int],
+    operators: Sequence[str] = ("MIN", "MAX", "MED", "SM"),
+    max_arguments: int = 5,
+    expansion: float = 0.25,
+    min_length: int = 1,
+    max_length: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], object] = lambda count: None,
+    without: Container[str] = (),
+) -> list[list[list[str]]]:
+    """As :func:`generate`, with equally many expressions of each of the ``depths`` in each split,
+    shuffled.
+
+    min_length: not of depths whose expressions are all shorter, as of lists of digits, which have
+        ``max_arguments + 2`` tokens at most.
+    """
+    shares = [size // len(depths) for size in sizes] if depths else []
+    if not depths or len({*depths}) < len(depths) or min(depths) < 1:
+        raise LatentError(
+            f"ListOps depths {list(depths)}: expected different numbers, each at least 1."
+        )
+    if any(share * len(depths) != size for share, size in zip(shares, sizes)):
+        raise LatentError(
+            f"ListOps sizes {list(sizes)} cannot be shared equally among {len(depths)} depths. "
+            f"Take multiples of {len(depths)}."
+        )
+    splits: list[list[list[str]]] = [[] for _ in sizes]
+    for level in depths:
+        longest = 0
+        for _ in range(level):
+            longest = 2 + max_arguments * max(longest, 1)
+        found = generate(
+            shares,
+            operators,
+            max_depth=level + 1,
+            max_arguments=max_arguments,
+            expansion=expansion,
+            min_length=min_length if min_length <= longest else 1,
+            max_length=max_length,
+            seed=seed + level,
+            progress=progress,
+            min_depth=level,
+            without=without,
+        )
+        for split, own in zip(splits, found):
+            split += own
+    for split in splits:
+        random.Random(seed).shuffle(split)
+    return splits
+
+
 def check_shape(max_depth: int, max_arguments: int, expansion: float) -> None:
     """Refuse what cannot be drawn, before the first draw."""
     if max_depth < 1 or max_arguments < 2 or not 0 <= expansion <= 1:

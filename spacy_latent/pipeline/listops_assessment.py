@@ -26,6 +26,7 @@ from spacy_latent.analysis import (
     bracket_counts,
     brackets_of_heads,
     control_trees,
+    edge_precision,
     groups_by_depth,
     groups_by_operator,
     nearest_operator,
@@ -119,8 +120,9 @@ def assess_listops(
     the pipeline composes with a mixture of trees, the accuracy with them, and "accuracy_with", by
     the name of the trees that were put in the place of its own.
 
-    "accuracy", "accuracy_interval", and "attachment" or "brackets" are those of the first model on
-    the first corpus, the last two with the controls beside it.
+    "accuracy", "accuracy_interval", and "attachment" and "edges" or "brackets" are those of the
+    first model on the first corpus, the last three with the controls beside it; "edges" is the mean
+    :func:`edge_precision`, which the literature of latent arborescences reports.
     """
     read = {name: _read(path) for name, path in corpora.items()}
     figures: dict[str, Any] = {"seed": seed, "meanings": MEANINGS, "models": {}, "corpora": {}}
@@ -499,6 +501,18 @@ def _summary(
                 **{f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()},
             }
             for name, row in table.items()
+        }
+        gold = [tree.heads for tree in reading.references]
+        found["edges"] = {
+            name: {
+                way: edge_precision(
+                    [tree.moved(heads) for tree, heads in zip(reading.references, trees)],
+                    gold,
+                    counted,
+                )
+                for way, counted in ways.items()
+            }
+            for name, trees in rows.items()
         }
     elif reading.kind == "spans":
         counts = {str(reading.component): reading.counts}

@@ -22,11 +22,11 @@ from spacy_latent.errors import (
     NotTractable,
     not_finite_message,
 )
-from spacy_latent.kernels.transfers import bring, fetch
+from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.k_best import lawler
-from spacy_latent.structures.results import Reparameterized, SparseSolution, TopK
+from spacy_latent.structures.results import Reparameterized, SparseSolution, TopK, Traces
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
@@ -243,6 +243,36 @@ class Structure(Staged, ABC):
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         raise NotTractable(
             self.name, "reparameterize", "ScoreFunction, whose samples need no such noise"
+        )
+
+    def sample_trace(
+        self,
+        scores: Tensor,
+        lengths: Tensor,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Traces:
+        """Structures that an algorithm builds by independent choices from softmaxes of the scores,
+        one after another, and the log-probability of these choices (Struminsky et al. 2021). Their
+        distribution is one of its own, not p(z) ∝ exp(z·s).
+
+        generator: as for :meth:`sample`.
+        """
+        if num_samples < 1:
+            raise InvalidScores(
+                f"{self.name}.sample_trace: num_samples is {num_samples}, must be >= 1."
+            )
+        own, given, sizes = self.at_hand(scores, lengths)
+        prepared, sizes = own._read(given, sizes)
+        found = own._sample_trace(prepared, sizes, num_samples, generator)
+        sent = send_together([found.z, found.log_probs.to(scores.dtype)], scores.device)
+        return Traces(sent[0].to(scores.dtype), sent[1])
+
+    def _sample_trace(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Traces:
+        raise NotTractable(
+            self.name, "sample_trace", "ScoreFunction, which needs sample and log_prob"
         )
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:

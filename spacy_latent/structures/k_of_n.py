@@ -11,6 +11,7 @@ from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
+from spacy_latent.structures.results import Traces
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
 # Of items this far apart, the lower has a probability of 0 in float64 beside the other.
@@ -35,6 +36,8 @@ class KOfN(ItemSet, CompiledStructure):
             raise InvalidScores(f"{self.name}: k is {k}; expected at least 1.")
         self.k = k
         self.exactly = exactly
+        if exactly:
+            self.tractable = self.tractable | {"sample_trace"}  # type: ignore[misc]
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, KOfN):
@@ -59,6 +62,43 @@ class KOfN(ItemSet, CompiledStructure):
     ) -> Tensor:
         near, _ = self._bring_near(scores, lengths)
         return super()._sample(near, lengths, num_samples, generator)
+
+    def _sample_trace(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Traces:
+        """The k highest of noisy scores in their order: one item after another, each from the
+        softmax of those that are left (Plackett 1975)."""
+        if not self.exactly:
+            return super()._sample_trace(scores, lengths, num_samples, generator)
+        masked = self._mask(scores, self.part_mask(scores, lengths)).double()
+        count, room = num_samples, masked.shape[1]
+        k = lengths.clamp(max=self.k)
+        allowed = ~masked.detach().isneginf()
+        self._check_enough(allowed, k)
+        steps = min(self.k, room)
+        # The clocks of the items, over their rates.
+        clocks = torch.empty((count, *masked.shape), dtype=torch.float64)
+        clocks.exponential_(generator=generator).clamp_min_(torch.finfo(torch.float64).tiny)
+        noisy = masked.detach() - clocks.log()
+        best = noisy.topk(steps, 2).indices
+        taken = torch.arange(steps) < k[:, None]
+        own = masked.masked_fill(~allowed, 0.0).expand(count, *masked.shape).gather(2, best)
+        z = torch.zeros_like(clocks)
+        z.scatter_(2, best, taken.double().expand_as(best))
+        # What is left before each step: all that has not been taken by then.
+        order = torch.full(z.shape, steps).scatter_(
+            2, best, torch.arange(steps).expand(best.shape).contiguous()
+        )
+        left = (order[:, :, None] >= torch.arange(steps)[:, None]) & allowed[:, None]
+        rest = masked[:, None].masked_fill(~left, -torch.inf)
+        # After the last step nothing may be left, whose logarithm has no gradient.
+        known = torch.where(left.any(3, keepdim=True), rest, 0.0).logsumexp(3)
+        return Traces(z, torch.where(taken, own - known, 0.0).sum(2))
+
+    def _check_enough(self, allowed: Tensor, k: Tensor) -> None:
+        lacking = (allowed.sum(1) < k).nonzero().flatten().tolist()
+        if lacking:
+            self.raise_infeasible(lacking)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """See :meth:`Structure.entropy`."""

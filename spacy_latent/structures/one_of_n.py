@@ -11,7 +11,7 @@ from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
-from spacy_latent.structures.results import TopK
+from spacy_latent.structures.results import TopK, Traces
 
 
 class OneOfN(ItemSet):
@@ -21,7 +21,7 @@ class OneOfN(ItemSet):
     """
 
     masks_itself = True
-    tractable = ItemSet.tractable | {"reparameterize"}
+    tractable = ItemSet.tractable | {"reparameterize", "sample_trace"}
     # Along which parts exclude each other, as of RowChoices.
     choice_axis: ClassVar[int] = 0
 
@@ -61,6 +61,14 @@ class OneOfN(ItemSet):
             own = torch.zeros_like(z[:, some]).scatter_(2, drawn.t()[:, :, None], 1.0)
             z[:, some] = own
         return z
+
+    def _sample_trace(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Traces:
+        """The one choice, which is as probable as in :meth:`sample`."""
+        with torch.no_grad():
+            z = self._sample(scores.detach(), lengths, num_samples, generator)
+        return Traces(z, self._total(z, scores, lengths) - self._log_partition(scores, lengths))
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """See :meth:`Structure.top_k`; in O(N log N) an item, whatever k is."""

@@ -49,6 +49,19 @@ class Reparameterized:
 
 
 @dataclass
+class Traces:
+    """Structures as an algorithm builds them by random choices, one after another.
+
+    z: ``(K, B, *parts)``, 0/1, without gradient.
+    log_probs: ``(K, B)``, of all the choices that led to each; differentiable once. Where several
+        traces lead to one structure, it is less than the structure's own.
+    """
+
+    z: Tensor
+    log_probs: Tensor
+
+
+@dataclass
 class SparseSolution:
     """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
 

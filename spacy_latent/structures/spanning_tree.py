@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.results import Traces
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
 
@@ -25,6 +27,7 @@ class SpanningTree(DependencyTree):
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
+    tractable = DependencyTree.tractable | {"sample_trace"}
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -32,3 +35,27 @@ class SpanningTree(DependencyTree):
         prepared, lengths = self._read(scores, lengths)
         options = max_iter, tolerance, False
         return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)
+
+    def _sample_trace(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Traces:
+        """By Chu-Liu-Edmonds with exponential clocks: a head for each token, and for each cycle an
+        arc that enters it, each from the softmax of all that there are. A single root comes first.
+        """
+        from spacy_latent.kernels.arborescence_traces import traces
+
+        options = self._options(scores)
+        heads, log_probs, slopes = traces(
+            scores, lengths, options, num_samples, generator, self.name
+        )
+        sizes = lengths.repeat(num_samples)
+        z = self._indicate(heads.flatten(0, 1), scores.detach(), sizes).unflatten(
+            0, heads.shape[:2]
+        )
+        known = log_probs.to(scores.dtype)
+        if not (torch.is_grad_enabled() and scores.requires_grad):
+            return Traces(z, known)
+        slopes = slopes.to(scores.dtype)
+        # The value is the kernel's, and the gradient that of this sum, which is linear in scores.
+        along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
+        return Traces(z, known + (along - along.detach()))

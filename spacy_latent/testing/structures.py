@@ -756,6 +756,39 @@ class _Contract:
                 f"{float(p[worst]):.5f}, allowed a difference of {float(bound[worst]):.5f}.",
             )
 
+    def check_traces(self) -> None:
+        """That they lead to members, repeat themselves, and that ∇log p(trace) has the mean 0."""
+        count = 2000
+        for given, scores in (
+            ("scores of scale 1", self.scores(offset=41)),
+            ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
+        ):
+            leaf = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
+            sizes = self.lengths.repeat(count, *[1] * (self.lengths.dim() - 1))
+            found = self.call("sample_trace", leaf, sizes, 1, self.generator(5), given=given)
+            if found is None:
+                return
+            z = found.z.view(count, *scores.shape)
+            self.members("sample_trace", given, z, scores)
+            self.report.holds(
+                "sample_trace",
+                tuple(found.log_probs.shape) == (1, len(leaf)) and (found.log_probs <= 1e-9).all(),
+                f"{given}: log_probs are not (1, {len(leaf)}) logarithms of probabilities.",
+            )
+            again = self.structure.sample_trace(leaf.detach(), sizes, 1, self.generator(5))
+            self.report.identical("sample_trace", f"{given}, the same generator", again.z, found.z)
+            self.report.same(
+                "sample_trace", f"{given}, without gradient", again.log_probs, found.log_probs
+            )
+            (slopes,) = torch.autograd.grad(found.log_probs.sum(), leaf)
+            slopes = slopes.view(count, *scores.shape)
+            bound = STANDARD_ERRORS * slopes.std(0) / count**0.5 + 1e-9
+            self.report.holds(
+                "sample_trace",
+                (slopes.mean(0).abs() <= bound).all(),
+                f"{given}: the mean gradient of log_probs over {count} traces is not 0.",
+            )
+
     def check_reparameterize(self) -> None:
         count = 500
         scores = self.scores(offset=31)

@@ -14,6 +14,7 @@ from spacy_latent.analysis import (
     attachment,
     attachment_table,
     attachments,
+    edge_precision,
     reference_tree,
     without_labels,
     without_words,
@@ -81,6 +82,24 @@ def test_a_table_with_intervals() -> None:
     assert table == attachment_table(references, trees, ways)
     nothing = attachment_table([], {"a": []}, {"all": []})
     assert np.isnan(nothing["a"]["all"]).all()
+
+
+def test_edges_are_arcs_between_tokens_and_a_mean_over_texts() -> None:
+    gold = [[0, 0, 1, 0], [0, 0]]
+    every = [[True] * 4, [True] * 2]
+    assert edge_precision(gold, gold, every) == 1.0
+    # Two of three arcs, and a text whose one arc is turned round: its root has none that counts.
+    assert edge_precision([[0, 0, 1, 1], [1, 1]], gold, every) == pytest.approx((2 / 3 + 0) / 2)
+    # Attachment has the root among its tokens, and all tokens weigh the same.
+    assert attachment([[0, 0, 1, 1], [1, 1]], gold) == pytest.approx(3 / 6)
+    # The last token of the first does not count, nor does any arc from or to it.
+    some = [[True, True, True, False], [True, True]]
+    assert edge_precision([[0, 0, 3, 1], [0, 0]], gold, some) == pytest.approx((1 + 1) / 2)
+    # More roots, fewer arcs; no arc where there should be one; none where there is none.
+    assert edge_precision([[0, 0, 2, 3], [0, 1]], gold, every) == pytest.approx((1 + 0) / 2)
+    assert edge_precision([[0]], [[0]], [[True]]) == 1.0
+    assert edge_precision([[-1, 0]], [[0, 0]], [[True, True]]) == 1.0
+    assert np.isnan(edge_precision([], [], []))
 
 
 def test_no_heads_no_tree() -> None:

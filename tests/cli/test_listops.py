@@ -99,6 +99,9 @@ def test_deep_sets_are_made_by_one_command(trained):
     assert all(8 <= len(tokens) <= 80 for tokens in made)
     generate(path, *options, "--min-depth", "3")
     assert min(listops.depth(tokens) for _, tokens in listops.read(path)) == 3
+    generate(path, *options, "--depths", "2,3,5")
+    depths = [listops.depth(tokens) for _, tokens in listops.read(path)]
+    assert sorted(depths) == [2] * 10 + [3] * 10 + [5] * 10
     # With the seed of the training set they would be its own.
     same = ["--operators", "MIN,MAX", "--max-length", "12", "--sizes", "40"]
     generate(path, *same)
@@ -116,6 +119,9 @@ def test_sets_that_cannot_be_made_say_why(tmp_path):
     assert "without them" in generate(
         path, "--sizes", "1", "--depth", "3", "--max-depth", "4", code=1
     )
+    assert "without them" in generate(path, "--sizes", "2", "--depths", "1,2", "--depth", 3, code=1)
+    assert "--depths is 'deep'" in generate(path, "--sizes", "2", "--depths", "deep", code=1)
+    assert "cannot be shared equally" in generate(path, "--sizes", "3", "--depths", "1,2", code=1)
     said = generate(path, "--sizes", "1", "--min-depth", "3", "--max-depth", "3", code=1)
     assert "min_depth 3 with max_depth 3" in said and "at most 2 levels" in said
     assert "none.tsv" in generate(path, "--sizes", "1", "--without", tmp_path / "none.tsv", code=1)

@@ -82,6 +82,29 @@ def test_the_least_depth_and_what_is_left_out():
         listops.generate([1], min_depth=3, max_depth=3)
 
 
+def test_depths_in_equal_shares():
+    options = {"min_length": 10, "max_length": 30, "seed": 3}
+    splits = listops.generate_depths([60, 30], [1, 2, 4], ["MIN", "MAX"], **options)
+    for split, share in zip(splits, (20, 10)):
+        found = [listops.depth(tokens) for tokens in split]
+        assert Counter(found) == {1: share, 2: share, 4: share}
+        # Shuffled, so that a batch has all of them.
+        assert found != sorted(found)
+    texts = [" ".join(tokens) for split in splits for tokens in split]
+    assert len(set(texts)) == 90
+    # No list of digits has ten tokens, so that its bound is left.
+    lengths = {listops.depth(text.split()) > 1: set() for text in texts}
+    for text in texts:
+        lengths[listops.depth(text.split()) > 1].add(len(text.split()))
+    assert max(lengths[False]) <= 7 and min(lengths[True]) >= 10 and max(lengths[True]) <= 30
+    assert splits == listops.generate_depths([60, 30], [1, 2, 4], ["MIN", "MAX"], **options)
+    with pytest.raises(LatentError, match=r"sizes \[10\] cannot be shared equally among 3 depths"):
+        listops.generate_depths([10], [1, 2, 3])
+    for depths in ([], [2, 2], [0, 1]):
+        with pytest.raises(LatentError, match="expected different numbers"):
+            listops.generate_depths([4], depths)
+
+
 def test_splits_are_disjoint_and_seeded():
     splits = listops.generate([50, 20, 20], min_length=5, max_length=40, seed=7)
     assert [len(split) for split in splits] == [50, 20, 20]

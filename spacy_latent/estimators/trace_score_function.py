@@ -1,0 +1,72 @@
+"""The score function of an execution trace (Struminsky et al. 2021): T-REINFORCE."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Draw
+from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.structures.base import Structure
+
+TRACED = frozenset({"sample_trace"})
+
+
+class TraceScoreFunction(ScoreFunction):
+    """The gradient of E[L(z)] for the scores, where z is what an algorithm builds by random choices
+    t: (L(z) − b)·∇log p(t), averaged over samples; unbiased. Each choice is from a softmax of
+    scores, so that no sum over structures is needed: of ``SpanningTree`` the choices are those of
+    Chu-Liu-Edmonds with exponential clocks as arcs, of ``KOfN`` the items one after another, of
+    ``OneOfN`` the one choice. At prediction the best structure by the sum of its scores.
+
+    The distribution of z is not p(z) ∝ exp(z·s), which ScoreFunction has; for ``OneOfN``, and for
+    trees whose heads are all before their tokens, it is the same.
+
+    num_samples, control_variate, normalize_advantage: as for ScoreFunction. With LeaveOneOut it is
+        the paper's T-REINFORCE+.
+    entropy_bonus: as for ScoreFunction, of the entropy of the traces.
+    """
+
+    requires = TRACED
+    # Of a structure that many traces lead to, nothing says how probable it is.
+    posterior = ""
+
+    def __init__(
+        self,
+        num_samples: int = 1,
+        control_variate: ControlVariate | None = None,
+        normalize_advantage: bool = False,
+        entropy_bonus: float = 0.0,
+    ) -> None:
+        super().__init__(
+            num_samples, control_variate, normalize_advantage, entropy_bonus=entropy_bonus
+        )
+
+    def check(self, structure: Structure) -> None:
+        if structure.lacks(TRACED):
+            raise IncompatiblePair(
+                self.name,
+                structure.name,
+                f"it needs sample_trace, and {structure!r} is not built by choices of parts one "
+                "after another",
+                "SpanningTree, KOfN with exactly=true or OneOfN, or ScoreFunction, whose samples "
+                "need no trace",
+            )
+        super().check(structure)
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch, count = scores.shape[0], self.num_samples
+        if not is_train:
+            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+        drawn = structure.sample_trace(scores, lengths, count)
+        z, log_probs = drawn.z, drawn.log_probs
+        weights = scores.new_full((count, batch), 1.0 / count)
+        if self.control_variate is not None and self.control_variate.greedy:
+            z = torch.cat([z, structure.map(scores, lengths)[None]])
+            nothing = scores.new_zeros((1, batch))
+            log_probs, weights = torch.cat([log_probs, nothing]), torch.cat([weights, nothing])
+        return Draw(z, weights, log_probs)
