@@ -79,6 +79,8 @@ def test_a_seeded_share_of_sentences_keeps_its_labels() -> None:
     labelled, others = sentence_polarity.keep_labels(examples, 0.05, seed=3)
     assert (labelled, others) == sentence_polarity.keep_labels(examples, 0.05, seed=3)
     assert labelled != sentence_polarity.keep_labels(examples, 0.05, seed=4)[0]
+    # Fewer than one are one.
+    assert len(sentence_polarity.keep_labels(examples, 1e-9, seed=3)[0]) == 1
     assert len(labelled) == 10 and set(labelled) < set(examples)
     assert {label for _, label in others} == {None}
     assert sorted(text for text, _ in labelled + others) == sorted(text for text, _ in examples)

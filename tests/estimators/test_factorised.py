@@ -137,7 +137,7 @@ def test_gumbel_rao_has_the_mean_of_straight_through_gumbel_and_less_variance(
 ) -> None:
     """Of 20,000 draws each, by five standard errors of the difference."""
     count = 20_000
-    straight = gradients(ByItsOwnNoise(), structure, 4, count)
+    straight = gradients(ByItsOwnNoise(1), structure, 4, count)
     averaged = gradients(GumbelRao(0.5, 16), structure, 4, count)
     error = ((straight.var(0) + averaged.var(0)) / count).sqrt()
     assert ((straight.mean(0) - averaged.mean(0)).abs() < 5 * error).all()
@@ -147,7 +147,7 @@ def test_gumbel_rao_has_the_mean_of_straight_through_gumbel_and_less_variance(
 def test_of_one_choice_that_is_the_relaxed_perturbation() -> None:
     relaxed = RelaxedPerturbation(temperature=0.5, straight_through=True)
     straight = gradients(relaxed, OneOfN(), 4, 20_000)
-    own = gradients(ByItsOwnNoise(), OneOfN(), 4, 20_000)
+    own = gradients(ByItsOwnNoise(1), OneOfN(), 4, 20_000)
     error = ((straight.var(0) + own.var(0)) / 20_000).sqrt()
     assert ((straight.mean(0) - own.mean(0)).abs() < 5 * error).all()
 

@@ -200,6 +200,23 @@ def test_any_number_of_labels() -> None:
             IncompatiblePair,
             "EvidenceBound cannot be combined with Marginals",
         ),
+        ({"size": 100, "estimator": None}, LatentError, "size 100 has 100 codes"),
+        (
+            {"structure": {"@misc": "spacy-latent.Bits.v1"}, "size": 16, "estimator": None},
+            LatentError,
+            r"has 6.55e\+04 codes, and DenseMarginalization sums 64",
+        ),
+        (
+            {
+                "evidence": None,
+                "estimator": {
+                    "@misc": "spacy-latent.RewardedScoreFunction.v1",
+                    "reward": {"@misc": "spacy-latent.GoldAgreement.v1"},
+                },
+            },
+            IncompatiblePair,
+            "DocumentCode cannot be combined with GoldAgreement",
+        ),
     ],
 )
 def test_what_is_no_code_is_refused(settings, error, message) -> None:

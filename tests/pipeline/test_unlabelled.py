@@ -208,6 +208,8 @@ def test_bounds_of_docs_are_what_training_reports() -> None:
     examples = [*labelled, *unlabelled(nlp)]
     bounds = evidence_bounds(model, [example.predicted for example in examples])
     assert bounds.shape == (len(examples),) and (bounds <= 0).all() and bounds[6] == 0
+    again = evidence_bounds(model, (example.predicted for example in examples))
+    assert np.array_equal(bounds, again)
     after = weights(nlp)
     assert all(np.array_equal(value, after[name]) for name, value in before.items())
     losses = nlp.update(examples, sgd=SGD(0.0))

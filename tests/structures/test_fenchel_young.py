@@ -92,7 +92,7 @@ def test_the_gradient_is_the_structure_less_the_gold_one(
         given = scores.clone().requires_grad_()
         value = structured_loss(structure, given, gold, lengths, loss, noise=noise)
         assert value.shape == scores.shape[:1]
-        assert loss == "perturbed" or (value >= -1e-9).all()
+        assert (value >= -1e-9).all()
         (gradient,) = torch.autograd.grad(value.sum(), given)
         torch.testing.assert_close(gradient, argmax[loss](scores) - gold, rtol=0, atol=1e-5)
         assert torch.autograd.gradcheck(
@@ -174,8 +174,8 @@ def test_values_by_listing_all_trees(single_root: bool) -> None:
 
 
 def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() -> None:
-    """E[max(s + ε)] is log Σ exp(s) and Euler's constant; the gradient is that of the softmax. Of
-    20,000 draws, by five standard errors."""
+    """E[max(s + ε)] is log Σ exp(s) and Euler's constant, which gold's noise has on average, too;
+    the gradient is that of the softmax. Of 20,000 draws, by five standard errors."""
     scores = torch.tensor([[0.3, -1.0, 0.8, 0.0]], dtype=torch.float64, requires_grad=True)
     lengths, gold = torch.tensor([4]), torch.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -185,8 +185,7 @@ def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() 
     sizes, wanted = lengths.expand(20_000), gold.expand(20_000, 4)
     value = structured_loss(OneOfN(), many, wanted, sizes, "perturbed", noise=noise)
     likelihood = structured_loss(OneOfN(), scores, gold, lengths, "crf")
-    euler = 0.5772156649
-    assert abs(value.mean().item() - likelihood.item() - euler) < 5 * value.std().item() / 141
+    assert abs(value.mean().item() - likelihood.item()) < 5 * value.std().item() / 141
     (found,) = torch.autograd.grad(value.mean(), scores)
     (expected,) = torch.autograd.grad(likelihood.sum(), scores)
     torch.testing.assert_close(found, expected, rtol=0, atol=5 * 0.5 / 141)
