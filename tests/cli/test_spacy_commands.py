@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Baselines of those that learn trees.
-WITHOUT_TREES = ("listops_lstm",)
+WITHOUT_TREES = ("listops_lstm", "listops_arborescence_lstm")
 FAST = [
     "--training.max_epochs=1",
     "--training.max_steps=2",

@@ -326,7 +326,7 @@ def every_structure() -> Iterator[Listed]:
     yield Listed(KOfN(3), subsets(3, 3), only=SETS)
     yield Listed(KOfN(2, exactly=False), subsets(0, 2))
     yield Listed(KOfN(9, exactly=False), subsets(0, 9))
-    yield Listed(Runs(3), runs_of(subsets(3, 3), 1))
+    yield Listed(Runs(3, 1), runs_of(subsets(3, 3), 1))
     yield Listed(Runs(3, 2), runs_of(subsets(3, 3), 2), only=SETS)
     yield Listed(Runs(4, 2, exactly=False), runs_of(subsets(0, 4), 2))
     yield Listed(Bits(), subsets(0, None))

@@ -19,6 +19,7 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.results import Traces
 from spacy_latent.testing import check_structure, structure_checks
 from tests.structures.contracts import budget_trees, chains, monotone, subsets
 
@@ -269,6 +270,17 @@ class Hopeful(Runs):
         return super()._map(scores.clamp_min(-1e9), lengths)
 
 
+class WrongTraces(KOfN):
+    """Takes traces for less probable the higher scores are."""
+
+    def _sample_trace(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Traces:
+        found = super()._sample_trace(scores, lengths, num_samples, generator)
+        high = scores.nan_to_num(0.0, neginf=0.0).clamp_min(0.0).sum(1)
+        return Traces(found.z, found.log_probs - high)
+
+
 WRONG: list[tuple[str, str, Structure]] = [
     ("map", "map: scores of scale", SecondBest()),
     ("map", "in the padding", Reaching()),
@@ -306,6 +318,7 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("log_count", "log_count: with -inf", Miscounts(2)),
     ("samples", "has the frequency .* expected", Uniform(2)),
     ("samples", "the same generator", Heedless(2)),
+    ("traces", "the mean gradient of log_probs", WrongTraces(2)),
     ("reparameterize", "the means of noisy and redrawn", NotDrawnAgain()),
     ("smoothed", "smoothed, entropic", Unsmooth()),
     ("sparsemap", "the objective is|finite differences", BelowTheBest(1)),
