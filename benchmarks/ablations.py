@@ -6,8 +6,8 @@
 
 Trainings are those of ``benchmarks learning``, killed and taken up again in the same way. Those of
 the demo are half as long as the demo itself, and are judged deeper than they were trained, since
-nearly every value finds all trees as in training. The tables and a small drawing of each go to RESULTS.md; what
-follows from them for users stands in docs/choosing.md.
+nearly every value finds all trees as in training. The tables and a small drawing of each go to
+RESULTS.md; what follows from them for users stands in docs/choosing.md.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def table(group: Group, raw: Path) -> list[str]:
 
 def section_of(name: str, group: Group, raw: Path) -> list[str]:
     found = measured(group, raw)
-    if not any(found.values()):
+    # One value by itself says nothing.
+    if sum(map(bool, found.values())) < 2:
         return []
     figure, key = next(iter(group.figures.items()))
     rows = {
@@ -145,8 +146,7 @@ def section_of(name: str, group: Group, raw: Path) -> list[str]:
     }
     config = group.entries[0].config
     lines = [f"### {group.title}", "", f"`{config}.cfg`. {heading(found)}", ""]
-    if len(rows) > 1:
-        lines += [write_drawing(f"ablation_{name}", group.title, figure, rows, set()), ""]
+    lines += [write_drawing(f"ablation_{name}", group.title, figure, rows, set()), ""]
     return [*lines, *table(group, raw), ""]
 
 

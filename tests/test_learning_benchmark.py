@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from spacy.util import load_config
 
-from benchmarks import learning, learning_plot, raw_results
+from benchmarks import ablations, learning, learning_plot, raw_results
 
 GROUP = learning.Group(
     "Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (learning.Entry("a", "note"),)
@@ -326,3 +326,38 @@ def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     for entry in group.entries:
         assert (learning.ROOT / "configs" / f"{entry.config}.cfg").exists(), entry
     assert all(f"- name: {command}\n" in project for command in group.corpora)
+
+
+@pytest.mark.parametrize("name", ablations.ABLATIONS)
+def test_what_is_changed_is_a_setting_of_the_config(name):
+    group = ablations.ABLATIONS[name].group()
+    digests = {entry.digest for entry in group.entries}
+    assert len(digests) == len(group.entries) > 1
+    for entry in group.entries:
+        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        known = set(dict(walk_dict_of(config)))
+        assert {key for key, _ in entry.settings} <= known
+
+
+def test_an_ablation_of_one_value_has_no_table(tmp_path, monkeypatch):
+    write = partial(learning_plot.write_drawing, folder=tmp_path)
+    monkeypatch.setattr(ablations, "write_drawing", write)
+    group = ablations.ABLATIONS["target_step"].group()
+    first, second, *_ = group.entries
+    row = {"seed": 0, "processor_seconds": 1.0, "date": "2030-01-01", "torch": "2", "spacy": "3"}
+    for entry, share in ((first, 0.5), (second, 0.75)):
+        assert ablations.section_of("x", group, tmp_path) == []
+        scores = {"scores": {"cats_micro_f": share}}
+        raw_results.add(
+            tmp_path / f"{entry.config}.jsonl", {**row, "digest": entry.digest, **scores}
+        )
+    shown = ablations.section_of("x", group, tmp_path)
+    assert "| 0.1 | 0 | 50.0 |" in shown and "| 0.3 | 0 | 75.0 |" in shown
+    assert (tmp_path / "ablation_x.svg").exists()
+
+
+def walk_dict_of(config, before=""):
+    for key, value in config.items():
+        yield f"{before}{key}", value
+        if isinstance(value, dict):
+            yield from walk_dict_of(value, f"{before}{key}.")
