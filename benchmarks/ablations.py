@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.learning import (
     ACCURACY,
@@ -30,7 +31,7 @@ from benchmarks.learning import (
     heading,
     measured,
     trained,
-    value_of,
+    values_of,
 )
 from benchmarks.learning_plot import write_drawing
 from benchmarks.sections import write_section
@@ -119,17 +120,13 @@ ABLATIONS = {
 }
 
 
-def table(group: Group, raw: Path) -> list[str]:
+def table(group: Group, found: Mapping[Entry, dict[int, dict[str, Any]]]) -> list[str]:
     columns = list(group.figures)
     lines = [f"| value | seeds | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
-    for entry, runs in measured(group, raw).items():
+    for entry, runs in found.items():
         if runs:
-            cells = [
-                value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
-                for key in group.figures.values()
-            ]
             seeds = ", ".join(map(str, runs))
-            lines.append(f"| {entry.what} | {seeds} | {' | '.join(cells)} |")
+            lines.append(f"| {entry.what} | {seeds} | {' | '.join(values_of(group, runs))} |")
     return lines
 
 
@@ -147,7 +144,7 @@ def section_of(name: str, group: Group, raw: Path) -> list[str]:
     config = group.entries[0].config
     lines = [f"### {group.title}", "", f"`{config}.cfg`. {heading(found)}", ""]
     lines += [write_drawing(f"ablation_{name}", group.title, figure, rows, set()), ""]
-    return [*lines, *table(group, raw), ""]
+    return [*lines, *table(group, found), ""]
 
 
 def main() -> None:

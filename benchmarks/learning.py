@@ -637,6 +637,14 @@ def value_of(values: Sequence[float]) -> str:
     return f"{each}; mean {mean(shares):.1f} ({min(shares):.1f} to {max(shares):.1f})"
 
 
+def values_of(group: Group, runs: dict[int, dict[str, Any]]) -> list[str]:
+    """A cell for each figure of the group."""
+    return [
+        value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
+        for key in group.figures.values()
+    ]
+
+
 def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
     columns = list(group.figures)
     lines = [
@@ -646,10 +654,7 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
     for entry, runs in found.items():
         if not runs:
             continue
-        cells = [
-            value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
-            for key in group.figures.values()
-        ]
+        cells = values_of(group, runs)
         minutes = mean(run["processor_seconds"] for run in runs.values()) / 60
         seeds = ", ".join(map(str, runs))
         name = f"`{entry.config}`" + (f": {entry.what}" if entry.what else "")

@@ -73,15 +73,19 @@ class ScoreFunction(Estimator, nn.Module):
         batch = scores.shape[0]
         if not is_train:
             return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
-        count = self.num_samples
-        z = structure.sample(scores.detach(), lengths, count)
-        log_probs = structure.log_prob(z, scores, lengths)
-        weights = scores.new_full((count, batch), 1.0 / count)
+        z, log_probs = self.drawn(structure, scores, lengths)
+        weights = scores.new_full((self.num_samples, batch), 1.0 / self.num_samples)
         if self.control_variate is not None and self.control_variate.greedy:
             z = torch.cat([z, structure.map(scores, lengths)[None]])
             nothing = scores.new_zeros((1, batch))
             log_probs, weights = torch.cat([log_probs, nothing]), torch.cat([weights, nothing])
         return Draw(z, weights, log_probs)
+
+    def drawn(self, structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples ``(K, B, *parts)`` and the log-probabilities ``(K, B)`` that they are trained
+        by."""
+        z = structure.sample(scores.detach(), lengths, self.num_samples)
+        return z, structure.log_prob(z, scores, lengths)
 
     def objective(
         self,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
-from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.structures.base import Structure
@@ -56,17 +54,6 @@ class TraceScoreFunction(ScoreFunction):
             )
         super().check(structure)
 
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch, count = scores.shape[0], self.num_samples
-        if not is_train:
-            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
-        drawn = structure.sample_trace(scores, lengths, count)
-        z, log_probs = drawn.z, drawn.log_probs
-        weights = scores.new_full((count, batch), 1.0 / count)
-        if self.control_variate is not None and self.control_variate.greedy:
-            z = torch.cat([z, structure.map(scores, lengths)[None]])
-            nothing = scores.new_zeros((1, batch))
-            log_probs, weights = torch.cat([log_probs, nothing]), torch.cat([weights, nothing])
-        return Draw(z, weights, log_probs)
+    def drawn(self, structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        found = structure.sample_trace(scores, lengths, self.num_samples)
+        return found.z, found.log_probs

@@ -234,7 +234,8 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
     labels: tuple[int, ...] = ()
     # A state of ``labels``, with the row of each table so far.
     states: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, ())]
-    for table in sorted(tables.values(), key=lambda table: len(table.states)):
+    order = sorted(tables, key=lambda k: len(tables[k].states))
+    for table in map(tables.__getitem__, order):
         shared = [label for label in table.labels if label in labels]
         by_shared: dict[tuple[int, ...], list[int]] = {}
         places = [table.labels.index(label) for label in shared]
@@ -256,7 +257,6 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
         labels, states = tuple(dict.fromkeys((*labels, *table.labels))), joined
     if not states:
         raise LatentError("CategoryConstraints: they allow no set of labels at all.")
-    order = sorted(tables, key=lambda k: len(tables[k].states))
     ascending = tuple(sorted(labels))
     found = tuple(tuple(known[label] for label in ascending) for known, _ in states)
     rows_of = torch.tensor([rows for _, rows in states]).T
