@@ -154,14 +154,33 @@ class LatentLayer(nn.Module):
             return self._read_given(vectors, lengths, given)
         asked = () if edits is None else (self.temperature * edits.temperature,)
         structure, scores = self.score(vectors, lengths, *asked)
-        with torch.autocast(device_type=scores.device.type, enabled=False):
-            if edits is not None and edits.of_parts:
+        if edits is not None and edits.of_parts:
+            with torch.autocast(device_type=scores.device.type, enabled=False):
                 return self._read_edited(structure, scores, lengths, edits)
-            draw = self.draw(structure, scores, lengths)
+        return self.drawn(structure, scores, vectors, lengths), scores
+
+    def drawn(
+        self,
+        structure: Structure,
+        scores: Tensor,
+        vectors: Tensor,
+        lengths: Tensor,
+        known: Tensor | None = None,
+    ) -> Draw:
+        """What the estimator gives for the structure and the scores of :meth:`score`, and in
+        training what the scorer costs.
+
+        known: structures ``(B, *parts)`` that stand for those of the estimator, which is not asked.
+        """
+        if known is None:
+            with torch.autocast(device_type=scores.device.type, enabled=False):
+                draw = self.draw(structure, scores, lengths)
+        else:
+            draw = Draw(known[None], known.new_ones((1, len(known))))
         cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
         if cost is not None:
             draw.cost = cost.to(draw.weights)
-        return draw, scores
+        return draw
 
     def _read_edited(
         self, structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits

@@ -238,9 +238,8 @@ class SpanModule(nn.Module):
             else:
                 # Components refuse supervision of what decides while it composes.
                 assert isinstance(self.latent, LatentLayer)
-                draw, scores = self.latent.read(vectors, lengths, known_here)
-                draw, losses, known = supervise(
-                    supervision, self.latent, group.members, vectors, lengths, draw, scores
+                draw, scores, losses, known = supervise(
+                    supervision, self.latent, group.members, vectors, lengths, known_here
                 )
                 output = LatentOutput(self.latent.compose(vectors, draw, lengths), draw, scores)
                 loss, tokens = loss + losses, tokens + known

@@ -55,12 +55,11 @@ class Supervision:
         structure: Structure,
         members: list[tuple[int, int]],
         lengths: Tensor,
-        draw: Draw,
         scores: Tensor,
     ) -> Known:
         """What is known of the spans of a group."""
-        drawn = draw.z[0].detach()
-        z, allowed = drawn.clone(), torch.ones_like(drawn, dtype=torch.bool)
+        z = torch.zeros_like(scores)
+        allowed = torch.ones_like(scores, dtype=torch.bool)
         tokens = lengths.new_zeros(len(members))
         partial = torch.zeros_like(tokens, dtype=torch.bool)
         partly = find_kind(structure.kind).partly
@@ -78,7 +77,6 @@ class Supervision:
             except ValueError:
                 self.left_out += 1
                 continue
-            z[b] = 0.0
             z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
             # Of both texts, for alignments.
             tokens[b] = int(np.sum(length))
@@ -87,7 +85,6 @@ class Supervision:
         agrees = ((z == 0) | allowed).flatten(1).all(1)
         counts = (tokens > 0) & inside & agrees
         self.left_out += int(((tokens > 0) & ~counts).sum())
-        z = torch.where(counts.view(-1, *[1] * structure.part_axes), z, drawn)
         return Known(z, torch.where(counts, tokens, 0), allowed, partial & counts)
 
 
@@ -95,8 +92,8 @@ class Supervision:
 class Known:
     """Gold structures of a group of B spans.
 
-    z: ``(B, *parts)``; what is drawn where nothing is known. Where it is known in part, the
-        best structure by the present scores that agrees with it.
+    z: ``(B, *parts)``; anything where nothing is known. Where it is known in part, the best
+        structure by the present scores that agrees with it.
     tokens: ``(B,)``, for how many tokens it is known.
     allowed: ``(B, *parts)`` bool, the parts that agree with what is known.
     partial: ``(B,)`` bool, where it is known in part.
@@ -137,20 +134,33 @@ def supervise(
     members: list[tuple[int, int]],
     vectors: Tensor,
     lengths: Tensor,
-    draw: Draw,
-    scores: Tensor,
-) -> tuple[Draw, Tensor, int]:
-    """What to compose, the sum of the losses, and the number of tokens that have gold."""
-    present = latent.present_structure
-    known = supervision.encode(present, members, lengths, draw, scores)
-    structure = latent.bound(vectors, lengths)
+    given: Sequence[np.ndarray | None] | None,
+) -> tuple[Draw, Tensor, Tensor, int]:
+    """What to compose, the scores, the sum of the losses, and the number of tokens that have gold.
+
+    given: see :meth:`LatentLayer.read`.
+    """
+    draw = None
+    if given is None or all(one is None for one in given):
+        structure, scores = latent.score(vectors, lengths)
+    else:
+        draw, scores = latent.read(vectors, lengths, given)
+        structure = latent.bound(vectors, lengths)
+    known = supervision.encode(latent.present_structure, members, lengths, scores)
+    counts = known.tokens > 0
+    if draw is None:
+        # An estimator whose structures nobody composes may take most of the time.
+        forced = known.z if supervision.teacher_forcing and bool(counts.all()) else None
+        draw = latent.drawn(structure, scores, vectors, lengths, forced)
+    here = counts.view(-1, *[1] * structure.part_axes)
+    z = torch.where(here, known.z, draw.z[0].detach().to(known.z))
     noise = supervision.draw(scores)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
         # Whether all trees may be the best one or those that agree, it is under the same noise.
         drawn = None if noise is None else noise[:, rows]
         settings = supervision.loss, supervision.margin, drawn
-        return structured_loss(structure, scores, known.z[rows], lengths[rows], *settings)
+        return structured_loss(structure, scores, z[rows], lengths[rows], *settings)
 
     losses = loss(scores, slice(None))
     rows = known.partial.nonzero().flatten()
@@ -158,11 +168,9 @@ def supervise(
         # Of all structures that agree with what is known, whichever is taken for z.
         agreeing = torch.where(known.allowed[rows], scores[rows], -torch.inf)
         losses = losses.index_add(0, rows, loss(agreeing, rows), alpha=-1)
-    counts = known.tokens > 0
     if supervision.teacher_forcing:
-        here = counts.view(1, -1, *[1] * structure.part_axes)
-        draw = replace(draw, z=torch.where(here, known.z, draw.z))
-    return draw, torch.where(counts, losses, 0.0).sum(), int(known.tokens.sum())
+        draw = replace(draw, z=torch.where(here, known.z.to(draw.z), draw.z))
+    return draw, scores, torch.where(counts, losses, 0.0).sum(), int(known.tokens.sum())
 
 
 def gold_structures(

@@ -14,11 +14,12 @@ from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
-from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.layers.latent_layer import LatentLayer, encode_given
 from spacy_latent.models.latent_tok2vec import latent_layer, run
 from spacy_latent.models.supervision import Supervision, gold_structures, supervise
 from spacy_latent.structures.fenchel_young import structured_loss
@@ -248,7 +249,8 @@ def test_heads_that_are_known_in_part(loss: str) -> None:
     supervision = Supervision([gold], 1.0, True, loss)
     members = [(0, b) for b in range(4)]
     torch.manual_seed(3)
-    given, value, tokens = supervise(supervision, layer, members, vectors, lengths, draw, scores)
+    given, again, value, tokens = supervise(supervision, layer, members, vectors, lengths, None)
+    assert torch.equal(again, scores)
     # A cycle agrees with no tree.
     assert supervision.left_out == 1 and tokens == 2 + 3
     trees = np.array(list(dependency_trees(3, single_root=True)))
@@ -362,6 +364,35 @@ def test_spans_that_are_no_binary_tree_do_not_count(model: dict[str, Any]) -> No
     with pytest.warns(LatentWarning, match="do not count"):
         losses = step(nlp, sample[2:], optimizer)
     assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
+
+
+@pytest.mark.parametrize("known", [2, 1])
+@pytest.mark.parametrize("teacher_forcing", [True, False])
+def test_an_estimator_is_not_asked_where_nobody_composes_its_structures(
+    known: int, teacher_forcing: bool
+) -> None:
+    asked = []
+
+    class Counted(Marginals):
+        def __call__(self, *arguments: Any) -> Draw:
+            asked.append(arguments)
+            return super().__call__(*arguments)
+
+    torch.manual_seed(0)
+    scorer, composer = build_biaffine_scorer_v1(hidden_width=4), build_graph_convolution_v1()
+    layer = LatentLayer(scorer(6), SpanningTree(), Counted(), composer(6)).train()
+    vectors, lengths = torch.randn(2, 3, 6), torch.tensor([3, 2])
+    gold = [np.array([2, 0, 2]), np.array([0, 1]) if known == 2 else None]
+    supervision = Supervision([gold], 1.0, teacher_forcing)
+    members = [(0, 0), (0, 1)]
+    draw, scores, loss, tokens = supervise(supervision, layer, members, vectors, lengths, None)
+    assert len(asked) == (0 if teacher_forcing and known == 2 else 1)
+    assert loss > 0 and tokens == (5 if known == 2 else 3)
+    given, _ = encode_given(SpanningTree(), gold, vectors, lengths)
+    expected = SpanningTree().marginals(scores, lengths)
+    if teacher_forcing:
+        expected[:known] = given[:known]
+    assert torch.equal(draw.z[0], expected)
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
