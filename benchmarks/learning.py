@@ -555,7 +555,7 @@ def result_of(run: Run) -> dict[str, Any]:
     seconds: by the clock, of the last time."""
     folder, entry = run.folder, run.entry
     model = folder / entry.model
-    scores = json.loads((model / "meta.json").read_text(encoding="utf8"))["performance"]
+    scores = scores_of(model)
     if entry.listops is not None:
         metrics = folder / "metrics.json"
         report = [*(sys.executable, "-m", "spacy_latent.cli.listops", "report"), str(model)]
@@ -582,6 +582,19 @@ def result_of(run: Run) -> dict[str, Any]:
         "date": str(date.today()),
         "torch": torch.__version__,
         "spacy": spacy.__version__,
+    }
+
+
+def scores_of(model: Path) -> dict[str, Any]:
+    """Scores of a trained pipeline on its dev split, as it knows them. spaCy has 0 for what a
+    scorer says nothing of, as of structures that no component annotates; these are left out."""
+    meta = json.loads((model / "meta.json").read_text(encoding="utf8"))
+    components = load_config(model / "config.cfg", interpolate=False)["components"].values()
+    annotates = [part["annotate"] != "none" for part in components if "annotate" in part]
+    return {
+        name: value
+        for name, value in meta["performance"].items()
+        if any(annotates) or not name.startswith(("latent_align", "latent_uas", "rationale_"))
     }
 
 

@@ -71,6 +71,18 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
     )
 
 
+@pytest.mark.parametrize(
+    "annotate, kept", [("none", {"cats_micro_f"}), ("map", {"cats_micro_f", "latent_align_f"})]
+)
+def test_no_figure_of_structures_that_no_component_annotates(tmp_path, annotate, kept):
+    """spaCy has 0 for what a scorer says nothing of."""
+    performance = {"cats_micro_f": 0.75, "latent_align_f": 0.0}
+    (tmp_path / "meta.json").write_text(json.dumps({"performance": performance}))
+    text = f'[components]\n[components.latent_textcat]\nannotate = "{annotate}"\n'
+    (tmp_path / "config.cfg").write_text(text)
+    assert set(learning.scores_of(tmp_path)) == kept
+
+
 def test_groups_of_one_config_have_no_drawing(tmp_path, digests, monkeypatch):
     monkeypatch.setattr(
         learning, "write_drawing", partial(learning_plot.write_drawing, folder=tmp_path)
@@ -128,6 +140,7 @@ def pretend(monkeypatch, ended=lambda command: 0):
         model = Path(folder, "model-best")
         model.mkdir(exist_ok=True)
         (model / "meta.json").write_text(json.dumps({"performance": {"ents_f": 0.5, "x": None}}))
+        (model / "config.cfg").write_text("[components]\n")
         Path(folder, "clock-0.txt").write_text("1.25")
         trained.append(
             (int(seed), *json.loads(settings).values()) if settings != "{}" else int(seed)
