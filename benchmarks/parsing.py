@@ -1,24 +1,31 @@
-"""``latent_parser`` beside spaCy's ``parser``: trained for the same time of a processor.
+"""``latent_parser`` beside spaCy's ``parser`` and spacy-experimental's biaffine parser: trained for
+the same time of a processor.
 
-    python -m benchmarks parsing english --seconds 240 --seeds 0 1
+    python -m benchmarks parsing english --seconds 120 --seeds 0 1
     python -m benchmarks parsing latin --seconds 120 --seeds 0 1
 
 Each trains on one thread, with the corpora, batches, optimizer and dropout of its config and
 without evaluations, until it has taken the seconds of a processor; its last weights are judged on
 the development set by spaCy's own scorer, sentences being found as well. Speeds are of ``nlp.pipe``
-over that set, of the pipelines of the last seed in turn, the least time of several. The corpora are
-those of project.yml, made by its commands ``parser-ewt-data`` and ``parser-latin-data``."""
+over that set, the most of several, in words per second of a processor. The corpora are those of
+project.yml, made by its commands ``parser-ewt-data`` and ``parser-latin-data``.
+
+Each run is a line of ``benchmarks/runs/parsing.jsonl``; what stands there is not run again. A peer
+that is not installed is left out, and what is known of it stays in the table."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
+import spacy
 import torch
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
@@ -28,62 +35,96 @@ from spacy.training.loop import create_train_batches
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import fix_random_seed
 
+from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = 5
+KEPT = RAW / "parsing.jsonl"
+ROUNDS = 3
 LATIN = {
     "nlp.lang": "la",
     "paths.train": "corpus/latin/train.spacy",
     "paths.dev": "corpus/latin/dev.spacy",
 }
-# What is compared, each a config and its settings.
-SIDES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+
+
+@dataclass(frozen=True)
+class Side:
+    """config: a file, from the root of the repository. needs: a module without which it cannot
+    be run. gold_sentences: in training, the docs have those of the references."""
+
+    config: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    needs: str = "spacy"
+    gold_sentences: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Of what the config says, whatever its comments are."""
+        read = load_config(ROOT / self.config, overrides=self.settings, interpolate=False)
+        told = read.to_str(interpolate=False)
+        return hashlib.sha256(told.encode("utf8")).hexdigest()[:16]
+
+
+# Its parser learns nothing across the ends of sentences that another component sets, and those of
+# one that has just begun would cost it most of its time.
+PEER: dict[str, Any] = {"needs": "spacy_experimental", "gold_sentences": True}
+SIDES: dict[str, dict[str, Side]] = {
     "english": {
-        "latent_parser": ("parser_ewt", {}),
-        "parser": ("parser_ewt_transition", {}),
+        "latent_parser": Side("configs/parser_ewt.cfg"),
+        "parser": Side("configs/parser_ewt_transition.cfg"),
+        "biaffine parser of spacy-experimental": Side("benchmarks/parser_ewt_biaffine.cfg", **PEER),
     },
     "latin": {
-        "latent_parser": ("parser_latin", {}),
-        "latent_parser, no arcs cross": (
-            "parser_latin",
+        "latent_parser": Side("configs/parser_latin.cfg"),
+        "latent_parser, no arcs cross": Side(
+            "configs/parser_latin.cfg",
             {"components.latent_parser.model.structure.@misc": "spacy-latent.ProjectiveTree.v1"},
         ),
-        "parser": ("parser_ewt_transition", LATIN),
+        "parser": Side("configs/parser_ewt_transition.cfg", LATIN),
+        "biaffine parser of spacy-experimental": Side(
+            "benchmarks/parser_ewt_biaffine.cfg", LATIN, **PEER
+        ),
     },
 }
 FIGURES = {"UAS": "dep_uas", "LAS": "dep_las", "sentences F1": "sents_f"}
 
 
-@dataclass
-class Run:
-    """steps: of training. scores: on the development set, by :data:`FIGURES`."""
-
-    nlp: Language
-    steps: int
-    scores: dict[str, float]
-
-
-def train(name: str, settings: dict[str, Any], seconds: float, seed: int) -> Run:
-    settings = {**settings, "system.seed": seed}
-    nlp = init_nlp(load_config(ROOT / "configs" / f"{name}.cfg", overrides=settings))
+def run(side: Side, seconds: float, seed: int) -> dict[str, Any]:
+    """steps: of training. scores: on the development set. speed: words per second."""
+    settings = {**side.settings, "system.seed": seed}
+    nlp = init_nlp(load_config(ROOT / side.config, overrides=settings))
     config = nlp.config.interpolate()
     training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
     names = [training["train_corpus"], training["dev_corpus"]]
     train_corpus, dev_corpus = resolve_dot_names(config, names)
     fix_random_seed(seed)
+    told = {
+        "sgd": training["optimizer"],
+        "drop": training["dropout"],
+        "annotates": training["annotating_components"],
+    }
     steps, begin = 0, time.process_time()
     for _, batch in create_train_batches(nlp, train_corpus, training["batcher"], 0):
-        nlp.update(batch, sgd=training["optimizer"], drop=training["dropout"])
+        if side.gold_sentences:
+            for example in batch:
+                for token, known in zip(example.x, example.get_aligned_sent_starts()):
+                    token.is_sent_start = known
+        nlp.update(batch, **told)
         steps += 1
         if time.process_time() - begin > seconds:
             break
     scores = nlp.evaluate(list(dev_corpus(nlp)))
-    return Run(nlp, steps, {what: scores[key] for what, key in FIGURES.items()})
+    speed = max(words_per_second(nlp) for _ in range(ROUNDS))
+    return {
+        "steps": steps,
+        "scores": {what: round(scores[key], 5) for what, key in FIGURES.items()},
+        "speed": round(speed),
+    }
 
 
-def seconds_to_parse(nlp: Language) -> tuple[float, int]:
-    """Of a processor, over the development set, and how many words that has."""
+def words_per_second(nlp: Language) -> float:
+    """Of a processor, over the development set."""
     config = nlp.config.interpolate()
     (corpus,) = resolve_dot_names(config, [config["training"]["dev_corpus"]])
     words = [[token.text for token in example.x] for example in corpus(nlp)]
@@ -91,53 +132,88 @@ def seconds_to_parse(nlp: Language) -> tuple[float, int]:
     begin = time.process_time()
     for _ in nlp.pipe(docs, batch_size=256):
         pass
-    return time.process_time() - begin, sum(map(len, words))
+    return sum(map(len, words)) / (time.process_time() - begin)
+
+
+def known(language: str, seconds: float) -> dict[str, dict[int, dict[str, Any]]]:
+    """Rows of configs as they are today, by component and seed."""
+    found: dict[str, dict[int, dict[str, Any]]] = {what: {} for what in SIDES[language]}
+    digests = {what: side.digest for what, side in SIDES[language].items()}
+    for row in read(KEPT):
+        if (row["language"], row["seconds"]) == (language, seconds):
+            if row["digest"] == digests.get(row["component"]):
+                found[row["component"]][row["seed"]] = row
+    return found
 
 
 def in_percent(values: list[float]) -> str:
-    """Each, and the mean where there are several."""
-    each = ", ".join(f"{100 * value:.1f}" for value in values)
-    return each if len(values) == 1 else f"{each}; mean {100 * mean(values):.1f}"
+    """The mean, and where there are several two standard deviations and each."""
+    parts = [100 * value for value in values]
+    if len(parts) == 1:
+        return f"{parts[0]:.1f}"
+    each = ", ".join(f"{part:.1f}" for part in parts)
+    return f"{mean(parts):.1f} ± {2 * stdev(parts):.1f} ({each})"
+
+
+def table(language: str, seconds: float) -> list[str]:
+    found = known(language, seconds)
+    rows = [row for by_seed in found.values() for row in by_seed.values()]
+    days, versions = (
+        sorted({row[key] for row in rows} or {"nothing was run"}) for key in ("date", "torch")
+    )
+    lines = [
+        f"{' to '.join(sorted({days[0], days[-1]}))}, torch {', '.join(versions)}, one thread; "
+        f"{seconds:.0f} seconds of a processor for each training. Means over seeds, ± two standard "
+        "deviations of a run. Speed is that of the fastest run, in words per second of a "
+        "processor.",
+        "",
+        f"| component | seeds | steps | {', % | '.join(FIGURES)}, % | speed |",
+        f"|---|---|---|{'---|' * len(FIGURES)}---:|",
+    ]
+    for what, by_seed in found.items():
+        own = [by_seed[seed] for seed in sorted(by_seed)]
+        if own:
+            figures = [in_percent([row["scores"][name] for row in own]) for name in FIGURES]
+            seeds = ", ".join(map(str, sorted(by_seed)))
+            steps = f"{mean(row['steps'] for row in own):.0f}"
+            speed = max(row["speed"] for row in own)
+            lines.append(f"| {what} | {seeds} | {steps} | {' | '.join(figures)} | {speed:,} |")
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("language", choices=list(SIDES))
     parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--only", nargs="+", help="of the components, all if not given")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    sides = {
-        what: side
-        for what, side in SIDES[given.language].items()
-        if not given.only or what in given.only
-    }
-    runs: dict[str, list[Run]] = {what: [] for what in sides}
     for seed in given.seeds:
-        for what, (name, settings) in sides.items():
-            runs[what].append(train(name, settings, given.seconds, seed))
-            last = runs[what][-1]
-            print(what, seed, last.steps, last.scores, flush=True)
-    times: dict[str, list[float]] = {what: [] for what in runs}
-    words = 0
-    for _ in range(ROUNDS):
-        for what, own in runs.items():
-            taken, words = seconds_to_parse(own[-1].nlp)
-            times[what].append(taken)
-    seeds = ", ".join(str(seed) for seed in given.seeds)
-    lines = [
-        f"{date.today()}, torch {torch.__version__}, one thread; {given.seconds:.0f} seconds of a "
-        f"processor for each training; seeds {seeds}.",
-        "",
-        f"| component | steps | {', % | '.join(FIGURES)}, % | words per second |",
-        f"|---|---|{'---|' * len(FIGURES)}---:|",
-    ]
-    for what, own in runs.items():
-        steps = ", ".join(str(run.steps) for run in own)
-        figures = [in_percent([run.scores[name] for run in own]) for name in FIGURES]
-        speed = words / min(times[what])
-        lines.append(f"| {what} | {steps} | {' | '.join(figures)} | {speed:,.0f} |")
+        for what, side in SIDES[given.language].items():
+            if given.only and what not in given.only:
+                continue
+            if seed in known(given.language, given.seconds)[what]:
+                continue
+            if find_spec(side.needs) is None:
+                print(f"{what}: left out, as {side.needs} is not installed.", flush=True)
+                continue
+            row = {
+                "language": given.language,
+                "component": what,
+                "seconds": given.seconds,
+                "seed": seed,
+                "digest": side.digest,
+                "date": str(date.today()),
+                "torch": torch.__version__,
+                "spacy": spacy.__version__,
+                **run(side, given.seconds, seed),
+            }
+            add(KEPT, row)
+            print(what, seed, row["steps"], row["scores"], flush=True)
+    lines = table(given.language, given.seconds)
     write_section(f"parsing_{given.language}", f"Parsing: {given.language}", lines)
     print("\n".join(lines))
 
