@@ -39,6 +39,7 @@ DEMO: Corpus = {
     "min_length": 8,
     "max_length": 25,
 }
+FOUR_OPERATORS: Corpus = {"max_length": 100}
 
 # What a process of the checkout does: train, and print what the steps took.
 STEPS = """
@@ -91,6 +92,13 @@ ROWS = (
         "demo's trees by score function, BiLSTM", "demo_attention_score_function", DEMO, PROJECTIVE
     ),
     Row("attention over earlier words, marginals", "demo_attention", DEMO),
+    Row(
+        "SPINN, given transitions",
+        "listops_spinn",
+        FOUR_OPERATORS,
+        # No flat lists first.
+        {"corpora.train.flat": 0, "corpora.train.growth": 0},
+    ),
 )
 
 
@@ -171,9 +179,10 @@ def main() -> None:
         "|---|" + "---:|" * len(header),
     ]
     with TemporaryDirectory() as folder:
-        corpus = Path(folder)
-        make_corpus(corpus, DEMO, 100 * (WARM_UP + arguments.steps))
         for row in ROWS:
+            corpus = Path(folder) / row.config
+            corpus.mkdir()
+            make_corpus(corpus, row.corpus, 100 * (WARM_UP + arguments.steps))
             lines.append(measure(row, checkouts, corpus, arguments.steps, arguments.rounds))
             print(lines[-1], flush=True)
     write_section("training", "Speed of training", lines)
