@@ -98,7 +98,11 @@ class BoundShiftReduce(ShiftReduce):
 
 
 class StackStates(Policy):
-    """Stacks of states, for ``copies`` batches of parsers; without gradient."""
+    """Stacks of states, for ``copies`` batches of parsers; without gradient.
+
+    A stack holds places of states: those of the words, and behind them what each step has made of
+    each row. So a parser that is kept by a beam is copied without its states.
+    """
 
     def __init__(
         self,
@@ -109,39 +113,54 @@ class StackStates(Policy):
     ) -> None:
         hidden = leaves[0]
         self.scorer = scorer
-        self.leaves = leaves
         self.temperature = temperature
+        self.longest = hidden.shape[1]
         self.item = torch.arange(len(hidden), device=hidden.device).repeat(copies)
-        self.hidden = hidden.new_zeros(len(self.item), hidden.shape[1] + 1, hidden.shape[2])
-        self.cell = torch.zeros_like(self.hidden)
+        self.stack = self.item.new_zeros(len(self.item), self.longest + 1)
+        self.hidden, self.cell = (state.flatten(0, 1) for state in leaves)
+        self.made = len(self.hidden)
 
     def logits(self, stacks: Stacks) -> Tensor:
         row = stacks.free.nonzero().squeeze(1)
         size, following = stacks.size[row], stacks.shifted[row]
         logits = self.scorer.decide(
-            self.hidden[row, size - 2],
-            self.hidden[row, size - 1],
-            self.leaves[0][self.item[row], following],
+            self.hidden[self.stack[row, size - 2]],
+            self.hidden[self.stack[row, size - 1]],
+            self.hidden[self.item[row] * self.longest + following],
         )
         return logits.new_zeros(len(self.item)).index_copy(0, row, logits / self.temperature)
 
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
         row = shifts.nonzero().squeeze(1)
-        to, word = stacks.size[row], stacks.shifted[row]
-        self.hidden[row, to] = self.leaves[0][self.item[row], word]
-        self.cell[row, to] = self.leaves[1][self.item[row], word]
+        self.stack[row, stacks.size[row]] = self.item[row] * self.longest + stacks.shifted[row]
         row = reduces.nonzero().squeeze(1)
+        if not len(row):
+            return
         size = stacks.size[row]
-        left = self.hidden[row, size - 2], self.cell[row, size - 2]
-        right = self.hidden[row, size - 1], self.cell[row, size - 1]
-        self.hidden[row, size - 2], self.cell[row, size - 2] = self.scorer.lstm.merge(left, right)
+        left, right = self.stack[row, size - 2], self.stack[row, size - 1]
+        states = self.scorer.lstm.merge(
+            (self.hidden[left], self.cell[left]), (self.hidden[right], self.cell[right])
+        )
+        self._make_room(len(row))
+        place = slice(self.made, self.made + len(row))
+        self.hidden[place], self.cell[place] = states
+        self.stack[row, size - 2] = torch.arange(place.start, place.stop, device=row.device)
+        self.made = place.stop
+
+    def _make_room(self, count: int) -> None:
+        """For as many states more; twice as much as there is, so that each is copied but twice."""
+        if self.made + count > len(self.hidden):
+            room = max(len(self.hidden), len(self.item), count)
+            self.hidden, self.cell = (
+                torch.cat([state, state.new_zeros(room, state.shape[1])])
+                for state in (self.hidden, self.cell)
+            )
 
     def repeat(self, count: int) -> None:
         self.select(torch.arange(len(self.item), device=self.item.device).repeat_interleave(count))
 
     def select(self, rows: Tensor) -> None:
-        self.item = self.item[rows]
-        self.hidden, self.cell = self.hidden[rows], self.cell[rows]
+        self.item, self.stack = self.item[rows], self.stack[rows]
 
 
 def build_stack_scorer_v1(

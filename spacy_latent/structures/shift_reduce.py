@@ -260,8 +260,8 @@ def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tens
     """One tree for each row, ``(R, n, n)`` float 0/1 with the single words; 2n − 1 steps."""
     stacks, z = Stacks(lengths, longest), words(lengths, longest)
     for _ in range(2 * longest - 1):
-        logits = policy.logits(stacks)
-        _step(policy, stacks, z, choose(logits))
+        reduces, (first, last) = _step(policy, stacks, choose(policy.logits(stacks)))
+        z[reduces, first[reduces], last[reduces]] = 1.0
     return z
 
 
@@ -271,10 +271,10 @@ def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tup
     batch = len(lengths)
     policy.repeat(size)
     stacks = Stacks(lengths.repeat_interleave(size), longest)
-    z = words(stacks.lengths, longest)
     total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
     total[:, 0] = 0.0
     base = size * torch.arange(batch, device=lengths.device)[:, None]
+    history = []
     for _ in range(2 * longest - 1):
         logits, free = policy.logits(stacks).double(), stacks.free
         shift = torch.where(free, logsigmoid(-logits), 0.0).view(batch, size)
@@ -283,17 +283,25 @@ def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tup
         rows = (base + best % size).flatten()
         stacks.select(rows)
         policy.select(rows)
-        z = z[rows]
-        _step(policy, stacks, z, (best >= size).flatten())
+        history.append((rows, *_step(policy, stacks, (best >= size).flatten())))
+    # From the end, as most prefixes lead to no tree that is kept.
+    z = words(stacks.lengths, longest)
+    tree = row = torch.arange(len(z), device=z.device)
+    for rows, reduces, (first, last) in reversed(history):
+        made = reduces[row]
+        place = row[made]
+        z[tree[made], first[place], last[place]] = 1.0
+        row = rows[row]
     return z.view(batch, size, longest, longest).transpose(0, 1), total.t()
 
 
-def _step(policy: Policy, stacks: Stacks, z: Tensor, reduce: Tensor) -> None:
+def _step(policy: Policy, stacks: Stacks, reduce: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Which parsers reduce, and to what spans they do."""
     shifts, reduces = stacks.moves(reduce)
     policy.follow(stacks, shifts, reduces)
-    first, last = stacks.span
-    z[reduces, first[reduces], last[reduces]] = 1.0
+    spans = stacks.span
     stacks.move(shifts, reduces)
+    return reduces, spans
 
 
 def words(lengths: Tensor, longest: int) -> Tensor:
