@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.layers.base import ScorerBuilder, check_output_width
-from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, node_places, read_spans
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, State, node_places, read_spans
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
+from spacy_latent.layers.state_store import StateStore
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.merge_sequence import MergePolicy, MergeSequence, merged_spans
-
-State = tuple[Tensor, Tensor]
 
 
 class MergeScorer(EncodedScorer):
@@ -96,56 +94,52 @@ class BoundMergeSequence(MergeSequence):
 
 class PairStates(MergePolicy):
     """Rows of spans and what their neighbours compose to, for ``copies`` batches of parsers;
-    without gradient."""
+    without gradient. Both are places in the store: a merge puts that of a pair into the row."""
 
     def __init__(self, scorer: MergeScorer, leaves: State, temperature: float, copies: int) -> None:
+        batch, longest, _ = leaves[0].shape
         self.scorer = scorer
         self.temperature = temperature
-        self.row: State = _each(leaves, lambda state: state.repeat(copies, 1, 1))
-        self.pairs, self.scores = scorer.score(
-            _each(self.row, lambda state: state[:, :-1]),
-            _each(self.row, lambda state: state[:, 1:]),
-        )
+        self.store = StateStore(leaves)
+        places = torch.arange(batch * longest, device=leaves[0].device).view(batch, longest)
+        left, right = places[:, :-1], places[:, 1:]
+        made, scores = self._compose(left.flatten(), right.flatten())
+        self.row = places.repeat(copies, 1)
+        self.pairs = made.view_as(left).repeat(copies, 1)
+        self.scores = scores.view_as(left).repeat(copies, 1)
+
+    def _compose(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Places and scores of what these places compose to."""
+        made, scores = self.scorer.score(self.store[left], self.store[right])
+        return self.store.add(made), scores
 
     def logits(self, step: int) -> Tensor:
         return self.scores / self.temperature
 
     def follow(self, step: int, place: Tensor) -> None:
-        size = self.row[0].shape[1]
+        size = self.row.shape[1]
         item = torch.arange(len(place), device=place.device)
-        new = _each(self.pairs, lambda state: state[item, place])
         token = torch.arange(size - 1, device=place.device)
-        kept = token + (token > place[:, None])
-        self.row = _each(self.row, lambda state: state[item[:, None], kept])
-        for state, made in zip(self.row, new):
-            state[item, place] = made
+        merged = self.pairs[item, place]
+        self.row = self.row.gather(1, token + (token > place[:, None]))
+        self.row[item, place] = merged
         if size < 3:
             return
         token = token[: size - 2]
         other = token + (token >= place[:, None])
-        self.pairs = _each(self.pairs, lambda state: state[item[:, None], other])
-        self.scores = self.scores.gather(1, other)
-        for at in ((place - 1).clamp(0, size - 3), place.clamp(0, size - 3)):
-            pair, score = self.scorer.score(self._row_at(item, at), self._row_at(item, at + 1))
-            for state, made in zip(self.pairs, pair):
-                state[item, at] = made
-            self.scores[item, at] = score
-
-    def _row_at(self, item: Tensor, place: Tensor) -> State:
-        return _each(self.row, lambda state: state[item, place])
+        self.pairs, self.scores = self.pairs.gather(1, other), self.scores.gather(1, other)
+        # The pairs that the merged span is in; at either end it is one, found twice.
+        at = torch.cat([place - 1, place]).clamp(0, size - 3)
+        item = item.repeat(2)
+        pairs, scores = self._compose(self.row[item, at], self.row[item, at + 1])
+        self.pairs[item, at], self.scores[item, at] = pairs, scores
 
     def repeat(self, count: int) -> None:
         rows = torch.arange(len(self.scores), device=self.scores.device)
         self.select(rows.repeat_interleave(count))
 
     def select(self, rows: Tensor) -> None:
-        self.row = _each(self.row, lambda state: state[rows])
-        self.pairs = _each(self.pairs, lambda state: state[rows])
-        self.scores = self.scores[rows]
-
-
-def _each(state: State, change: Callable[[Tensor], Tensor]) -> State:
-    return change(state[0]), change(state[1])
+        self.row, self.pairs, self.scores = self.row[rows], self.pairs[rows], self.scores[rows]
 
 
 def build_merge_scorer_v1(

@@ -15,6 +15,7 @@ from spacy_latent.layers.encoded_scorer import (
     check_hidden_width,
     perceptron,
 )
+from spacy_latent.layers.state_store import StateStore
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.shift_reduce import Decisions, Policy, ShiftReduce, Stacks
 
@@ -98,11 +99,8 @@ class BoundShiftReduce(ShiftReduce):
 
 
 class StackStates(Policy):
-    """Stacks of states, for ``copies`` batches of parsers; without gradient.
-
-    A stack holds places of states: those of the words, and behind them what each step has made of
-    each row. So a parser that is kept by a beam is copied without its states.
-    """
+    """Stacks of states, for ``copies`` batches of parsers; without gradient. A stack holds places
+    in the store, where those of the words are the first."""
 
     def __init__(
         self,
@@ -111,50 +109,36 @@ class StackStates(Policy):
         temperature: float,
         copies: int,
     ) -> None:
-        hidden = leaves[0]
+        batch, self.longest, _ = leaves[0].shape
         self.scorer = scorer
         self.temperature = temperature
-        self.longest = hidden.shape[1]
-        self.item = torch.arange(len(hidden), device=hidden.device).repeat(copies)
+        self.store = StateStore(leaves)
+        self.item = torch.arange(batch, device=leaves[0].device).repeat(copies)
         self.stack = self.item.new_zeros(len(self.item), self.longest + 1)
-        self.hidden, self.cell = (state.flatten(0, 1) for state in leaves)
-        self.made = len(self.hidden)
 
     def logits(self, stacks: Stacks) -> Tensor:
         row = stacks.free.nonzero().squeeze(1)
-        size, following = stacks.size[row], stacks.shifted[row]
+        size = stacks.size[row]
+        states = self.store.hidden
         logits = self.scorer.decide(
-            self.hidden[self.stack[row, size - 2]],
-            self.hidden[self.stack[row, size - 1]],
-            self.hidden[self.item[row] * self.longest + following],
+            states[self.stack[row, size - 2]],
+            states[self.stack[row, size - 1]],
+            states[self._words(row, stacks)],
         )
         return logits.new_zeros(len(self.item)).index_copy(0, row, logits / self.temperature)
 
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
         row = shifts.nonzero().squeeze(1)
-        self.stack[row, stacks.size[row]] = self.item[row] * self.longest + stacks.shifted[row]
+        self.stack[row, stacks.size[row]] = self._words(row, stacks)
         row = reduces.nonzero().squeeze(1)
-        if not len(row):
-            return
         size = stacks.size[row]
         left, right = self.stack[row, size - 2], self.stack[row, size - 1]
-        states = self.scorer.lstm.merge(
-            (self.hidden[left], self.cell[left]), (self.hidden[right], self.cell[right])
-        )
-        self._make_room(len(row))
-        place = slice(self.made, self.made + len(row))
-        self.hidden[place], self.cell[place] = states
-        self.stack[row, size - 2] = torch.arange(place.start, place.stop, device=row.device)
-        self.made = place.stop
+        made = self.scorer.lstm.merge(self.store[left], self.store[right])
+        self.stack[row, size - 2] = self.store.add(made)
 
-    def _make_room(self, count: int) -> None:
-        """For as many states more; twice as much as there is, so that each is copied but twice."""
-        if self.made + count > len(self.hidden):
-            room = max(len(self.hidden), len(self.item), count)
-            self.hidden, self.cell = (
-                torch.cat([state, state.new_zeros(room, state.shape[1])])
-                for state in (self.hidden, self.cell)
-            )
+    def _words(self, row: Tensor, stacks: Stacks) -> Tensor:
+        """Places of the words that follow."""
+        return self.item[row] * self.longest + stacks.shifted[row]
 
     def repeat(self, count: int) -> None:
         self.select(torch.arange(len(self.item), device=self.item.device).repeat_interleave(count))

@@ -281,7 +281,7 @@ def beam_search(
     batch = len(lengths)
     policy.repeat(size)
     mask = allowed_merges(steps, lengths.repeat_interleave(size))
-    z = torch.zeros(batch * size, steps, steps, device=lengths.device)
+    history = []
     total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
     total[:, 0] = 0.0
     base = size * torch.arange(batch, device=lengths.device)[:, None]
@@ -298,7 +298,13 @@ def beam_search(
         total, best = candidates.topk(size) if places > 1 else candidates.sort(1, descending=True)
         rows, place = (base + best // places).flatten(), (best % places).flatten()
         policy.select(rows)
-        z = z[rows]
-        z[row[active], step, place[active]] = 1.0
+        history.append((rows, place))
         policy.follow(step, place)
+    # From the end, as most prefixes lead to no sequence that is kept.
+    z = torch.zeros(batch * size, steps, steps, device=lengths.device)
+    tree = row
+    for step, (rows, place) in reversed(list(enumerate(history))):
+        merges = mask[:, step, 0]
+        z[tree[merges], step, place[row[merges]]] = 1.0
+        row = rows[row]
     return z.view(batch, size, steps, steps).transpose(0, 1), total.t()
