@@ -22,8 +22,6 @@ class WordsByHeads(ArcDecoder):
     A word is a row of both tables, by its hash; words that share a row are one word here, as in
     BagOfWords. At first, softmax(b) is how often the training texts have each row, with one more of
     each.
-
-    width: of embeddings.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:

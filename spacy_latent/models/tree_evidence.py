@@ -9,8 +9,9 @@ prior p over trees. It is at most the logarithm of the probability of the words 
 heads.
 
 The conditional random field's autoencoder (Ammar et al. 2014; of trees Zhang and Goldwasser 2020):
-log Σ_T q(T) p(x | T). The parser, which sees the words, stands in the prior's place, so that it is
-no probability of a text; it is tighter in this: where trees differ, the words say which is right.
+log Σ_T q(T) p(x | T). The parser, which sees the words, stands in the prior's place, so that this
+is no probability of a sentence and no bound on one. With the expected log p(x | T) as its lower
+bound, it asks that some probable tree tells the words well, where the other asks it of all.
 
 Where all heads are known, both are log p(x | T), and of the bound also the prior's of T.
 """
@@ -41,9 +42,9 @@ def build_crf_autoencoder_v1(
     labelled_weight: float | Iterable[float] = 1.0,
     learn_rate: float = 1.0,
 ) -> CrfAutoencoder:
-    """For ``latent_parser``: what trees are worth by how well each word is told from its head,
-    summed over all trees in proportion to their probabilities (Ammar et al. 2014; of trees Zhang
-    and Goldwasser 2020). There is no prior, as the parser is in its place.
+    """For ``latent_parser``: the probability of a sentence's words, each told from its head, in the
+    mean over all trees by the parser's own probabilities (Ammar et al. 2014; of trees Zhang and
+    Goldwasser 2020). There is no prior, as the parser is in its place.
 
     decoder: of the words where the heads are known; None for WordsByHeads.
     unlabelled_weight, labelled_weight: of this for sentences without and with heads.
