@@ -58,7 +58,7 @@ def learn(
     spaces = white_space(docs)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
     words = None if shares is None else _Words(module, docs, shares)
-    trees, labels, untold = rows.new_zeros(()), rows.new_zeros(()), rows.new_zeros(())
+    trees, labels, of_words = rows.new_zeros(()), rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
         places, lengths = send_together([group.rows, group.lengths], rows.device)
@@ -74,11 +74,11 @@ def learn(
         labels = labels + _label_loss(module, encoded, known)
         if words is not None:
             arcs = scores, agreeing, lengths
-            untold = untold + words.loss(group, *arcs, known.heads, bad)
+            of_words = of_words + words.loss(group, *arcs, known.heads, bad)
     told.words = None if words is None else words.lost
     told.trees, told.labels = float(trees.detach()), float(labels.detach())
     told.starts, told.left_out = float(starts.detach()), tuple(left_out)
-    return (trees + labels + starts + untold)[None], None, told
+    return (trees + labels + starts + of_words)[None], None, told
 
 
 class _Words:

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import SGD, fix_random_seed
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.models.evidence_of_docs import evidence_bounds
 from spacy_latent.models.labelled_parser import evidence_of, module_of
 from tests.pipeline.small_pipelines import LISTENER, initialized
@@ -227,6 +227,22 @@ def test_a_doc_in_part_with_heads() -> None:
     counted = some["latent_parser"] - supervised
     assert 0 < counted < none["latent_parser"]
     assert supervised > 0
+
+
+@each_kind
+def test_a_sentence_whose_heads_no_tree_has_does_not_count(kind: str) -> None:
+    nlp = made(KINDS[kind])
+    initialized(nlp, sample=parsed(nlp))
+    words = ["two", "roots", "more"]
+    reference = Doc(nlp.vocab, words=words, heads=[0, 1, None], deps=["ROOT", "ROOT", None])
+    wrong = Example(Doc(nlp.vocab, words=words), reference)
+    with pytest.warns(LatentWarning, match="no tree agrees"):
+        alone = nlp.update([wrong], sgd=SGD(0.0))
+    assert alone == {"latent_parser": 0.0, f"latent_parser_{kind}": 0.0}
+    wanted = nlp.update(unlabelled(nlp), sgd=SGD(0.0))
+    with pytest.warns(LatentWarning, match="no tree agrees"):
+        losses = nlp.update([wrong, *unlabelled(nlp)], sgd=SGD(0.0))
+    assert losses == pytest.approx(wanted, rel=1e-5)
 
 
 @each_kind
