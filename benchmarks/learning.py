@@ -405,6 +405,16 @@ GROUPS = {
             Entry("parser_latin", "UD Latin CIRCSE"),
         ),
     ),
+    "few_heads": Group(
+        "Learning: a parser with one tree in ten",
+        ("few-heads-data",),
+        {"attachment": "dep_uas", "with labels": "dep_las"},
+        (
+            Entry("parser_ewt_few_control", "control: the sentences with trees alone"),
+            Entry("parser_ewt_few", "words of all sentences, an autoencoder"),
+            Entry("parser_ewt_few_bound", "words of all sentences, a bound with a learned prior"),
+        ),
+    ),
     "transformers": Group(
         "Learning: over a pre-trained encoder",
         ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),

@@ -3,15 +3,25 @@ sentence, or of several sentences in their order.
 
 python -m spacy_latent.corpora.english_web_treebank corpus/ewt
 python -m spacy_latent.corpora.english_web_treebank corpus/ewt_docs --sentences 10
+
+For learning from few trees, only a share of the training docs keeps its heads, and may come several
+times among the others:
+
+python -m spacy_latent.corpora.english_web_treebank corpus/few_heads --head-share 0.1
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import Source, read_source, seeded_share
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 FOLDER = "ud-english-ewt"
 SOURCES = {
@@ -28,19 +38,43 @@ SOURCES = {
 }
 
 
-def write_trees(path: Path, text: str, sentences: int = 1) -> int:
-    """Write the sentences of CoNLL-U ``text``, so many in a doc, and count the docs.
+def read_trees(text: str, sentences: int = 1) -> list[Doc]:
+    """Docs of the sentences of CoNLL-U ``text``, so many in each.
 
     Tokens are the syntactic words, so "don't" is two; empty nodes, which only enhanced
     dependencies have, are left out.
     """
-    from spacy.tokens import DocBin
     from spacy.training.converters import conllu_to_docs
 
-    docs = DocBin(docs=conllu_to_docs(text, n_sents=sentences, no_print=True))
+    return list(conllu_to_docs(text, n_sents=sentences, no_print=True))
+
+
+def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:
+    """A seeded share of the docs as they are, at least one, and the others with words alone."""
+    from spacy.tokens import Doc
+
+    kept = seeded_share(len(docs), share, seed)
+    others = [
+        Doc(doc.vocab, [token.text for token in doc], [bool(token.whitespace_) for token in doc])
+        for i, doc in enumerate(docs)
+        if i not in kept
+    ]
+    return [doc for i, doc in enumerate(docs) if i in kept], others
+
+
+def write_docs(path: Path, docs: Iterable[Doc]) -> int:
+    """Write docs and count them."""
+    from spacy.tokens import DocBin
+
+    stored = DocBin(docs=docs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    docs.to_disk(path)
-    return len(docs)
+    stored.to_disk(path)
+    return len(stored)
+
+
+def write_trees(path: Path, text: str, sentences: int = 1) -> int:
+    """Write the docs of :func:`read_trees`, and count them."""
+    return write_docs(path, read_trees(text, sentences))
 
 
 def write_sources(
@@ -49,13 +83,37 @@ def write_sources(
     """Write a treebank: for each part a file of docs."""
     for name, source in sources.items():
         path = output / f"{name}.spacy"
-        count = write_trees(path, read_source(source, downloads), sentences)
-        print(f"{path}: {count} {'sentences' if sentences == 1 else 'docs'}")
+        say(path, write_trees(path, read_source(source, downloads), sentences), sentences)
 
 
-def main(output: Path, downloads: Path = Path("corpus/downloads"), sentences: int = 1) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc."""
-    write_sources(SOURCES, output, downloads, sentences)
+def say(path: Path, count: int, sentences: int) -> None:
+    print(f"{path}: {count} {'sentences' if sentences == 1 else 'docs'}")
+
+
+def main(
+    output: Path,
+    downloads: Path = Path("corpus/downloads"),
+    sentences: int = 1,
+    head_share: float = 1.0,
+    repeats: int = 1,
+    seed: int = 0,
+) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc. With a HEAD_SHARE
+    below 1 only so many of the training docs keep their annotation; they alone are in
+    labelled.spacy, and in train.spacy each of them stands REPEATS times."""
+    if not 0 < head_share <= 1 or repeats < 1:
+        raise typer.BadParameter(
+            f"head_share is {head_share} and repeats {repeats}; expected a share above 0 and up to "
+            "1, and repeats of at least 1."
+        )
+    names = SOURCES if head_share == 1 else ("dev",)
+    write_sources({name: SOURCES[name] for name in names}, output, downloads, sentences)
+    if head_share < 1:
+        docs = read_trees(read_source(SOURCES["train"], downloads), sentences)
+        labelled, others = keep_heads(docs, head_share, seed)
+        for name, part in (("labelled", labelled), ("train", [*labelled * repeats, *others])):
+            path = output / f"{name}.spacy"
+            say(path, write_docs(path, part), sentences)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import typer
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import Source, read_source, seeded_share
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
 FOLDER, ARCHIVE = "mr-sentence-polarity", "sentence_polarity.zip"
@@ -61,9 +61,7 @@ def keep_labels(
 ) -> tuple[list[tuple[str, str]], list[tuple[str, None]]]:
     """A seeded share of the examples as they are, at least one, and the others without their
     labels."""
-    rng = random.Random(seed)
-    count = min(max(1, round(share * len(examples))), len(examples))
-    kept = set(rng.sample(range(len(examples)), count))
+    kept = seeded_share(len(examples), share, seed)
     labelled = [example for i, example in enumerate(examples) if i in kept]
     return labelled, [(text, None) for i, (text, _) in enumerate(examples) if i not in kept]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,12 @@ def read_source(source: Source, downloads: Path) -> str:
             f"{source.sha256}. Delete it and run 'python -m spacy project assets' again."
         )
     return content.decode("utf8")
+
+
+def seeded_share(count: int, share: float, seed: int) -> set[int]:
+    """Places of a share of so many things, at least one of them, drawn by the seed."""
+    size = min(max(1, round(share * count)), count)
+    return set(random.Random(seed).sample(range(count), size))
 
 
 def _member(path: Path, name: str) -> bytes | None:

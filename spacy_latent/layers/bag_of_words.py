@@ -33,11 +33,8 @@ class BagOfWords(Decoder):
         nn.init.zeros_(self.output.bias)
 
     def begin(self, words: Iterable[Tensor]) -> None:
-        counts = torch.ones(self.size, dtype=torch.float64)
-        for part in words:
-            counts += part.remainder(self.size).bincount(minlength=self.size)
         with torch.no_grad():
-            self.output.bias.copy_((counts / counts.sum()).log())
+            self.output.bias.copy_(log_frequencies(words, self.size))
 
     def forward(
         self, vectors: Tensor, shown: Tensor, words: Tensor, inside: Tensor, item: Tensor
@@ -57,6 +54,15 @@ class BagOfWords(Decoder):
         # The scores of one part after the other, made anew for the gradient.
         parts = zip(vectors.split(most), shown.split(most), item.split(most))
         return torch.cat([checkpoint(told, *part, use_reentrant=False) for part in parts])
+
+
+def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
+    """Log of how often hashes of words fall into each of ``size`` rows, with one more of each,
+    ``(size,)`` float64; they come in parts, int64."""
+    counts = torch.ones(size, dtype=torch.float64)
+    for part in words:
+        counts += part.remainder(size).bincount(minlength=size)
+    return (counts / counts.sum()).log()
 
 
 def build_bag_of_words_v1(size: int = 2000, attr: str = "NORM") -> DecoderBuilder:

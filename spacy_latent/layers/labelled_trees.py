@@ -23,6 +23,7 @@ class LabelledTrees(nn.Module):
 
     scorer: of arcs. Where it is an :class:`ArcScorer`, labels are read from what it encodes.
     labels: how many there are, without that of roots, which no label is chosen for.
+    evidence: makes, of the set of trees and the width, what training learns from words alone.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class LabelledTrees(nn.Module):
         structure: DependencyTree,
         scorer: ScorerBuilder,
         label_width: int,
+        evidence: Callable[[DependencyTree, int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.structure = structure
@@ -40,6 +42,8 @@ class LabelledTrees(nn.Module):
         self.labeller = ArcLabeller(encoded, label_width, labels)
         self.starts = perceptron(width, START_WIDTH, 1)
         self.dropout = nn.Dropout(0.0)
+        # The last, so that all others are drawn as without it.
+        self.evidence = None if evidence is None else evidence(structure, width)
 
     def forward(self, rows: Tensor, work: Callable[[LabelledTrees, Tensor], Any]) -> Any:
         """What ``work`` makes of the module and rows ``(N, width)``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.fitting import check_kind
-from spacy_latent.layers.generative import Decoder, DecoderBuilder, Prior, PriorBuilder
+from spacy_latent.layers.generative import (
+    ArcDecoder,
+    ArcDecoderBuilder,
+    Decoder,
+    DecoderBuilder,
+    Prior,
+    PriorBuilder,
+    WordDecoder,
+)
 from spacy_latent.models.scheduled import Scheduled
 from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
@@ -28,37 +36,84 @@ from spacy_latent.structures.base import Structure
 NAME = "EvidenceBound"
 
 
-class EvidenceBound:
+class Evidence:
     """What a model is given to learn from the words of texts, with labels and without.
 
-    A text without labels has the loss −bound · unlabelled_weight, one with labels the task's loss −
-    bound · labelled_weight. Each weight is a number or a schedule.
+    decoder: of the words. unlabelled_weight, labelled_weight: of what is learned from the words of
+    texts without and with labels, each a number or a schedule. learn_rate: of the weights that only
+    this has, a multiple of the optimizer's.
 
-    decoder, prior: of the words and of the structures.
-    kl_weight: of the KL in the bound; at other values than 1 it is no bound, as in warming up.
-    learn_rate: of the decoder and of the prior, a multiple of the optimizer's.
+    name: what messages call it. loss: what its sum is called among the losses, after the
+    component's name.
     """
+
+    name: ClassVar[str] = ""
+    loss: ClassVar[str] = "evidence"
 
     def __init__(
         self,
-        decoder: DecoderBuilder,
+        decoder: DecoderBuilder | ArcDecoderBuilder,
+        unlabelled_weight: float | Iterable[float],
+        labelled_weight: float | Iterable[float],
+        learn_rate: float,
+    ) -> None:
+        if not 0 <= learn_rate < float("inf"):
+            raise LatentError(f"{self.name}: learn_rate is {learn_rate}; expected a number >= 0.")
+        check_attr(self.name, self._check_decoder(decoder, WordDecoder).attr)
+        self.decoder: Any = decoder
+        self.unlabelled_weight = Scheduled(unlabelled_weight, "unlabelled_weight")
+        self.labelled_weight = Scheduled(labelled_weight, "labelled_weight")
+        self.learn_rate = learn_rate
+
+    def check_trees(self, structure: Structure) -> None:
+        """Refuse decoders that do not tell words along arcs, and what does not fit the set of
+        trees."""
+        self._check_decoder(self.decoder, ArcDecoder)
+
+    def _check_decoder(self, decoder: Any, kind: type[WordDecoder]) -> Any:
+        # Weights that come after are drawn as if nothing had been tried.
+        with torch.random.fork_rng(devices=[]):
+            made: Any = decoder(1)
+        check_kind("decoder", made, kind)
+        return made
+
+
+class EvidenceBound(Evidence):
+    """A text without labels has the loss −bound · unlabelled_weight, one with labels the task's
+    loss − bound · labelled_weight.
+
+    prior: of the structures.
+    kl_weight: of the KL in the bound; at other values than 1 it is no bound, as in warming up.
+    """
+
+    name = NAME
+    loss = "bound"
+
+    def __init__(
+        self,
+        decoder: DecoderBuilder | ArcDecoderBuilder,
         prior: PriorBuilder,
         unlabelled_weight: float | Iterable[float],
         labelled_weight: float | Iterable[float],
         kl_weight: float | Iterable[float],
         learn_rate: float,
     ) -> None:
-        self.decoder = decoder
+        super().__init__(decoder, unlabelled_weight, labelled_weight, learn_rate)
         self.prior = prior
-        self.unlabelled_weight = Scheduled(unlabelled_weight, "unlabelled_weight")
-        self.labelled_weight = Scheduled(labelled_weight, "labelled_weight")
         self.kl_weight = Scheduled(kl_weight, "kl_weight")
-        self.learn_rate = learn_rate
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
         """Refuse structures and estimators, in any stage of training, that have no bound."""
+        self._check_decoder(self.decoder, Decoder)
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
+        self._check_prior(structure)
+
+    def check_trees(self, structure: Structure) -> None:
+        super().check_trees(structure)
+        self._check_prior(structure)
+
+    def _check_prior(self, structure: Structure) -> None:
         try:
             made: Any = self.prior(structure)
         except TypeError:
@@ -68,7 +123,7 @@ class EvidenceBound:
 
 
 def build_evidence_bound_v1(
-    decoder: DecoderBuilder | None = None,
+    decoder: DecoderBuilder | ArcDecoderBuilder | None = None,
     prior: PriorBuilder | None = None,
     unlabelled_weight: float | Iterable[float] = 1.0,
     labelled_weight: float | Iterable[float] = 1.0,
@@ -78,25 +133,19 @@ def build_evidence_bound_v1(
     """The bound is in nats for a whole text, tens of times what a label's loss is: weights of 0.01
     make them alike.
 
-    decoder: of the words where the structure is known; None for BagOfWords.
+    decoder: of the words where the structure is known; None for BagOfWords. Of a parser it has to
+        tell words by their heads, as WordsByHeads does.
     prior: of structures; None for UniformPrior.
-    unlabelled_weight, labelled_weight: of the bound for texts without and with labels, in ``cats``.
+    unlabelled_weight, labelled_weight: of the bound for texts without and with labels, in ``cats``;
+        of a parser for sentences without and with heads.
     kl_weight: of the KL in the bound. It is a bound with 1; a schedule from 0 warms it up.
     learn_rate: of decoder and prior, as a multiple of the optimizer's.
     """
     from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
     from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 
-    if not 0 <= learn_rate < float("inf"):
-        raise LatentError(f"{NAME}: learn_rate is {learn_rate}; expected a number >= 0.")
-    decoder = decoder or build_bag_of_words_v1()
-    # Weights that come after are drawn as if nothing had been tried.
-    with torch.random.fork_rng(devices=[]):
-        made: Any = decoder(1)
-    check_kind("decoder", made, Decoder)
-    check_attr(made.attr)
     return EvidenceBound(
-        decoder,
+        decoder or build_bag_of_words_v1(),
         prior or build_uniform_prior_v1(),
         unlabelled_weight,
         labelled_weight,
@@ -169,8 +218,7 @@ class EvidenceModule(nn.Module):
         self.prior: Prior = settings.prior(structure)
 
     def prior_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        own = self.prior(scores.detach(), lengths)
-        return own.masked_fill(scores.detach().isneginf(), -torch.inf)
+        return masked_prior(self.prior, scores, lengths)
 
     def of_weights(self, weights: Tensor, log_priors: Tensor) -> Tensor:
         """KL ``(1, D)`` of q that gives its structures these weights, ``(K, D)``."""
@@ -178,6 +226,12 @@ class EvidenceModule(nn.Module):
         safe = torch.where(used, weights, 1.0)
         each = torch.where(used, weights * (safe.log() - log_priors), 0.0)
         return each.sum(0, keepdim=True)
+
+
+def masked_prior(prior: Prior, scores: Tensor, lengths: Tensor) -> Tensor:
+    """The scores of a prior, with −inf where those of the posterior are."""
+    own = prior(scores.detach(), lengths)
+    return own.masked_fill(scores.detach().isneginf(), -torch.inf)
 
 
 def objective(
@@ -201,6 +255,11 @@ def objective(
     return made + share * kl_weight * terms.divergence[0] if exact else made
 
 
+def begin(decoder: WordDecoder, docs: Iterable[Doc]) -> None:
+    """Show a decoder the words of docs before training, of which no more are read otherwise."""
+    decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
+
+
 def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
     """Hashes of the attribute of all tokens, ``(N,)`` int64. Raises LatentError where none of them
     has it: all would be one word."""
@@ -208,16 +267,16 @@ def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
     words = np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
     if len(words) and not words.any():
         raise LatentError(
-            f"{NAME}: no token of these docs has a {attr}. Use NORM, LOWER or ORTH, or have a "
+            f"evidence: no token of these docs has a {attr}. Use NORM, LOWER or ORTH, or have a "
             "component before this one write it: name it in training.annotating_components, and "
             "train it first."
         )
     return words
 
 
-def check_attr(attr: str) -> None:
+def check_attr(name: str, attr: str) -> None:
     if not attr or attr not in IDS:
         raise LatentError(
-            f"{NAME}: the decoder's attr is {attr!r}, which is no attribute of tokens. Use NORM, "
+            f"{name}: the decoder's attr is {attr!r}, which is no attribute of tokens. Use NORM, "
             "LOWER or ORTH."
         )

@@ -1,8 +1,9 @@
-"""How well a trained model with a bound on the evidence of words tells those of docs."""
+"""How well a trained model that learns from the words of texts tells those of docs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 from spacy.pipeline.tok2vec import Tok2VecListener
@@ -10,16 +11,24 @@ from spacy.tokens import Doc
 from thinc.api import Model, set_dropout_rate
 
 from spacy_latent.errors import LatentError
+from spacy_latent.models import labelled_parser
+from spacy_latent.models.gold_trees import nothing_known
 from spacy_latent.models.latent_text_classifier import evidence_of, run_and_keep
+from spacy_latent.models.tree_evidence import Shares
+from spacy_latent.models.tree_losses import learn
 
 
 def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
     """The bound on log p(words) of each doc, in nats, ``(D,)`` float32, 0 for an empty one, by the
-    structures of training without dropout; a sample's where the estimator draws.
+    structures of training without dropout; a sample's where the estimator draws. Of a parser it is
+    of all trees of the sentences that are set on the doc, or of the whole doc where none are, and
+    with CrfAutoencoder what that is trained by, which is no bound.
 
     model: with a bound on evidence, and an embedder of its own, not a listener.
     """
-    if evidence_of(model) is None:
+    parses = model.name == labelled_parser.NAME
+    known = labelled_parser.evidence_of(model) if parses else evidence_of(model)
+    if known is None:
         raise LatentError(
             f"The model {model.name!r} has no bound on the evidence of words. Set its evidence to "
             "spacy-latent.EvidenceBound.v1 and train it."
@@ -33,6 +42,19 @@ def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
     if not any(len(doc) for doc in docs):
         return np.zeros(len(docs), dtype="float32")
     set_dropout_rate(model, 0.0)
+    if parses:
+        return _of_trees(model, docs)
     made = run_and_keep(model, docs, is_train=True)[0].made
     assert made.evidence is not None
     return made.evidence.bound(made.weights).cpu().numpy()
+
+
+def _of_trees(model: Model, docs: list[Doc]) -> np.ndarray:
+    filled = [i for i, doc in enumerate(docs) if len(doc)]
+    own = [docs[i] for i in filled]
+    gold = [nothing_known(doc, model.attrs["max_length"]) for doc in own]
+    work = partial(learn, docs=own, gold=gold, shares=Shares(0.0, 0.0))
+    _, _, told = labelled_parser.run(model, own, work, is_train=False)[0]
+    found = np.zeros(len(docs), dtype="float32")
+    found[filled] = -told.words
+    return found

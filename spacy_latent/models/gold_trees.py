@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from spacy.attrs import DEP, HEAD, IS_SPACE, SENT_START
+from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.errors import LatentError
@@ -70,6 +71,12 @@ def read_gold(
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
     starts[spaces] = -1
     return GoldTrees(spans, heads, found, starts)
+
+
+def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
+    """Of a doc with tokens, whose sentences are those that are set on it."""
+    unknown = np.full(len(doc), -1)
+    return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
 
 
 def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """The model of ``latent_parser``: sentences, trees and labels over any embedder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,15 @@ from thinc.types import Floats2d
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.bilstm import build_bilstm_v1
+from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine_scorer_v1
+from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -36,6 +39,7 @@ def build_labelled_parser_v1(
     max_length: int = 512,
     scorer_learn_rate: float = 3.0,
     dropout: float | None = None,
+    evidence: Evidence | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
     """Model of ``latent_parser``: docs to sentences with labelled trees.
@@ -50,6 +54,9 @@ def build_labelled_parser_v1(
     scorer_learn_rate: multiplier of the learning rate for all weights above the embedder.
     dropout: of what arcs and labels are read from, and of every ``torch.nn.Dropout`` inside the
         scorer; None to follow ``training.dropout``.
+    evidence: to learn from the words of sentences, also of those without heads: EvidenceBound or
+        CrfAutoencoder, with a decoder that tells words from their heads; None to learn from heads
+        alone. Predictions do not read it.
     nO: number of labels; set by the component.
     """
     trees_of = check_structure(structure or SpanningTree(single_root=True))
@@ -63,6 +70,9 @@ def build_labelled_parser_v1(
         raise LatentError(
             f"LabelledParser: dropout is {dropout}; expected a number in [0, 1), or null."
         )
+    if evidence is not None:
+        check_kind("evidence", evidence, Evidence)
+        evidence.check_trees(trees_of)
     refuse_separate("LabelledParser", tok2vec)
     encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
     build = partial(
@@ -70,10 +80,13 @@ def build_labelled_parser_v1(
         structure=trees_of,
         scorer=scorer or encoded,
         label_width=label_hidden_width,
+        evidence=evidence,
     )
+    own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     shim = LatentShim(
         build,
-        learn_rates={"": scorer_learn_rate},
+        # The first that fits a name counts.
+        learn_rates={**own_rates, "": scorer_learn_rate},
         temperature=Temperature(1.0),
         has_layer=False,
     )
@@ -115,17 +128,45 @@ def check_structure(structure: Structure) -> DependencyTree:
 
 
 def build_module(
-    sizes: list[int], *, structure: DependencyTree, scorer: ScorerBuilder, label_width: int
+    sizes: list[int],
+    *,
+    structure: DependencyTree,
+    scorer: ScorerBuilder,
+    label_width: int,
+    evidence: Evidence | None = None,
 ) -> LabelledTrees:
     """sizes: the embedder's width and the number of labels."""
     width, labels = sizes
-    return LabelledTrees(width, labels, structure, scorer, label_width)
+    told = None if evidence is None else partial(TreeEvidence, evidence)
+    return LabelledTrees(width, labels, structure, scorer, label_width, told)
 
 
 def module_of(model: Model) -> LabelledTrees:
     """The torch module of a model built by this module."""
     shim: Any = model.layers[1].shims[0]
     return shim.module
+
+
+def evidence_of(model: Model) -> TreeEvidence | None:
+    """What the model learns from words alone by, if it does."""
+    evidence: Any = module_of(model).evidence
+    return evidence
+
+
+def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
+    """Show the decoder, if the model has one and knows its widths, the words of docs, of which no
+    more are read otherwise."""
+    shim: Any = model.layers[1].shims[0]
+    evidence = shim.module.evidence if shim.is_built else None
+    if evidence is not None:
+        begin(evidence.decoder, docs)
+
+
+def shares_of(model: Model) -> Shares | None:
+    """The weights of what words tell in the next update, if the model learns from them."""
+    evidence = evidence_of(model)
+    shim: Any = model.layers[1].shims[0]
+    return None if evidence is None else Shares.at(shim.updates, evidence.settings)
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:

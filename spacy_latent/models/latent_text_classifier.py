@@ -20,7 +20,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.models.evidence_bound import EvidenceModule, words_of
+from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
@@ -357,8 +357,7 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
     shim: Any = model.get_ref("latent").shims[0]
     evidence = evidence_of(model) if shim.is_built else None
     if evidence is not None:
-        decoder = evidence.decoder
-        decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
+        begin(evidence.decoder, docs)
 
 
 def latent_layer(model: Model) -> LatentLayer:

@@ -2,12 +2,14 @@
 
 Of a tree that is known in part, p is the sum over all trees that agree with what is known: their
 log-partition less that of all trees. Of sentences each token has its own −log p, and so has the
-label of each arc that is known with its label."""
+label of each arc that is known with its label. What words tell of sentences without heads, see
+:mod:`spacy_latent.models.tree_evidence`, comes to it where the model has that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,49 +20,99 @@ from torch.nn import functional
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.models.evidence_bound import words_of
 from spacy_latent.models.gold_trees import GoldTrees
 from spacy_latent.models.latent_layer_model import Group, group_spans
 from spacy_latent.models.parses import spaces_of, white_space, without_spaces
+from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.dependency import DependencyTree
 
 
 @dataclass
 class Told:
     """Of a batch: sums of the losses in nats, and the docs with a sentence whose heads no tree of
-    the structure has; they do not count."""
+    the structure has; they do not count.
+
+    words: what is lost of the words without its weights, for each doc ``(D,)`` float64, or None.
+    """
 
     trees: float = 0.0
     labels: float = 0.0
     starts: float = 0.0
+    words: np.ndarray | None = None
     left_out: tuple[int, ...] = ()
 
 
 def learn(
-    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], gold: Sequence[GoldTrees]
+    module: LabelledTrees,
+    rows: Tensor,
+    docs: Sequence[Doc],
+    gold: Sequence[GoldTrees],
+    shares: Shares | None = None,
 ) -> tuple[Tensor, None, Told]:
     """The loss of docs that have tokens, summed, ``(1,)``. rows: ``(N, width)``, of all their
-    tokens."""
+    tokens. shares: of what the words tell, where the module learns from them."""
     told = Told()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
     spaces = white_space(docs)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    trees, labels = rows.new_zeros(()), rows.new_zeros(())
+    words = None if shares is None else _Words(module, docs, shares)
+    trees, labels, of_words = rows.new_zeros(()), rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
         places, lengths = send_together([group.rows, group.lengths], rows.device)
         known = _known(group, gold, module.structure)
-        if not (known.heads >= 0).any():
+        if words is None and not (known.heads >= 0).any():
             continue
-        scores, words = module.read(padded[places], lengths)
+        scores, encoded = module.read(padded[places], lengths)
         scores = without_spaces(module.structure, scores, spaces_of(group, spans, spaces))
-        loss, bad = _tree_loss(module.structure, scores, lengths, known.heads)
+        agreeing = _agreeing(scores, known.heads)
+        loss, bad = _tree_loss(module.structure, scores, agreeing, lengths, known.heads)
         left_out += [group.members[b][0] for b in bad]
         trees = trees + loss
-        labels = labels + _label_loss(module, words, known)
+        labels = labels + _label_loss(module, encoded, known)
+        if words is not None:
+            arcs = scores, agreeing, lengths
+            of_words = of_words + words.loss(group, *arcs, known.heads, bad)
+    told.words = None if words is None else words.lost
     told.trees, told.labels = float(trees.detach()), float(labels.detach())
     told.starts, told.left_out = float(starts.detach()), tuple(left_out)
-    return (trees + labels + starts)[None], None, told
+    return (trees + labels + starts + of_words)[None], None, told
+
+
+class _Words:
+    """What is lost of the words of docs. lost: without weights, for each doc, ``(D,)`` float64."""
+
+    def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
+        evidence: Any = module.evidence
+        self.evidence: TreeEvidence = evidence
+        self.shares = shares
+        # The last is for padding.
+        self.hashes = np.append(words_of(docs, self.evidence.decoder.attr), 0)
+        self.lost = np.zeros(len(docs))
+
+    def loss(
+        self,
+        group: Group,
+        scores: Tensor,
+        agreeing: Tensor,
+        lengths: Tensor,
+        heads: np.ndarray,
+        bad: Sequence[int],
+    ) -> Tensor:
+        """Of the sentences of a group by their weights, summed, ``()`` float32; those that no tree
+        agrees with do not count."""
+        kept = np.setdiff1d(np.arange(len(group.members)), bad)
+        known = (heads[kept] >= 0).any(1)
+        share = np.where(known, self.shares.labelled, self.shares.unlabelled)
+        parts = [kept, self.hashes[group.rows.numpy()[kept]], share]
+        rows, words, shares = send_together([torch.from_numpy(x) for x in parts], scores.device)
+        given = scores[rows], agreeing[rows], lengths[rows], words
+        each = -self.evidence(*given, self.shares.kl)
+        docs = [group.members[b][0] for b in kept]
+        np.add.at(self.lost, docs, fetch(each.detach()).numpy())
+        return (shares * each).sum().float()
 
 
 @dataclass
@@ -116,16 +168,25 @@ def _start_loss(module: LabelledTrees, rows: Tensor, gold: Sequence[GoldTrees]) 
     return functional.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
 
 
-def _tree_loss(
-    structure: DependencyTree, scores: Tensor, lengths: Tensor, heads: np.ndarray
-) -> tuple[Tensor, list[int]]:
-    """The loss summed over the items, and those that no tree agrees with."""
+def _agreeing(scores: Tensor, heads: np.ndarray) -> Tensor:
+    """The scores with −inf for the arcs that the known heads exclude."""
     allowed = np.ones(tuple(scores.shape), dtype=bool)
     b, m = np.nonzero(heads >= 0)
     allowed[b, :, m + 1] = False
     allowed[b, heads[b, m], m + 1] = True
     closed = send(torch.from_numpy(~allowed), scores.device)
-    agreeing = scores.masked_fill(closed, -torch.inf)
+    return scores.masked_fill(closed, -torch.inf)
+
+
+def _tree_loss(
+    structure: DependencyTree,
+    scores: Tensor,
+    agreeing: Tensor,
+    lengths: Tensor,
+    heads: np.ndarray,
+) -> tuple[Tensor, list[int]]:
+    """The loss summed over the items, and those that no tree agrees with."""
+    b, m = np.nonzero(heads >= 0)
     bad = _infeasible(structure, agreeing, lengths)
     sizes = fetch(lengths).numpy()
     known = (heads >= 0).sum(1)

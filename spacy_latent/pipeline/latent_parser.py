@@ -229,9 +229,11 @@ class LatentParser(StoredComponent):
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
-        docs: of trees, of labels, and of sentences."""
+        docs: of trees, of labels, and of sentences. Where the model learns from words, this
+        includes what is lost of them by its weights, and without these that stands, in nats, summed
+        over the docs, under the component's name with "_bound" or "_evidence"."""
         from spacy_latent.models.gold_trees import read_gold
-        from spacy_latent.models.labelled_parser import run
+        from spacy_latent.models.labelled_parser import evidence_of, run, shares_of
         from spacy_latent.models.tree_losses import learn
 
         losses = {} if losses is None else losses
@@ -246,13 +248,16 @@ class LatentParser(StoredComponent):
         gold = [read_gold(example, places, self.name, longest) for example in examples]
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
-        (loss, told), backprop = run(
-            self.model, docs, partial(learn, docs=docs, gold=gold), is_train=True
-        )
+        work = partial(learn, docs=docs, gold=gold, shares=shares_of(self.model))
+        (loss, told), backprop = run(self.model, docs, work, is_train=True)
         backprop()
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
+        evidence = evidence_of(self.model)
+        if evidence is not None:
+            key = f"{self.name}_{evidence.settings.loss}"
+            losses[key] = losses.get(key, 0.0) + float(told.words.sum())
         if told.left_out:
             text = examples[told.left_out[0]].reference.text[:60]
             warnings.warn(
@@ -279,6 +284,8 @@ class LatentParser(StoredComponent):
 
         labels: names, such as ``spacy init labels`` writes.
         """
+        from spacy_latent.models.labelled_parser import begin_evidence
+
         validate_get_examples(get_examples, "LatentParser.initialize")
         check_lexeme_norms(self.vocab, "latent_parser")
         for name in _labels_of(get_examples()) if labels is None else labels:
@@ -290,6 +297,7 @@ class LatentParser(StoredComponent):
         sample = [example.predicted for example in islice(get_examples(), 10)]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+        begin_evidence(self.model, (example.predicted for example in get_examples()))
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import spacy
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 
 from spacy_latent.corpora import (
     emerging_entities,
@@ -206,6 +206,26 @@ def test_trees_have_one_token_for_each_syntactic_word(tmp_path):
     assert [token.text for token in docs[0]] == ["We", "do", "n't", ",", "ever", "."]
     assert [token.head.i for token in docs[0]] == [2, 1, 1, 1, 1, 1]
     assert [token.dep_ for token in docs[0]][:2] == ["nsubj", "ROOT"]
+
+
+def test_a_seeded_share_of_docs_keeps_its_heads(tmp_path) -> None:
+    vocab = spacy.blank("en").vocab
+    docs = [
+        Doc(vocab, words=["He", str(i)], spaces=[False, True], heads=[1, 1], deps=["nsubj", "ROOT"])
+        for i in range(50)
+    ]
+    kept, others = english_web_treebank.keep_heads(docs, 0.1, seed=3)
+    assert [doc.text for doc in kept] == [
+        doc.text for doc in english_web_treebank.keep_heads(docs, 0.1, seed=3)[0]
+    ]
+    assert len(kept) == 5 and len(others) == 45
+    assert {doc.text for doc in kept + others} == {doc.text for doc in docs}
+    english_web_treebank.write_docs(tmp_path / "x.spacy", kept + others)
+    found = list(DocBin().from_disk(tmp_path / "x.spacy").get_docs(vocab))
+    for attr in ("DEP", "HEAD", "SENT_START", "TAG"):
+        assert not any(doc.has_annotation(attr) for doc in found[5:]), attr
+    assert all(doc.has_annotation("DEP") for doc in found[:5])
+    assert [doc.text for doc in found] == [doc.text for doc in kept + others]
 
 
 @pytest.mark.skipif(not (DATA / "ud-english-ewt").is_dir(), reason="the data are not here")

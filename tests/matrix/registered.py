@@ -105,8 +105,9 @@ def composers() -> dict[str, Callable[..., Any]]:
 
 
 def decoders() -> dict[str, Callable[..., Any]]:
-    """Of words from what a structure shows of a text."""
-    return _registered(lambda loaded: _returns(loaded) == "DecoderBuilder")
+    """Of words from what a structure shows of a text, or from their heads."""
+    kinds = "DecoderBuilder", "ArcDecoderBuilder"
+    return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
 def priors() -> dict[str, Callable[..., Any]]:
@@ -114,7 +115,8 @@ def priors() -> dict[str, Callable[..., Any]]:
 
 
 def bounds() -> dict[str, Callable[..., Any]]:
-    return _registered(lambda loaded: _returns(loaded) == "EvidenceBound")
+    """How they count."""
+    return _registered(lambda loaded: _returns(loaded) in ("EvidenceBound", "CrfAutoencoder"))
 
 
 def scorers() -> dict[str, Callable[..., Any]]:

@@ -288,7 +288,9 @@ def test_a_long_doc(nlp: Language) -> None:
 
 def tree_loss(structure: Any, heads: list[int], scores: torch.Tensor) -> float:
     lengths = torch.tensor([len(heads)])
-    loss, bad = tree_losses._tree_loss(structure, scores, lengths, np.array([heads]))
+    known = np.array([heads])
+    agreeing = tree_losses._agreeing(scores, known)
+    loss, bad = tree_losses._tree_loss(structure, scores, agreeing, lengths, known)
     assert not bad
     return float(loss)
 

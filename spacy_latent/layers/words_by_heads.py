@@ -1,0 +1,79 @@
+"""A decoder of words along the arcs of a tree (compare Zhang and Goldwasser 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.bag_of_words import MAX_SCORES, log_frequencies
+from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder
+
+
+class WordsByHeads(ArcDecoder):
+    """Each word is drawn from softmax(W v + b), where v is made of the embedding of its head, which
+    is the decoder's own and sees no other word, by one layer for words before their head and
+    another for words after it. The root has an embedding of its own.
+
+    A word is a row of both tables, by its hash; words that share a row are one word here, as in
+    BagOfWords. At first, softmax(b) is how often the training texts have each row, with one more of
+    each.
+    """
+
+    def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
+        super().__init__()
+        self.size = size
+        self.attr = attr
+        self.heads = nn.Embedding(size, width)
+        self.root = nn.Parameter(torch.randn(width))
+        self.before = nn.Linear(width, width)
+        self.after = nn.Linear(width, width)
+        self.output = nn.Linear(width, size)
+        nn.init.zeros_(self.output.bias)
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        with torch.no_grad():
+            self.output.bias.copy_(log_frequencies(words, self.size))
+
+    def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
+        place = torch.arange(words.shape[1], device=words.device)
+        inside = place < lengths.to(words.device)[:, None]
+        # Each word of the batch once, whatever its sentences.
+        used, own = words.remainder(self.size).unique(return_inverse=True)
+        root = self.root.expand(1, -1)
+        vectors = torch.cat([root, self.heads(used)])
+        sides = torch.cat([self.before(vectors), self.after(vectors)]).tanh()
+
+        def told(sides: Tensor) -> Tensor:
+            scores = self.output(sides)
+            return scores[:, used] - scores.logsumexp(1, keepdim=True)
+
+        most = max(1, MAX_SCORES // self.size)
+        if len(sides) <= most:
+            table = told(sides)
+        else:
+            # The scores of one part after the other, made anew for the gradient.
+            parts = sides.split(most)
+            table = torch.cat([checkpoint(told, part, use_reentrant=False) for part in parts])
+        node = torch.arange(words.shape[1] + 1, device=words.device)
+        heads = nn.functional.pad(own + 1, (1, 0))
+        later = node[:, None] < node
+        rows = heads[:, :, None] + torch.where(later, len(used) + 1, 0)
+        columns = nn.functional.pad(own, (1, 0))
+        each = table[rows, columns[:, None, :]]
+        nodes = nn.functional.pad(inside, (1, 0), value=True)
+        arcs = nodes[:, :, None] & nodes[:, None, :] & (node[:, None] != node) & (node > 0)
+        return torch.where(arcs, each, 0.0)
+
+
+def build_words_by_heads_v1(size: int = 2000, attr: str = "NORM") -> ArcDecoderBuilder:
+    """size: how many rows the tables of words have.
+    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "SUFFIX".
+    """
+    if size < 2:
+        raise LatentError(f"WordsByHeads: size is {size}; expected at least 2.")
+    return partial(WordsByHeads, size=size, attr=attr)
