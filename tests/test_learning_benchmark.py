@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -358,6 +359,16 @@ def test_rows_have_names_and_settings_of_their_own(group):
     for entry in group.entries:
         config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
         assert {key for key, _ in entry.settings} <= set(dict(walk_dict_of(config)))
+
+
+def test_the_page_on_parsers_has_what_was_measured_over_its_trees():
+    page = (learning.ROOT / "docs" / "latent_parser.md").read_text(encoding="utf8")
+    group = learning.GROUPS["given_trees"]
+    for entry, runs in learning.measured(group, raw_results.RAW).items():
+        shares = [100 * run["scores"]["cats_micro_f"] for run in runs.values()]
+        each = ", ".join(f"{share:.1f}" for share in shares)
+        row = f"| {entry.what.removeprefix('control: ')} | {each} | {mean(shares):.1f} |"
+        assert row in page
 
 
 @pytest.mark.parametrize("name", ablations.ABLATIONS)
