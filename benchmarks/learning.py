@@ -76,6 +76,13 @@ class Entry:
         return "control" in self.what
 
     @property
+    def name(self) -> str:
+        """By which it is told from others of its config."""
+        if not self.settings:
+            return self.config
+        return f"{self.config}, {self.what.removeprefix('control: ')}"
+
+    @property
     def digest(self) -> str:
         own = digest_of(self.config)
         if not self.settings:
@@ -415,6 +422,24 @@ GROUPS = {
             Entry("parser_ewt_few_bound", "words of all sentences, a bound with a learned prior"),
         ),
     ),
+    "given_trees": Group(
+        "Learning: sentence polarity over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "sentiment-data"),
+        ACCURACY,
+        (
+            Entry("sentiment_given_trees", "the parser's trees"),
+            Entry("sentiment_started_trees", "the parser's trees, let go"),
+            *(
+                Entry(
+                    "sentiment_given_trees",
+                    f"control: {trees}",
+                    settings=(("components.latent_encoder.model.estimator.trees", trees),),
+                )
+                for trees in ("random", "right", "left", "balanced", "flat")
+            ),
+            Entry("sentiment_no_trees", "control: no structure, an embedder of its own"),
+        ),
+    ),
     "transformers": Group(
         "Learning: over a pre-trained encoder",
         ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),
@@ -704,8 +729,8 @@ def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]])
         entry: [run["scores"][key] for run in runs.values() if key in run["scores"]]
         for entry, runs in found.items()
     }
-    rows = {entry.config: values for entry, values in shares.items() if values}
-    controls = {entry.config for entry in found if entry.is_control and entry.config in rows}
+    rows = {entry.name: values for entry, values in shares.items() if values}
+    controls = {entry.name for entry in found if entry.is_control and entry.name in rows}
     if len(rows) < 2:
         return []
     return [write_drawing(f"learning_{name}", group.title, figure, rows, controls), ""]

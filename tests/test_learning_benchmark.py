@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -30,8 +31,10 @@ def digests(monkeypatch):
     return found
 
 
-def keep(raw: Path, config: str, seed: int, seconds: float, **scores: float) -> None:
-    row = {"seed": seed, "digest": learning.digest_of(config), "scores": scores}
+def keep(
+    raw: Path, config: str, seed: int, seconds: float, digest: str = "", **scores: float
+) -> None:
+    row = {"seed": seed, "digest": digest or learning.digest_of(config), "scores": scores}
     made = {
         "processor_seconds": seconds,
         "date": f"2030-01-0{1 + seed}",
@@ -93,6 +96,28 @@ def test_groups_of_one_config_have_no_drawing(tmp_path, digests, monkeypatch):
     keep(tmp_path, "b", 0, 60.0, cats_micro_f=0.25)
     line, _ = learning.plot("a", two, learning.measured(two, tmp_path))
     assert "learning_a.svg" in line and (tmp_path / "learning_a.svg").exists()
+
+
+def test_rows_of_one_config_with_other_settings_are_told_apart(tmp_path, digests, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        learning,
+        "write_drawing",
+        lambda name, title, figure, rows, controls: drawn.update(rows=rows, controls=controls),
+    )
+    usual = learning.Entry("a", "note")
+    other = learning.Entry("a", "control: b", settings=(("c.d", 1),))
+    for entry, share in ((usual, 0.5), (other, 0.25)):
+        keep(tmp_path, "a", 0, 60.0, entry.digest, cats_micro_f=share)
+    group = learning.Group("Title", (), GROUP.figures, (usual, other))
+    found = learning.measured(group, tmp_path)
+    learning.plot("a", group, found)
+    assert drawn == {"rows": {"a": [0.5], "a, b": [0.25]}, "controls": {"a, b"}}
+    _, _, *rows = learning.table(group, found)
+    assert rows == [
+        "| `a`: note | 0 | 50.0 |  | 1.0 |",
+        "| `a`: control: b | 0 | 25.0 |  | 1.0 |",
+    ]
 
 
 def test_results_of_another_config_are_kept_and_not_shown(tmp_path, digests):
@@ -339,6 +364,24 @@ def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     for entry in group.entries:
         assert (learning.ROOT / "configs" / f"{entry.config}.cfg").exists(), entry
     assert all(f"- name: {command}\n" in project for command in group.corpora)
+
+
+@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+def test_rows_have_names_and_settings_of_their_own(group):
+    assert len({entry.name for entry in group.entries}) == len(group.entries)
+    for entry in group.entries:
+        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        assert {key for key, _ in entry.settings} <= set(dict(walk_dict_of(config)))
+
+
+def test_the_page_on_parsers_has_what_was_measured_over_its_trees():
+    page = (learning.ROOT / "docs" / "latent_parser.md").read_text(encoding="utf8")
+    group = learning.GROUPS["given_trees"]
+    for entry, runs in learning.measured(group, raw_results.RAW).items():
+        shares = [100 * run["scores"]["cats_micro_f"] for run in runs.values()]
+        each = ", ".join(f"{share:.1f}" for share in shares)
+        row = f"| {entry.what.removeprefix('control: ')} | {each} | {mean(shares):.1f} |"
+        assert row in page
 
 
 @pytest.mark.parametrize("name", ablations.ABLATIONS)

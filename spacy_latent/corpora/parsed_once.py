@@ -1,0 +1,138 @@
+"""A reader for ``spacy train`` whose docs a frozen parser has parsed, each once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import DocBin
+    from spacy.training import Example
+
+BATCH = 256
+# Of a parse; the first tokens of sentences follow from the heads.
+KEPT = ("HEAD", "DEP")
+
+# What was read for a pipeline: "spacy train" makes a reader for initialization, and another one for
+# training.
+_parsed: WeakKeyDictionary[Language, dict[ParsedOnce, DocBin]] = WeakKeyDictionary()
+
+
+class ParsedOnce:
+    """Examples of a corpus whose predicted docs have the heads that frozen components find.
+
+    What ``training.annotating_components`` names runs over every batch of every epoch, and of a
+    frozen component that is the same each time. This runs it over each text the first time that the
+    corpus is read for a pipeline. Of what it writes, heads, their labels and so sentences are kept.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Language], Iterable[Example]],
+        components: Sequence[str],
+        keep: Path | None = None,
+        settings: tuple[object, ...] = (),
+    ) -> None:
+        self.read = read
+        self.components = tuple(components)
+        self.keep = keep
+        self._same = (self.components, keep, *settings)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ParsedOnce) and self._same == other._same
+
+    def __hash__(self) -> int:
+        return hash(self._same)
+
+    def __call__(self, nlp: Language) -> Iterator[Example]:
+        from spacy.training import Example
+
+        known = _parsed.setdefault(nlp, {})
+        if self not in known:
+            known[self] = self._docs(nlp, list(self.read(nlp)))
+        docs = known[self].get_docs(nlp.vocab)
+        for example, doc in zip(self.read(nlp), docs, strict=True):
+            yield Example(doc, example.reference)
+
+    def _docs(self, nlp: Language, examples: Sequence[Example]) -> DocBin:
+        from spacy.tokens import DocBin
+
+        pipes = [self._pipe(nlp, name) for name in self.components]
+        path = None
+        if self.keep is not None:
+            path = self.keep / f"{_digest(nlp, pipes, examples)}.spacy"
+            if path.exists():
+                return DocBin().from_disk(path)
+        docs: Iterable[Any] = (example.predicted for example in examples)
+        for pipe in pipes:
+            docs = pipe.pipe(docs, batch_size=BATCH)
+        found = DocBin(attrs=KEPT, docs=docs)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Whole or not there at all, whoever else writes it.
+            unfinished = path.with_suffix(f".{os.getpid()}")
+            found.to_disk(unfinished)
+            unfinished.replace(path)
+        return found
+
+    def _pipe(self, nlp: Language, name: str) -> Any:
+        frozen = nlp.config["training"]["frozen_components"]
+        if name not in nlp.component_names or name not in frozen:
+            raise LatentError(
+                f"ParsedOnce: {name!r} is to annotate each text once; the components are "
+                f"{', '.join(nlp.component_names) or 'none'}, and frozen are "
+                f"{', '.join(frozen) or 'none'}. Put it into nlp.pipeline and into "
+                "training.frozen_components: one that learns gives other annotations later, and "
+                "belongs into training.annotating_components."
+            )
+        return nlp.get_pipe(name)
+
+
+def _digest(nlp: Language, pipes: Iterable[Any], examples: Iterable[Example]) -> str:
+    """Of all that the heads follow from: the components with their weights, and the words."""
+    digest = hashlib.sha256()
+    for pipe in pipes:
+        digest.update(pipe.to_bytes(exclude=["vocab"]))
+    digest.update(nlp.vocab.vectors.to_bytes() if len(nlp.vocab.vectors) else b"")
+    for example in examples:
+        words = [token.text_with_ws for token in example.predicted]
+        digest.update("\0".join([*words, "\n"]).encode("utf8", "surrogatepass"))
+    return digest.hexdigest()[:32]
+
+
+def read_parsed_once_v1(
+    path: str | Path | None,
+    components: Sequence[str] = ("latent_parser",),
+    keep: str | Path | None = None,
+    max_length: int = 0,
+    limit: int = 0,
+) -> Callable[[Language], Iterable[Example]]:
+    """Reader for ``spacy train`` of docs that have the heads of a frozen parser, for ``GivenTrees``
+    with ``trees = "heads"``. Each text is parsed once, and not in every epoch.
+
+    path, max_length, limit: as of ``spacy.Corpus.v1``: a file of docs (.spacy) or a directory of
+        them; the most tokens of a doc and the most docs, 0 for any.
+    components: the names of those that annotate, one after another. All are to stand in
+        ``training.frozen_components``, and none in ``training.annotating_components``.
+    keep: a directory where the heads are kept for further trainings, under a digest of the
+        components, their weights and the words of the corpus.
+    """
+    from spacy.training import Corpus
+
+    if path is None or not Path(path).exists():
+        raise LatentError(
+            f"ParsedOnce: the corpus {path} does not exist. Pass --paths.train or so."
+        )
+    corpus = Corpus(path, max_length=max_length, limit=limit)
+    folder = None if keep is None else Path(keep)
+    return ParsedOnce(corpus, components, folder, (Path(path), max_length, limit))
+
+
+__all__ = ["ParsedOnce", "read_parsed_once_v1"]
