@@ -499,8 +499,9 @@ class LatentAnnotation:
 
 def no_probabilities_message(component: str) -> str:
     return (
-        f"A threshold needs probabilities, and {component!r} stored none. Set "
-        'annotate = "probabilities" in its config, or leave the threshold out.'
+        f"A threshold needs probabilities, and {component!r} stored none. Ask a trained pipeline "
+        "for them by inspect_docs(nlp, docs) of spacy_latent.pipeline.latent_encoder, set "
+        'annotate = "probabilities" in the component\'s config, or leave the threshold out.'
     )
 
 

@@ -22,6 +22,8 @@ Level = Literal["warning", "note", "good"]
 NEARLY = 0.9
 # Of tokens whose head is told by the text's length alone.
 BY_LENGTH = 0.95
+# From here on it is said beside the other findings.
+LARGELY_BY_LENGTH = 0.8
 # Of SparseMAP's mixtures that have one structure.
 NEARLY_ALL = 0.9
 # Of the entropy of a uniform choice.
@@ -105,7 +107,10 @@ def _untested(figures: LayerFigures) -> Verdict:
             "--trees random --output DIRECTORY, and give it to the report, --control DIRECTORY."
         )
     else:
-        text += "that takes a model that was trained without them, with --control."
+        text += (
+            "train a pipeline for the same task without them, such as one that reads all words, "
+            "and give it to the report, --control DIRECTORY."
+        )
     return Verdict("note", "untested", text)
 
 
@@ -312,6 +317,15 @@ def _of_length(figures: LayerFigures) -> list[Verdict]:
                 "by-length",
                 f"The {figures.plural} do not look at the words: {percent(share)} of the tokens "
                 "are treated as in most other texts of the same length.",
+            )
+        ]
+    if share >= LARGELY_BY_LENGTH and tokens >= 100:
+        return [
+            Verdict(
+                "note",
+                "largely-by-length",
+                f"The length of the text says much of the {figures.plural}: {percent(share)} of "
+                "the tokens are treated as in most other texts of the same length.",
             )
         ]
     return []

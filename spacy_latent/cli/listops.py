@@ -163,7 +163,7 @@ def report_cli(
     import srsly
     from spacy.cli._util import setup_gpu
 
-    from spacy_latent.cli.listops_tables import print_tables
+    from spacy_latent.cli.listops_tables import conclusion, print_tables
     from spacy_latent.cli.report import progress
     from spacy_latent.cli.show import load
     from spacy_latent.errors import LatentError
@@ -186,6 +186,8 @@ def report_cli(
         page, told = page_of(found, next(iter(models.values())))
         write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
+    for line in conclusion(found.figures):
+        msg.info(line)
 
 
 def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[str, str]:

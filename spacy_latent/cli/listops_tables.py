@@ -20,6 +20,7 @@ SPACING = 2
 
 # Expressions of a depth, of which fewer would have figures that say nothing.
 ENOUGH = 50
+WHOLE = "whole trees"
 Share = Sequence[float] | None
 
 
@@ -186,6 +187,30 @@ def print_tables(figures: dict[str, Any]) -> None:
         told = [(name, *cells) for name, cells in table.above]
         lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
         _print(("percent", *table.columns), [*told, *lines])
+
+
+def conclusion(figures: dict[str, Any]) -> list[str]:
+    """A line for each corpus: how many trees of the first pipeline are whole, and of the best
+    control. Nothing where there are no such trees."""
+    from spacy_latent.pipeline.listops_assessment import ALL
+
+    lines = []
+    for corpus, found in figures["corpora"].items():
+        everything = found["by_depth"][ALL]
+        own = next(iter(everything["models"].values())).get(WHOLE)
+        controls = {
+            name: shares[WHOLE][0]
+            for name, shares in everything["controls"].items()
+            if WHOLE in shares
+        }
+        if own is None or not controls:
+            continue
+        best = max(controls, key=lambda name: controls[name])
+        lines.append(
+            f"{corpus}: {shown(own[0])} % of the trees are whole; by {best}, the best control, "
+            f"{shown(controls[best])} %"
+        )
+    return lines
 
 
 def _cell(share: Share) -> str:

@@ -77,7 +77,7 @@ def render_report(
         _task(figures.task, figures.others),
         _training(training),
         _gallery(assessment, gallery_bytes) if figures.components else None,
-        _foot(),
+        _foot({part.kind for part in figures.components.values()}),
     ]
     style = _resource("report.css")
     # It draws the gallery.
@@ -200,8 +200,8 @@ def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
 def _untested(plural: str, kind: str) -> list[Any]:
     if not find_kind(kind).trees:
         return [
-            "Only beside a model that was trained without them can be told whether they help. Give "
-            "one with ",
+            "Only beside a pipeline for the same task that was trained without them, such as one "
+            "that reads all words, can be told whether they help. Give its directory with ",
             tag("code", "--control DIRECTORY"),
             ".",
         ]
@@ -797,24 +797,34 @@ def _percent(share: float) -> int:
     return round(100 * share) if math.isfinite(share) else 0
 
 
-def _foot() -> Markup:
+ABOUT = (
+    "“Random structures” at prediction are the best ones under random scores, or, of items and "
+    "tags, those of the pipeline at random places; the rest of the pipeline is as it is. Intervals "
+    "are of 1,000 resamples of the docs. The entropy is of the distribution over structures that "
+    "the scores give."
+)
+ABOUT_TREES = (
+    "Trees that agreement is set beside are of the set that the pipeline chooses from, all equally "
+    "likely. Controls: “left-branching”, every token on the next; “right-branching”, every token "
+    "on the one before; “flat”, all on the first; “balanced”, the middle one over the middles of "
+    "the halves; “nearest”, every token on the nearest before it whose word mostly is a head."
+)
+ABOUT_ALIGNMENTS = (
+    "Controls: “same word”, every two copies of a word; “nearest same word”, each copy in one link "
+    "at most; “diagonal”, words that are as far along their texts."
+)
+
+
+def _foot(kinds: set[str]) -> Markup:
+    """kinds: of the structures on the page."""
+    told = [ABOUT] if kinds else []
+    told += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
+    told += [ABOUT_ALIGNMENTS] if "cells" in kinds else []
     return tag(
         "section",
         tag("h2", "About"),
-        tag(
-            "p",
-            "“Random structures” at prediction are the best ones under random scores, or, of "
-            "items and tags, those of the pipeline at random places; the rest of the pipeline is "
-            "as it is. Those that agreement is set beside are trees of the set that the pipeline "
-            "chooses from, all equally likely. Intervals are of 1,000 resamples of the docs. The "
-            "entropy is of the distribution over structures that the scores give. Controls: "
-            "“left-branching”, every token on the next; “right-branching”, every token on the one "
-            "before; “flat”, all on the first; “balanced”, the middle one over the middles of the "
-            "halves; “nearest”, every token on the nearest before it whose word mostly is a head. "
-            "Of alignments: “same word”, every two copies of a word; “nearest same word”, each "
-            "copy in one link at most; “diagonal”, words that are as far along their texts. Docs "
-            "are sorted and drawn in this page; nothing leaves it.",
-        ),
+        [tag("p", text) for text in told],
+        tag("p", "Docs are sorted and drawn in this page; nothing leaves it."),
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",
     )

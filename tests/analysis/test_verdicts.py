@@ -320,6 +320,14 @@ def test_other_kinds(kind: str, changes: dict[str, Any], code: str) -> None:
     assert not trivial(verdicts(figures(kind, **base)))
 
 
+def test_what_length_says_of_much_is_a_note() -> None:
+    found = verdicts(figures(by_length=(0.92, 500)))
+    (note,) = [verdict for verdict in found if verdict.code == "largely-by-length"]
+    assert note.level == "note" and "92 % of the tokens" in note.text and not trivial(found)
+    assert "largely-by-length" not in codes(figures(by_length=(0.79, 500)))
+    assert "largely-by-length" not in codes(figures(by_length=(0.97, 500)))
+
+
 def test_a_chain_is_said_once() -> None:
     chain = {"right-branching": 1.0, "nearest": 1.0, "flat": 0.1}
     assert codes(figures(controls=chain))[0] == "like-right-branching"

@@ -53,6 +53,12 @@ def test_report_counts_hard_trees_beside_controls(trained):
     # The tables are above the drawings.
     assert page.index("random earlier operator") < page.index("<svg")
     assert "page.html" in printed and max(map(len, printed.splitlines())) <= 100
+    every = figures["corpora"]["test"]["by_depth"]["all"]
+    (own,) = (row["whole trees"][0] for row in every["models"].values())
+    best = max(row["whole trees"][0] for row in every["controls"].values())
+    said = " ".join(printed.split())
+    assert f"test: {100 * own:.1f} % of the trees are whole; by " in said
+    assert f", the best control, {100 * best:.1f} %" in said
     for name in ("accuracy", "attachment", "whole trees", "undirected", "yields", "one arc"):
         assert name in printed
     for trees in ("gold trees", "nearest operator", "flat trees", "random trees"):
