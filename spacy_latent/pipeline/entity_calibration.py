@@ -571,7 +571,10 @@ def set_precision(
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
                 f"confidence of {best.threshold:.3g} or more."
             )
-        raise LatentError(f"At no confidence the precision is {precision}. {told}")
+        raise LatentError(
+            f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
+            "calibrate on more annotated text."
+        )
     if known.keeps_few(least, found.after) and not few:
         enough = known.most_precise(found.after)
         told = f"No threshold keeps {known.FEW} of them. "

@@ -166,6 +166,7 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
         (("--coverage", 1.5), "--coverage is 1.5"),
         (("--coverage", 0.999), "takes at least 999 texts"),
         (("--precision", 0.99), "At no confidence the precision is 0.99"),
+        (("--precision", 0.99), "Ask for a lower precision"),
         (("-c", "ner"), "'ner' is none of them: crf_ner"),
     ],
 )
