@@ -76,5 +76,9 @@ class IncompatiblePair(LatentError):
         )
 
 
+class NoLabels(LatentError):
+    """The training data have fewer labels than a component needs."""
+
+
 class LatentWarning(UserWarning):
     """Warnings of spacy-latent, so that they can be filtered by class."""

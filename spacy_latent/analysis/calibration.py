@@ -166,6 +166,25 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
     return Cut(threshold, kept, precision, *_wilson(right, kept), recall)
 
 
+# Of fewer entities a precision is hardly known: that of 19 right ones is 83 to 100 %.
+FEW, SMALL_SHARE = 20, 0.1
+
+
+def keeps_few(one: Cut, found: JudgedEntities) -> bool:
+    """Whether what is left is too few to tell its precision by, or a small share of ``found``."""
+    return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
+
+
+def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
+    """What is left of ``found``, the entities of these texts, which are named in words."""
+    said = f"{one.kept} of {len(found.probabilities)} entities of {texts}"
+    if not one.kept:
+        return said
+    precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))
+    recall = f", recall {100 * one.recall:.1f} %" if found.gold else ""
+    return f"{said} (precision {precision}, 95 % interval {low} to {high}{recall})"
+
+
 def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
     """The lowest threshold whose entities have this precision; None where none has it."""
     thresholds, reached = precisions(found)
@@ -182,6 +201,16 @@ def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
     right = np.asarray(found.correct, dtype="float64")[order]
     reaching = right[::-1].cumsum()[::-1]
     return thresholds, reaching[first] / (len(said) - first)
+
+
+def most_precise(found: JudgedEntities) -> Cut | None:
+    """The highest precision of thresholds that do not keep few; None where all do."""
+    thresholds, reached = precisions(found)
+    for place in np.argsort(-reached, kind="stable"):
+        one = cut(found, float(thresholds[place]))
+        if not keeps_few(one, found):
+            return one
+    return None
 
 
 # Of the table of precision and recall.

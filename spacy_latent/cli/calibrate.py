@@ -31,6 +31,11 @@ Examples:
 """
 
 
+CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
+# Below, which entity it is says little about its confidence.
+FLAT = 0.5
+
+
 def calibrate_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
     dev: str = typer.Argument(
@@ -52,6 +57,12 @@ def calibrate_cli(
         min=0.0,
         max=1.0,
         help="Set min_confidence to the lowest at which entities have this precision",
+    ),
+    few: bool = typer.Option(
+        False,
+        "--few",
+        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, or "
+        "fewer than one in ten",
     ),
     biases: bool = typer.Option(
         False,
@@ -103,7 +114,7 @@ def calibrate_cli(
         )
         least = None
         if precision is not None:
-            least = calibration.set_precision(nlp, found, precision, component)
+            least = calibration.set_precision(nlp, found, precision, component, few=few)
         held_out = calibration.measure(nlp, further, component, progress) if further else None
         output.mkdir(parents=True, exist_ok=True)
         with finished_first():
@@ -124,7 +135,8 @@ def calibrate_cli(
                 f"{100 * share:.1f} % of the {count} further texts with entities have all in their "
                 f"set, which holds {held_out.set_size:.1f} spans on average"
             )
-    msg.divider("Dropping entities below a confidence")
+    texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
+    msg.divider(f"Dropping entities of {texts} below a confidence")
     print_cuts(found.after if held_out is None else held_out.entities, least)
     pipe: Any = nlp.get_pipe(component or calibration.entity_components(nlp)[0])
     if pipe.cfg["annotate"] != "probabilities":
@@ -134,7 +146,7 @@ def calibrate_cli(
             f'annotate = "probabilities" in {config}'
         )
     if least is not None:
-        msg.info(f"min_confidence = {least.threshold:.4g}")
+        print_least(least, found.after, held_out.entities if held_out is not None else None)
     msg.good(f"Saved to {output}")
 
 
@@ -152,6 +164,14 @@ def print_calibration(found: Calibrated) -> None:
     if made.shifts:
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
         msg.text(f"shifts of labels: {each}")
+    if made.slope < FLAT:
+        msg.warn(
+            f"The slope is below {FLAT}: odds that are 100 times those of another entity become "
+            f"{100**made.slope:.1f} times. Confidences say how often entities that are found are "
+            "right, and little about which. They are not fitted to other spans and labels, as in "
+            "sets and alternatives: those of several labels of one span may add up to more than "
+            "1. With --no-slope they stay the probabilities of the tagger."
+        )
     for name, loss in found.confidence_losses.items():
         msg.text(f"mean loss of held-out entities, {name}: {loss:.4f}")
     if made.least is not None and found.set_sizes:
@@ -162,6 +182,24 @@ def print_calibration(found: Calibrated) -> None:
         )
     if found.left_out:
         msg.warn(f"No sequence of tags agrees with the annotation of {found.left_out} texts")
+
+
+def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:
+    from spacy_latent.analysis.calibration import cut, in_words, keeps_few
+
+    name = f"min_confidence = {least.threshold:.4g}"
+    cuts = [(least, fitted, CALIBRATION_TEXTS)]
+    if further is not None:
+        cuts.append((cut(further, least.threshold), further, FURTHER_TEXTS))
+    for one, entities, texts in cuts:
+        msg.info(f"{name} keeps {in_words(one, entities, texts)}")
+    for one, entities, texts in cuts:
+        if keeps_few(one, entities):
+            msg.warn(
+                f"{name} leaves few entities of {texts}: {one.kept} of "
+                f"{len(entities.probabilities)}. The pipeline will find little, and its precision "
+                "is hardly known. Ask for a lower --precision, or calibrate on more text."
+            )
 
 
 def print_error(title: str, found: JudgedEntities) -> None:
@@ -197,7 +235,7 @@ def percent(share: float) -> str:
 
 
 def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import entity_figures
+    from spacy_latent.analysis.calibration import cut, entity_figures
 
     made: dict[str, Any] = {
         "calibration": found.calibration.to_dict(),
@@ -212,6 +250,8 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         made["min_confidence"] = vars(least)
     if held_out is not None:
         made["test"] = entity_figures(held_out.entities)
+        if least is not None:
+            made["test_min_confidence"] = vars(cut(held_out.entities, least.threshold))
         if held_out.covered is not None:
             made["test_coverage"], made["test_texts"] = held_out.covered
             made["test_set_size"] = held_out.set_size

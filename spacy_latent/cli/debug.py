@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -122,15 +123,21 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
     from spacy.training import Example
     from thinc.api import fix_random_seed
 
-    from spacy_latent.errors import LatentError
+    from spacy_latent.errors import LatentError, LatentWarning, NoLabels
     from spacy_latent.pipeline.diagnosis import training_settings
 
     fix_random_seed(training_settings(nlp).get("seed") or 0)
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
-        nlp.initialize(lambda: sample)
-    except LatentError:
-        raise
+        with warnings.catch_warnings():
+            if not examples:
+                # What is missing in three words says nothing of the corpus.
+                warnings.simplefilter("ignore", LatentWarning)
+            nlp.initialize(lambda: sample)
+    except LatentError as error:
+        if examples or not isinstance(error, NoLabels):
+            raise
+        raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
     except Exception as error:
         if not examples:
             raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error

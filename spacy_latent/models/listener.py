@@ -79,7 +79,8 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     if is_train and missing:
         raise LatentError(
             f"No vectors from {model.upstream_name!r}: it is neither trained nor run in this "
-            "training step. If it is frozen, add it to training.annotating_components. For "
+            "training step. Look whether the pipeline has a component of this name, before this "
+            "one. If it is frozen, add it to training.annotating_components. For "
             f"nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r}).pipe(docs)) "
             "with the docs of the examples. Or give this component a copy of its own with "
             "replace_listeners."

@@ -21,6 +21,7 @@ from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
+from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 if TYPE_CHECKING:
@@ -513,6 +514,7 @@ class CrfEntityRecognizer(StoredComponent):
         labels: names, such as ``spacy init labels`` writes.
         """
         validate_get_examples(get_examples, "CrfEntityRecognizer.initialize")
+        refuse_missing_upstreams(nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
             names = list(labels)
@@ -528,6 +530,14 @@ class CrfEntityRecognizer(StoredComponent):
         self.cfg["calibration"] = None
         for name in names:
             self.add_label(name)
+        if not self.labels:
+            warnings.warn(
+                f"{self.name}: no entity in the training data, so it has no labels to learn, and "
+                "will find nothing. Texts need annotated entities in doc.ents; or give the labels, "
+                f"under initialize.components.{self.name}.labels.",
+                LatentWarning,
+                stacklevel=2,
+            )
         self._resize()
         sample = [example.predicted for example in islice(get_examples(), 10)]
         assert sample, Errors.E923.format(name=self.name)

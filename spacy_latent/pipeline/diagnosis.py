@@ -17,6 +17,7 @@ from thinc.api import Model, Optimizer
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
@@ -290,6 +291,7 @@ def find_traps(nlp: Language) -> list[Finding]:
         for sentence in unreached_stages(latent.pipe.model, int(training.get("max_steps") or 0)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
         found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
+    found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]

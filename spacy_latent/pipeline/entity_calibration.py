@@ -285,7 +285,9 @@ class ScoreFit:
         return found
 
     def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
-        """The point, and mean losses of held-out docs by the names of what was compared.
+        """The point, and mean losses of held-out docs by the names of what was compared: as
+        trained, with what was fitted on the other folds, and, where nothing was left to compare,
+        "calibrated", of the same docs at the point.
 
         biases: whether labels get some; None for where they lower the mean loss of held-out docs,
             in five folds, by more than the standard error of the difference.
@@ -303,7 +305,11 @@ class ScoreFit:
             biases = float(gain.mean()) > error
             told["temperature"] = float(one.mean())
             told["temperature and biases"] = float(several.mean())
-        return self.best(biases, everything), told
+            return self.best(biases, everything), told
+        point = self.best(biases, everything)
+        with torch.no_grad():
+            told["calibrated"] = float(self.losses(point).mean())
+        return point, told
 
 
 def feasible(
@@ -538,26 +544,53 @@ def measure(
 
 
 def set_precision(
-    nlp: Language, found: Calibrated, precision: float, component: str | None = None
+    nlp: Language,
+    found: Calibrated,
+    precision: float,
+    component: str | None = None,
+    *,
+    few: bool = False,
 ) -> Cut:
     """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
     calibrated on have this precision, in its config as well. Raises LatentError where there is no
-    such value."""
-    from spacy_latent.analysis.calibration import cut, precisions, threshold_for
+    such value, and where it keeps fewer than 20 entities or than one in ten.
+
+    few: set it there as well.
+    """
+    from spacy_latent.analysis import calibration as known
 
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    least = threshold_for(found.after, precision)
+    least = known.threshold_for(found.after, precision)
     if least is None:
-        thresholds, reached = precisions(found.after)
+        thresholds, reached = known.precisions(found.after)
         told = "There are no entities."
         if len(thresholds):
-            best = cut(found.after, float(thresholds[reached.argmax()]))
+            best = known.cut(found.after, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
                 f"confidence of {best.threshold:.3g} or more."
             )
-        raise LatentError(f"At no confidence the precision is {precision}. {told}")
+        raise LatentError(
+            f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
+            "calibrate on more annotated text."
+        )
+    if known.keeps_few(least, found.after) and not few:
+        enough = known.most_precise(found.after)
+        told = f"No threshold keeps {known.FEW} of them. "
+        if enough is not None:
+            told = (
+                "The highest precision of a threshold that keeps more is "
+                f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
+                f"{enough.threshold:.3g} or more. "
+            )
+        raise LatentError(
+            f"A min_confidence of {least.threshold:.4g}, for a precision of {precision}, would "
+            f"keep {known.in_words(least, found.after, 'the calibration texts')}. Fewer than "
+            f"{known.FEW}, or than one in ten, do not tell the precision, and the pipeline would "
+            f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
+            "more annotated text. To set it all the same, give --few, in Python few=True."
+        )
     pipe.configure("min_confidence", least.threshold)
     nlp.get_pipe_config(name)["min_confidence"] = least.threshold
     return least

@@ -25,6 +25,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.inspection import inspect_docs
+from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
@@ -459,6 +460,7 @@ class LatentEncoder(StoredComponent):
     ) -> None:
         """Infer the widths and draw the weights, from a sample of the data."""
         validate_get_examples(get_examples, "LatentEncoder.initialize")
+        refuse_missing_upstreams(nlp)
         docs = [example.x for example in islice(get_examples(), 10)]
         if not docs:
             raise ValueError(Errors.E923.format(name=self.name))

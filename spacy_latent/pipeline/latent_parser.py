@@ -22,6 +22,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ class LatentParser(StoredComponent):
         from spacy_latent.models.labelled_parser import begin_evidence
 
         validate_get_examples(get_examples, "LatentParser.initialize")
+        refuse_missing_upstreams(nlp)
         check_lexeme_norms(self.vocab, "latent_parser")
         for name in _labels_of(get_examples()) if labels is None else labels:
             self.add_label(name)

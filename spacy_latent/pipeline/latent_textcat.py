@@ -18,7 +18,8 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, NoLabels
+from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
@@ -286,10 +287,28 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         labels: Iterable[str] | None = None,
         positive_label: str | None = None,
     ) -> None:
-        """As of ``textcat``. Raises LatentError where training ends before its last stage."""
+        """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
+        training ends before its last stage."""
+        validate_get_examples(get_examples, "LatentTextCategorizer.initialize")
+        refuse_missing_upstreams(nlp)
+        if labels is None:
+            labels = [label for example in get_examples() for label in example.y.cats]
+        labels = list(dict.fromkeys(labels))
+        self._refuse_few_labels({*self.labels, *labels}, 2)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
         refuse_unreached_stages(self.name, self.model, nlp)
+
+    def _refuse_few_labels(self, found: set[str], needed: int) -> None:
+        if len(found) >= needed:
+            return
+        told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
+        alone = " For one label alone take latent_textcat_multilabel." if found else ""
+        raise NoLabels(
+            f"{self.name}: {told} was found, and it needs at least {needed}. Texts of the training "
+            f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
+            f"initialize.components.{self.name}.labels.{alone}"
+        )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Show the decoder of a bound on evidence the words of the training docs."""
@@ -603,13 +622,14 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     ) -> None:
         """As of ``textcat_multilabel``: one label is enough."""
         validate_get_examples(get_examples, "MultiLabelLatentTextCategorizer.initialize")
+        refuse_missing_upstreams(nlp)
         self._validate_categories(get_examples())
         found = labels
         if found is None:
             found = [label for example in get_examples() for label in example.y.cats]
         for label in found:
             self.add_label(label)
-        self._require_labels()
+        self._refuse_few_labels(set(self.labels), 1)
         sample = [example for example, _ in zip(get_examples(), range(10))]
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))

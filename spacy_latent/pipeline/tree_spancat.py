@@ -20,6 +20,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 
 if TYPE_CHECKING:
@@ -376,6 +377,7 @@ class TreeSpanCategorizer(StoredComponent):
             labels`` writes.
         """
         validate_get_examples(get_examples, "TreeSpanCategorizer.initialize")
+        refuse_missing_upstreams(nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
         if labels is not None:
             given = [[own] if isinstance(own, str) else list(own) for own in labels]

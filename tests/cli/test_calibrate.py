@@ -13,6 +13,9 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.analysis.calibration import JudgedEntities, cut
+from spacy_latent.cli.calibrate import print_calibration, print_least
+from spacy_latent.pipeline.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 from tests.pipeline.test_entity_calibration import TEXT, doubtful
 
@@ -60,6 +63,87 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     assert entry["entities"][0] in entry["possible"]
 
 
+@pytest.fixture
+def few(made: Any, tmp_path: Path) -> Any:
+    """Texts of which the tagger is surer, all annotated as it finds them, beside more of which half
+    are: five of 35 reach a high precision."""
+    nlp = spacy.load(made[0], config={"components.crf_ner.annotate": "probabilities"})
+    # As trained it is as sure of both as floats can tell.
+    calibrate(nlp, doubtful(nlp))
+    places = {"I like London a lot": (7, 13), "Berlin is very grey": (0, 6)}
+
+    def confidence(text: str) -> float:
+        (ent,) = nlp(text).ents
+        return ent._.confidence
+
+    unsure, sure = sorted(places, key=confidence)
+    docs = []
+    for text, right in [(sure, True)] * 5 + [(unsure, bool(i % 2)) for i in range(30)]:
+        doc = nlp.make_doc(text)
+        doc.set_ents([doc.char_span(*places[text], "GPE")] if right else [], default="outside")
+        docs.append(doc)
+    DocBin(docs=docs).to_disk(tmp_path / "few.spacy")
+    return made[0], tmp_path / "few.spacy", tmp_path / "out"
+
+
+def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
+    model, dev, output = few
+    arguments = ("calibrate", model, dev, output, "--precision", 0.95)
+    said = " ".join(run(*arguments, code=1).split())
+    assert "would keep 5 of 35 entities of the calibration texts (precision 100.0 %" in said
+    assert "95 % interval 56.6 % to 100.0 %" in said and "--few" in said
+    # All 35, of which 5 and a half of 30 are right.
+    assert "keeps more is 0.571, of 35" in said
+    assert not output.exists()
+    said = " ".join(run(*arguments, "--few", "--test", dev).split())
+    for texts in ("calibration", "further"):
+        assert f"keeps 5 of 35 entities of the {texts} texts (precision 100.0 %" in said
+        assert f"leaves few entities of the {texts} texts" in said
+    assert "recall 25.0 %" in said
+    assert spacy.load(output).config["components"]["crf_ner"]["min_confidence"] > 0
+
+
+def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> None:
+    model, dev, output = made[0], made[1], few[2]
+    arguments = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
+    said = " ".join(run(*arguments).split())
+    assert "of 48 entities of the calibration texts (precision 50.0 %" in said
+    assert "Dropping entities of the further texts below" in said
+    assert "leaves few" not in said
+    found = srsly.json_loads(run(*arguments, "--json"))
+    assert found["test_min_confidence"]["threshold"] == found["min_confidence"]["threshold"]
+    assert found["test_min_confidence"]["kept"] == 35
+    # Beside the loss as trained there is the one that was reached.
+    assert found["losses"]["calibrated"] < found["losses"]["as trained"]
+    assert "mean loss of held-out texts, calibrated:" in said
+
+
+def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    fitted = JudgedEntities([0.95] * 40, [True] * 38 + [False] * 2, ["GPE"] * 40, 80)
+    further = JudgedEntities([0.5] * 156, [True] * 156, ["GPE"] * 156, 156)
+    print_least(cut(fitted, 0.9156), fitted, further)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "= 0.9156 keeps 40 of 40 entities of the calibration texts (precision 95.0 %" in said
+    assert "keeps 0 of 156 entities of the further texts" in said and "nan" not in said
+    assert "leaves few entities of the further texts: 0 of 156" in said
+    assert "few entities of the calibration" not in said
+
+
+@pytest.mark.parametrize(("slope", "warned"), [(0.158, True), (0.8, False)])
+def test_confidences_that_became_flat_are_told(
+    slope: float, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = JudgedEntities()
+    made = EntityCalibration(slope=slope, shift=1.73, docs=9, entities=9)
+    print_calibration(Calibrated(made, {}, {}, nothing, nothing, [], 0))
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"slope {slope} and shift +1.73" in said
+    assert ("may add up to more than 1" in said) == warned
+    assert ("become 2.1 times" in said) == warned
+    # What is said is so: three labels of a span, each with a third.
+    assert 3 * made.confidence(1 / 3, "GPE") > 1
+
+
 def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     model, dev, _ = made
     shown = run("report", model, dev, tmp_path / "report.html")
@@ -82,6 +166,7 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
         (("--coverage", 1.5), "--coverage is 1.5"),
         (("--coverage", 0.999), "takes at least 999 texts"),
         (("--precision", 0.99), "At no confidence the precision is 0.99"),
+        (("--precision", 0.99), "Ask for a lower precision"),
         (("-c", "ner"), "'ner' is none of them: crf_ner"),
     ],
 )

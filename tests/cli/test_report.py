@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import read_examples
 from spacy_latent.cli.report import short_name
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
 from tests.pipeline.small_pipelines import TOK2VEC
 from tests.pipeline.small_pipelines import examples as small_examples
@@ -231,6 +232,20 @@ def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None
     assert found["layers"] == {} and found["gradients"]["crf_ner"]["head"] > 0
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "latent_textcat"])
+def test_debug_without_texts_says_nothing_of_their_labels(tmp_path: Path, name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
+    nlp.config.to_disk(tmp_path / "base.cfg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        code = 0 if name == "crf_ner" else 1
+        shown = said(run("debug", tmp_path / "base.cfg", code=code))
+    # A crf_ner goes without labels; latent_textcat cannot be made without.
+    wanted = "training corpus cannot be read" if name == "crf_ner" else "nothing to initialize"
+    assert wanted in shown and "no label was found" not in shown
+
+
 def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -> None:
     config = Config().from_disk(saved / "model" / "config.cfg", interpolate=False)
     one_of_n = {"@misc": "spacy-latent.OneOfN.v1"}
@@ -238,6 +253,12 @@ def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -
     config.to_disk(tmp_path / "bad.cfg")
     shown = said(run("debug", tmp_path / "bad.cfg", "--corpus", saved / "dev.spacy", code=1))
     assert "This cannot work" in shown and "BiaffineScorer" in shown and "OneOfN" in shown
+    config = Config().from_disk(saved / "model" / "config.cfg", interpolate=False)
+    config["components"]["textcat"]["model"]["tok2vec"]["upstream"] = "latentencoder"
+    config.to_disk(tmp_path / "misspelt.cfg")
+    for corpus in (("--corpus", saved / "dev.spacy"), ()):
+        shown = said(run("debug", tmp_path / "misspelt.cfg", *corpus, code=1))
+        assert "textcat listens to 'latentencoder'" in shown and "mean 'latent_encoder'?" in shown
     assert "does not exist" in said(run("debug", tmp_path / "none.cfg", code=1))
     spacy.blank("en").to_disk(tmp_path / "blank")
     assert "no latent structure" in said(run("debug", tmp_path / "blank", code=1))

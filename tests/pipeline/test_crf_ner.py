@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -374,9 +375,17 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
 def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
     nlp = pipeline()
     blank = Example(nlp.make_doc("no entities"), nlp.make_doc("no entities"))
-    optimizer = nlp.initialize(lambda: [blank])
+    with pytest.warns(LatentWarning, match="crf_ner: no entity in the training data") as warned:
+        optimizer = nlp.initialize(lambda: [blank])
+    assert "initialize.components.crf_ner.labels" in str(warned[0].message)
     assert nlp.update([blank], sgd=optimizer)["crf_ner"] == 0.0
     assert entities(nlp("nothing here")) == []
+    # What labels were given there is something to learn: nothing is said.
+    given = pipeline()
+    given.config["initialize"]["components"] = {"crf_ner": {"labels": ["GPE"]}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        given.initialize(lambda: [blank])
 
 
 # ---------------------------------------------------------------- bad input

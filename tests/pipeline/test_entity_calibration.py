@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def test_the_temperature_and_the_biases_that_scores_need_are_found() -> None:
     point, told = fit.choose(True)
     assert float((-point[0]).exp()) == pytest.approx(2.5, rel=0.25)
     assert point[1:].tolist() == pytest.approx([0.0, 2.0], abs=0.5)
-    assert set(told) == {"as trained"}
+    assert set(told) == {"as trained", "calibrated"}
+    assert told["calibrated"] < told["as trained"]
 
 
 def test_labels_get_biases_where_held_out_texts_ask_for_them() -> None:
@@ -299,6 +301,32 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     assert nlp(TEXT).ents
     with pytest.raises(LatentError, match="min_confidence is 2"):
         trained(min_confidence=2)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "refused", "advice"),
+    [
+        (19, 30, True, "of 20 with a confidence of 0.8 or more"),
+        (20, 30, False, ""),
+        # Twenty, and fewer than one in ten.
+        (20, 190, True, "of 21 with a confidence of 0.8 or more"),
+        (5, 10, True, "No threshold keeps 20 of them"),
+    ],
+)
+def test_a_threshold_that_keeps_few_is_set_only_where_asked(
+    nlp: Language, right: int, wrong: int, refused: bool, advice: str
+) -> None:
+    said = [0.9] * right + [0.8 - 0.001 * i for i in range(wrong)]
+    correct = [True] * right + [False] * wrong
+    entities = JudgedEntities(said, correct, ["GPE"] * len(said), right)
+    found = replace(calibrate(nlp, doubtful(nlp)), after=entities)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    if refused:
+        with pytest.raises(LatentError, match=rf"would keep {right} of {right + wrong} .*{advice}"):
+            set_precision(nlp, found, 0.99)
+        assert pipe.cfg["min_confidence"] == 0.0
+    least = set_precision(nlp, found, 0.99, few=refused)
+    assert (least.kept, pipe.cfg["min_confidence"]) == (right, 0.9)
 
 
 # ---------------------------------------------------------------- where people look

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, NoLabels
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
@@ -238,6 +238,30 @@ def test_bad_settings_say_what_to_do() -> None:
     with pytest.raises(LatentError, match="has no latent structures"):
         stock = {**REDUCE, "tok2vec": TOK2VEC}
         spacy.blank("en").add_pipe("latent_textcat", config={"model": stock})
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_texts_without_labels_are_refused_by_name(name: str) -> None:
+    def begun(cats: dict[str, float], labels: list[str] | None = None) -> Language:
+        nlp = pipeline(name)
+        given = {} if labels is None else {"labels": labels}
+        nlp.config["initialize"]["components"] = {name: given}
+        made = [Example.from_dict(nlp.make_doc("some text"), {"cats": cats})]
+        nlp.initialize(lambda: made)
+        return nlp
+
+    needed = 2 if name == "latent_textcat" else 1
+    with pytest.raises(NoLabels) as raised:
+        begun({})
+    said = str(raised.value)
+    assert f"{name}: no label was found, and it needs at least {needed}." in said
+    assert "doc.cats" in said and f"initialize.components.{name}.labels" in said
+    assert begun({}, ["B", "A"]).get_pipe(name).labels == ("B", "A")
+    if needed == 1:
+        assert begun({"A": 1.0}).get_pipe(name).labels == ("A",)
+        return
+    with pytest.raises(NoLabels, match=r"only the label .A. was found.*latent_textcat_multilabel"):
+        begun({"A": 1.0})
 
 
 def test_a_doc_that_fails_goes_alone_to_the_error_handler() -> None:
