@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.diagnosis import find_traps
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.structures.base import Structure
+from tests import pages
 
 GOLD: dict[str, Any] = {
     "cats": {"A": 1.0, "B": 0.0},
@@ -292,6 +294,25 @@ def test_crf_ner_gets_the_place_of_ner(shared: bool) -> None:
     nlp = trained(config)
     assert {"ents_f", "ents_p", "ents_r"} <= set(nlp.config["training"]["score_weights"])
     assert all(0 <= ent._.confidence <= 1 for ent in nlp("A b c").ents)
+
+
+def test_what_the_page_says_to_do_by_hand() -> None:
+    page = Path(__file__).parents[2] / "docs" / "from_ner.md"
+    (block,) = [block for block in pages.blocks(page) if block.language == "ini"]
+    text = made(["ner"]).to_str()
+    sections = re.split(r"^(?=\[)", text, flags=re.M)
+    gone = [section for section in sections if section.startswith("[components.ner")]
+    left = "".join(section for section in sections if section not in gone)
+    assert (
+        len(gone) == 3
+        and len(re.findall(r"\[components.ner.*]", filled(made(["ner"])).to_str())) == 4
+    )
+    own, lines = block.code.split("[components.crf_ner]", 1)
+    (pipeline,) = re.findall(r"^pipeline = .*$", own, re.M)
+    left = re.sub(r"^pipeline = .*$", pipeline, left, flags=re.M)
+    nlp = trained(Config().from_str(f"{left}\n[components.crf_ner]{lines}", interpolate=False))
+    assert nlp.pipe_names == ["tok2vec", "crf_ner"]
+    assert nlp.get_pipe("tok2vec").listening_components == ["crf_ner"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
