@@ -303,10 +303,7 @@ def test_what_the_page_says_to_do_by_hand() -> None:
     sections = re.split(r"^(?=\[)", text, flags=re.M)
     gone = [section for section in sections if section.startswith("[components.ner")]
     left = "".join(section for section in sections if section not in gone)
-    assert (
-        len(gone) == 3
-        and len(re.findall(r"\[components.ner.*]", filled(made(["ner"])).to_str())) == 4
-    )
+    assert len(gone) == 4
     own, lines = block.code.split("[components.crf_ner]", 1)
     (pipeline,) = re.findall(r"^pipeline = .*$", own, re.M)
     left = re.sub(r"^pipeline = .*$", pipeline, left, flags=re.M)
