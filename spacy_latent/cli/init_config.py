@@ -302,17 +302,34 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
         layers["structure"] = structure_block(structure, chooses)
     if estimator is not None:
         layers["estimator"] = estimator_block(estimator, chooses)
+    for argument, name in zip(("structure", "estimator"), defaults(block)):
+        layers.setdefault(argument, {"@misc": name})
     made = registry.resolve(layers)
-    composer = made["composer"] if "composer" in made else reader(made["structure"])
-    try:
-        check_parts(made["structure"], made["estimator"], made["scorer"], composer)
-    except IncompatiblePair:
-        fitting = fitting_layers(made["structure"], made["estimator"])
-        new = {"scorer": {"@misc": fitting[0]}, "composer": {"@misc": fitting[1]}}
-        for argument, given in over(block["tok2vec"], {**layers, **new}).items():
-            if argument in new and argument in layers:
-                layers[argument] = given
-    return layers
+    composer = reader(made["structure"]) if chooses else made.get("composer")
+    if "scorer" in made and composer is not None:
+        try:
+            check_parts(made["structure"], made["estimator"], made["scorer"], composer)
+        except IncompatiblePair:
+            pass
+        else:
+            return layers
+    fitting = fitting_layers(made["structure"], made["estimator"])
+    new: dict[str, Block] = {"scorer": {"@misc": fitting[0]}, "composer": {"@misc": fitting[1]}}
+    if chooses and takes(fitting[0], "num_tags"):
+        new["scorer"]["num_tags"] = TAGS
+    new = over(block["tok2vec"], new)
+    return {**layers, **{argument: new[argument] for argument in new if argument in block}}
+
+
+def defaults(block: Block) -> tuple[str, str]:
+    """Registered names of the structure and the estimator that a layer has where it names none."""
+    kind = str(block["@architectures"]).split(".")[1]
+    structure, estimator = {
+        "RationaleTextCat": ("KOfN", "StraightThrough"),
+        "LatentTextClassifier": ("SpanningTree", "ScoreFunction"),
+        "AlignedPairTextCat": ("OneToOneAlignment", "SparseMAP"),
+    }.get(kind, ("SpanningTree", "Marginals"))
+    return f"spacy-latent.{structure}.v1", f"spacy-latent.{estimator}.v1"
 
 
 def reader(structure: Structure) -> partial[RationaleReader]:
@@ -349,11 +366,12 @@ def path_of(component: Block, wanted: Block) -> str:
 
 
 def latent_block(block: Block) -> Block | None:
-    """The block of the latent layer in a model: the one that has a structure and an estimator."""
+    """The block of the latent layer in a model: the one that has a structure and an estimator, be
+    they null, for the defaults."""
     level = [block]
     while level:
         for each in level:
-            if all(isinstance(each.get(key), dict) for key in ("structure", "estimator", "scorer")):
+            if {"structure", "estimator", "scorer"} <= each.keys():
                 return each
         level = [value for each in level for value in each.values() if isinstance(value, dict)]
     return None

@@ -242,6 +242,26 @@ def test_what_the_user_set_in_a_block_that_stays_stays() -> None:
     assert structure["@misc"] == "spacy-latent.SpanningTree.v1"
 
 
+def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
+    base = filled(made(["textcat"], optimize="efficiency"))
+    embedder = components(with_structure(base, []))["textcat"]["model"]["tok2vec"]["tok2vec"]
+    components(base)["textcat"]["model"] = {
+        "@architectures": "spacy.TextCatReduce.v1",
+        "exclusive_classes": True,
+        "use_reduce_first": False,
+        "use_reduce_last": False,
+        "use_reduce_max": False,
+        "use_reduce_mean": True,
+        "tok2vec": {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": dict(embedder)},
+    }
+    config = filled(with_structure(filled(base), [], None, "sparsemap"))
+    tok2vec = components(config)["textcat"]["model"]["tok2vec"]
+    names = [tok2vec[part]["@misc"].split(".")[1] for part in ("structure", "estimator", "scorer")]
+    assert names == ["SpanningTree", "SparseMAP", "BiaffineScorer"]
+    assert tok2vec["composer"]["@misc"] == "spacy-latent.GraphConvolution.v1"
+    trained(config)
+
+
 def test_an_inline_structure_gets_an_estimator_that_needs_the_loss() -> None:
     before = filled(with_structure(filled(made(["textcat"])), [], "projective-tree"))
     config = filled(with_structure(before, [], None, "score-function"))
