@@ -290,8 +290,8 @@ def find_traps(nlp: Language) -> list[Finding]:
             found += _of_layer(key, node)
         for sentence in unreached_stages(latent.pipe.model, int(training.get("max_steps") or 0)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
-        found += _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
+    found += about_sentences(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]
@@ -407,28 +407,48 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
         )
 
 
+def about_sentences(nlp: Language) -> list[Finding]:
+    """Where structures are of sentences, whether anything sets these, and in training too. The
+    pipeline need not be initialized."""
+    annotating = set(training_settings(nlp).get("annotating_components") or ())
+    return [
+        finding
+        for component, latent in latent_components(nlp).items()
+        for finding in _of_sentences(nlp, component, list(latent.layers.values()), annotating)
+    ]
+
+
 def _of_sentences(
     nlp: Language, component: str, nodes: Sequence[Model], annotating: set[str]
 ) -> Iterable[Finding]:
     from spacy_latent.models.span_getters import DocSpans, SentenceSpans
 
+    lengths = [
+        getter.max_length
+        for getter in (node.attrs["span_getter"] for node in nodes)
+        if isinstance(getter, SentenceSpans) and not isinstance(getter, DocSpans)
+    ]
+    if not lengths:
+        return
     before = nlp.pipe_names[: nlp.pipe_names.index(component)]
     setters = [
-        name
-        for name in before
-        if set(nlp.get_pipe_meta(name).assigns) & set(SETS_SENTENCES) and name not in annotating
+        name for name in before if set(nlp.get_pipe_meta(name).assigns) & set(SETS_SENTENCES)
     ]
-    by_sentence = any(
-        isinstance(node.attrs["span_getter"], SentenceSpans)
-        and not isinstance(node.attrs["span_getter"], DocSpans)
-        for node in nodes
-    )
-    if setters and by_sentence:
+    late = [name for name in setters if name not in annotating]
+    if not setters:
+        yield Finding(
+            "note",
+            "no-sentences",
+            f"No component before {component} sets sentences: one structure spans a whole text, "
+            f"up to {max(lengths)} tokens of it. For one of each sentence put a sentencizer before "
+            "it, and its name into training.annotating_components.",
+        )
+    elif late:
         yield Finding(
             "warning",
             "sentences-in-training",
-            f"{', '.join(setters)} sets sentences at prediction but not in training, where "
-            f"{component} would see whole docs. Add {', '.join(setters)} to "
+            f"{', '.join(late)} sets sentences at prediction but not in training, where "
+            f"{component} would see whole docs. Add {', '.join(late)} to "
             "training.annotating_components.",
         )
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 from spacy.cli._util import app
 from spacy.cli.init_config import init_config
+from spacy.language import Language
 from spacy.training import Example
 from spacy.util import load_config, load_model_from_config
 from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.init_config import filled, registered_name, with_structure
+from spacy_latent.cli.init_config import (
+    filled,
+    loaded,
+    registered_name,
+    with_crf_ner,
+    with_rationale,
+    with_structure,
+)
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.diagnosis import find_traps
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.structures.base import Structure
+from tests import pages
 
 GOLD: dict[str, Any] = {
     "cats": {"A": 1.0, "B": 0.0},
@@ -31,6 +42,24 @@ GOLD: dict[str, Any] = {
 
 def made(pipeline: list[str], optimize: str = "efficiency", **settings: Any) -> Config:
     return init_config(lang="en", pipeline=pipeline, optimize=optimize, **settings)
+
+
+def trained(config: Config) -> Language:
+    """After two steps."""
+    nlp = load_model_from_config(config, auto_fill=True)
+    examples = [Example.from_dict(nlp.make_doc("A b c"), GOLD)] * 2
+    optimizer = nlp.initialize(lambda: examples)
+    for _ in range(2):
+        nlp.update(examples, sgd=optimizer)
+    return nlp
+
+
+def without_shared(pipeline: list[str]) -> Config:
+    """A config in which each component has the embedder of its defaults."""
+    nlp = spacy.blank("en")
+    for name in pipeline:
+        nlp.add_pipe(name)
+    return nlp.config
 
 
 def components(config: Config) -> dict[str, dict[str, Any]]:
@@ -54,12 +83,8 @@ def test_what_spacy_makes_trains_with_a_structure(
     pipeline: list[str], names: list[str], shared: bool
 ) -> None:
     config = with_structure(filled(made(pipeline)), names, "spanning-tree", "marginals", shared)
-    nlp = load_model_from_config(config, auto_fill=True)
+    nlp = trained(config)
     assert ("latent_encoder" in nlp.pipe_names) == shared
-    examples = [Example.from_dict(nlp.make_doc("A b c"), GOLD)] * 2
-    optimizer = nlp.initialize(lambda: examples)
-    for _ in range(2):
-        nlp.update(examples, sgd=optimizer)
     (doc,) = inspect_docs(nlp, [nlp.make_doc("A b c")])
     latent = ["latent_encoder"] if shared else names or [nlp.pipe_names[-1]]
     for name in latent:
@@ -81,7 +106,7 @@ def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() ->
     assert tok2vec["estimator"]["@misc"] == "spacy-latent.SparseMAP.v1"
     nlp = load_model_from_config(config)
     nlp.initialize(lambda: [Example.from_dict(nlp.make_doc("A b c"), GOLD)])
-    assert find_traps(nlp) == []
+    assert [finding.code for finding in find_traps(nlp)] == ["no-sentences"]
 
 
 def test_what_a_listener_reads_stays() -> None:
@@ -135,7 +160,6 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         (["tagger"], ["ner"], "no component 'ner'"),
         (["tagger"], ["tok2vec"], "what others listen to"),
         (["tagger", "sentencizer"], ["sentencizer"], "no block 'tok2vec'"),
-        (["latent_textcat"], ["latent_textcat"], "already"),
     ],
 )
 def test_what_cannot_be_changed(pipeline: list[str], names: list[str], why: str) -> None:
@@ -171,3 +195,270 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     )
     broken = run(app, ["latent", "init", "-", "-"], input="[nlp]\nlang = ")
     assert broken.exit_code == 1 and not broken.stdout
+
+
+# ---------------------------------------------------------------- what has a structure already
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "shared", "owner"),
+    [(["textcat"], False, "textcat"), (["ner", "textcat"], True, "latent_encoder")],
+)
+def test_a_structure_and_an_estimator_are_replaced(
+    pipeline: list[str], shared: bool, owner: str
+) -> None:
+    before = filled(with_structure(filled(made(pipeline)), ["textcat"], shared=shared))
+
+    def layer(config: Config) -> dict[str, Any]:
+        model = components(config)[owner]["model"]
+        found: dict[str, Any] = model if shared else model["tok2vec"]
+        return found
+
+    assert layer(before)["estimator"]["prediction"] == "marginals"
+    # By the name of the listener, too; ner would have to be meant otherwise.
+    config = filled(with_structure(before, ["textcat"], None, "implicit-mle", shared))
+    assert layer(config)["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"
+    # Of the old one, which the new one does not know.
+    assert "prediction" not in layer(config)["estimator"]
+    kept = ("structure", "scorer", "composer", "tok2vec")
+    assert {key: layer(config)[key] for key in kept} == {key: layer(before)[key] for key in kept}
+    # Spans have other scorers and composers than arcs.
+    trees = filled(with_structure(before, ["textcat"], "constituency-tree", None, shared))
+    assert layer(trees)["estimator"] == layer(before)["estimator"]
+    assert layer(trees)["scorer"]["@misc"].startswith("spacy-latent.Span")
+    assert layer(trees)["composer"]["@misc"].startswith("spacy-latent.Span")
+    for changed in (config, trees):
+        trained(changed)
+
+
+def test_what_the_user_set_in_a_block_that_stays_stays() -> None:
+    before = filled(with_structure(filled(made(["textcat"])), []))
+    components(before)["textcat"]["model"]["tok2vec"]["scorer"]["encoder"]["hidden_width"] = 48
+    config = with_structure(before, [], "projective-tree")
+    tok2vec = components(config)["textcat"]["model"]["tok2vec"]
+    assert tok2vec["scorer"]["encoder"]["hidden_width"] == 48
+    # A copy was changed.
+    structure = components(before)["textcat"]["model"]["tok2vec"]["structure"]
+    assert structure["@misc"] == "spacy-latent.SpanningTree.v1"
+
+
+def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
+    base = filled(made(["textcat"], optimize="efficiency"))
+    embedder = components(with_structure(base, []))["textcat"]["model"]["tok2vec"]["tok2vec"]
+    components(base)["textcat"]["model"] = {
+        "@architectures": "spacy.TextCatReduce.v1",
+        "exclusive_classes": True,
+        "use_reduce_first": False,
+        "use_reduce_last": False,
+        "use_reduce_max": False,
+        "use_reduce_mean": True,
+        "tok2vec": {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": dict(embedder)},
+    }
+    config = filled(with_structure(filled(base), [], None, "sparsemap"))
+    tok2vec = components(config)["textcat"]["model"]["tok2vec"]
+    names = [tok2vec[part]["@misc"].split(".")[1] for part in ("structure", "estimator", "scorer")]
+    assert names == ["SpanningTree", "SparseMAP", "BiaffineScorer"]
+    assert tok2vec["composer"]["@misc"] == "spacy-latent.GraphConvolution.v1"
+    trained(config)
+
+
+def test_an_inline_structure_gets_an_estimator_that_needs_the_loss() -> None:
+    before = filled(with_structure(filled(made(["textcat"])), [], "projective-tree"))
+    config = filled(with_structure(before, [], None, "score-function"))
+    textcat = components(config)["textcat"]
+    assert textcat["factory"] == "latent_textcat"
+    assert textcat["model"]["structure"]["@misc"] == "spacy-latent.ProjectiveTree.v1"
+    assert textcat["model"]["tok2vec"]["@architectures"] == "spacy.MultiHashEmbed.v2"
+    trained(config)
+    # And back.
+    soft = filled(with_structure(config, [], None, "marginals"))
+    assert components(soft)["textcat"]["model"]["estimator"] == {
+        "@misc": "spacy-latent.Marginals.v1",
+        "prediction": "marginals",
+    }
+    shared = filled(with_structure(filled(made(["textcat"])), [], shared=True))
+    with pytest.raises(LatentError, match="latent_encoder cannot learn by"):
+        with_structure(shared, [], None, "score-function")
+
+
+def test_what_of_a_structure_cannot_be_changed() -> None:
+    inline = filled(with_structure(filled(made(["ner", "textcat"])), ["textcat"]))
+    with pytest.raises(LatentError, match=r"SpanningTree.*\[components.textcat.model.tok2vec.est"):
+        with_structure(inline, ["textcat"])
+    with pytest.raises(LatentError, match="two steps"):
+        with_structure(inline, ["textcat", "ner"], None, "sparsemap")
+    with pytest.raises(LatentError, match="Leave out --shared"):
+        with_structure(inline, ["textcat"], None, "sparsemap", shared=True)
+    with pytest.raises(LatentError, match="--component ner, --component textcat"):
+        with_structure(inline, [], None, "sparsemap")
+    with pytest.raises(IncompatiblePair):
+        with_structure(inline, ["textcat"], "one-to-one-alignment")
+    shared = filled(with_structure(filled(made(["ner", "textcat"])), ["textcat"], shared=True))
+    with pytest.raises(LatentError, match=r"all blocks that begin with \[components.ner.model"):
+        with_structure(shared, ["ner"], shared=True)
+
+
+# ---------------------------------------------------------------- crf_ner in the place of ner
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_crf_ner_gets_the_place_of_ner(shared: bool) -> None:
+    before = filled(made(["tagger", "ner"])) if shared else filled(without_shared(["ner"]))
+    components(before)["ner"]["incorrect_spans_key"] = "wrong"
+    config = filled(with_crf_ner(before, []))
+    assert config["nlp"]["pipeline"] == before["nlp"]["pipeline"]
+    old, new = components(before)["ner"], components(config)["ner"]
+    assert new["factory"] == "crf_ner" and new["incorrect_spans_key"] == "wrong"
+    assert new["model"]["tok2vec"] == old["model"]["tok2vec"]
+    assert ("Listener" in new["model"]["tok2vec"]["@architectures"]) == shared
+    nlp = trained(config)
+    assert {"ents_f", "ents_p", "ents_r"} <= set(nlp.config["training"]["score_weights"])
+    assert all(0 <= ent._.confidence <= 1 for ent in nlp("A b c").ents)
+
+
+def test_what_the_page_says_to_do_by_hand() -> None:
+    page = Path(__file__).parents[2] / "docs" / "from_ner.md"
+    (block,) = [block for block in pages.blocks(page) if block.language == "ini"]
+    text = made(["ner"]).to_str()
+    sections = re.split(r"^(?=\[)", text, flags=re.M)
+    gone = [section for section in sections if section.startswith("[components.ner")]
+    left = "".join(section for section in sections if section not in gone)
+    assert len(gone) == 4
+    own, lines = block.code.split("[components.crf_ner]", 1)
+    (pipeline,) = re.findall(r"^pipeline = .*$", own, re.M)
+    left = re.sub(r"^pipeline = .*$", pipeline, left, flags=re.M)
+    nlp = trained(Config().from_str(f"{left}\n[components.crf_ner]{lines}", interpolate=False))
+    assert nlp.pipe_names == ["tok2vec", "crf_ner"]
+    assert nlp.get_pipe("tok2vec").listening_components == ["crf_ner"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "names", "why"),
+    [
+        (["tagger"], [], "--pipeline ner"),
+        (["tagger", "ner"], ["tagger"], "replaces ner alone"),
+        (["ner"], ["entities"], "no component 'entities'"),
+    ],
+)
+def test_what_does_not_become_a_crf_ner(pipeline: list[str], names: list[str], why: str) -> None:
+    with pytest.raises(LatentError, match=why):
+        with_crf_ner(filled(made(pipeline)), names)
+
+
+def test_what_has_a_structure_does_not_become_a_crf_ner() -> None:
+    with pytest.raises(LatentError, match="structure already"):
+        with_crf_ner(filled(with_structure(filled(made(["ner"])), [])), [])
+
+
+# ---------------------------------------------------------------- rationales
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "optimize"),
+    [
+        (["textcat"], "efficiency"),
+        (["textcat_multilabel"], "efficiency"),
+        (["textcat"], "accuracy"),
+    ],
+)
+def test_a_text_classifier_chooses_words(pipeline: list[str], optimize: str) -> None:
+    before = made(pipeline, optimize=optimize)
+    if optimize == "accuracy":
+        # Those of a pipeline that is not here.
+        before["paths"]["vectors"] = None
+        components(before)["tok2vec"]["model"]["embed"]["include_static_vectors"] = False
+    config = filled(with_rationale(filled(before), []))
+    (name,) = pipeline
+    component = components(config)[name]
+    assert component["factory"] == f"latent_{name}"
+    selector = component["model"]["tok2vec"]["@architectures"]
+    assert ("Listener" in selector) == (optimize == "accuracy")
+    nlp = trained(config)
+    assert "rationale_rate" in config["training"]["score_weights"]
+    doc = nlp("A b c d e f g")
+    assert sum(len(span) for span in doc.spans["rationale"]) == 5
+    assert set(doc.spans["rationale"].attrs["scores"]) == {1.0}
+    scores = nlp.evaluate([Example.from_dict(nlp.make_doc("A b c"), GOLD)])
+    assert scores["rationale_rate"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("structure", "estimator"),
+    [("linear-chain", "marginals"), ("tag-sequence", "marginals"), ("bits", "implicit-mle")],
+)
+def test_other_choices_of_words(structure: str, estimator: str) -> None:
+    config = filled(with_rationale(filled(made(["textcat"])), [], structure, estimator))
+    nlp = trained(config)
+    assert set(nlp("A b c").spans["rationale"].attrs["scores"]) <= {1.0}
+    # From one choice to another.
+    config = filled(with_structure(config, [], "k-of-n", "sparsemap"))
+    model = components(config)["textcat"]["model"]
+    assert model["scorer"]["@misc"] == "spacy-latent.ItemScorer.v1"
+    assert model["estimator"]["prediction"] == "map"
+    assert len(trained(config)("A b c").spans["rationale"]) == 1
+
+
+def test_what_does_not_become_a_rationale() -> None:
+    with pytest.raises(LatentError, match="--pipeline textcat"):
+        with_rationale(filled(made(["ner"])), [])
+    with pytest.raises(LatentError, match="ner is no textcat"):
+        with_rationale(filled(made(["ner", "textcat"])), ["ner"])
+    both = filled(made(["textcat", "textcat_multilabel"]))
+    with pytest.raises(LatentError, match="--component textcat_multilabel"):
+        with_rationale(both, [])
+    with pytest.raises(IncompatiblePair):
+        filled(with_rationale(filled(made(["textcat"])), [], "spanning-tree"))
+
+
+@pytest.mark.parametrize("option", ["--crf-ner", "--rationale"])
+def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None:
+    base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
+    made(["ner", "textcat"]).to_disk(base)
+    arguments = ["latent", "init", str(base), str(output), option]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    name = {"--crf-ner": "crf_ner", "--rationale": "latent_textcat"}[option]
+    assert f'+factory = "{name}"' in result.output
+    trained(load_config(output))
+    wrong = CliRunner().invoke(app, [*arguments, "--force", "--shared"])
+    assert wrong.exit_code == 1 and option in wrong.stderr
+
+
+def test_the_command_changes_its_own_output(tmp_path: Path) -> None:
+    base, config = tmp_path / "base.cfg", tmp_path / "config.cfg"
+    made(["textcat"]).to_disk(base)
+    run = CliRunner().invoke
+    assert run(app, ["latent", "init", str(base), str(config), "--shared"]).exit_code == 0
+    again = ["latent", "init", str(config), str(config), "-F"]
+    result = run(app, [*again, "-e", "sparsemap"])
+    assert result.exit_code == 0, result.output
+    assert '-prediction = "marginals"' in result.output
+    assert '+@misc = "spacy-latent.SparseMAP.v1"' in result.output
+    nothing = run(app, again)
+    assert nothing.exit_code == 1 and "SpanningTree, with SparseMAP" in nothing.stderr
+
+
+def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
+    base = tmp_path / "base.cfg"
+    run = CliRunner().invoke
+    arguments = ["latent", "init", str(base), str(tmp_path / "config.cfg"), "-F", "--shared"]
+    made(["textcat"]).to_disk(base)
+    result = run(app, arguments)
+    assert "before latent_encoder sets sentences" in result.output and "128" in result.output
+    piped = run(app, ["latent", "init", str(base), "-", "--shared"])
+    assert "sets sentences" in piped.stderr and "sets sentences" not in piped.stdout
+    config = filled(made(["textcat"]))
+    config["components"]["sentencizer"] = {"factory": "sentencizer"}
+    config["nlp"]["pipeline"].insert(0, "sentencizer")
+    config.to_disk(base)
+    result = run(app, arguments)
+    assert "Add sentencizer to training.annotating_components" in result.output
+    config["training"]["annotating_components"] = ["sentencizer"]
+    config.to_disk(base)
+    result = run(app, arguments)
+    assert result.exit_code == 0 and "sentences" not in result.output
+    # The words of a choice are those of a whole text, whatever its sentences.
+    made(["textcat"]).to_disk(base)
+    result = run(app, [*arguments[:-1], "--rationale"])
+    assert result.exit_code == 0 and "sets sentences" not in result.output
+    assert loaded(load_config(tmp_path / "config.cfg")).pipe_names == ["textcat"]

@@ -139,11 +139,21 @@ def test_sentences_only_at_prediction() -> None:
     nlp.add_pipe("sentencizer", first=True)
     assert codes(made(nlp)) == {"sentences-in-training"}
     assert codes(made(nlp, annotating_components=["sentencizer"])) == set()
+    texts = {f.code: f.text for f in find_traps(made(latent_pipeline("textcat")))}
+    assert "before latent_encoder sets sentences" in texts["no-sentences"]
+    assert "128 tokens" in texts["no-sentences"]
+    of_docs = latent_pipeline(
+        "textcat",
+        encoder={
+            "model": {"tok2vec": TOK2VEC, "span_getter": {"@misc": "spacy-latent.DocSpans.v1"}}
+        },
+    )
+    assert "no-sentences" not in {finding.code for finding in find_traps(made(of_docs))}
 
 
 def test_ways_round_the_structure_are_noted() -> None:
     notes = {finding.code for finding in find_traps(made(latent_pipeline("textcat")))}
-    assert notes == {"residual", "context-below"}
+    assert notes == {"residual", "context-below", "no-sentences"}
     still = latent_pipeline(
         "textcat", encoder={"model": {"tok2vec": TOK2VEC, "scorer_learn_rate": 0.0}}
     )
