@@ -228,7 +228,11 @@ def test_the_yaml_is_yaml(block: pages.Block) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf8")
-    there = {path.name for folder in ("configs", ".") for path in (ROOT / folder).glob("*.cfg")}
+    there = {
+        path.name
+        for folder in ("configs", "benchmarks", ".")
+        for path in (ROOT / folder).glob("*.cfg")
+    }
     named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
     # Some pages leave out the ending.
     named |= {f"{name}.cfg" for name in re.findall(r"`((?:pairs|tree)_(?!spancat)\w+)`", text)}
