@@ -40,6 +40,7 @@ import spacy
 import torch
 from spacy.util import load_config
 
+from benchmarks import raw_results
 from benchmarks.learning_plot import write_drawing
 from benchmarks.learning_trial import time_noted
 from benchmarks.raw_results import RAW, add, read
@@ -541,9 +542,7 @@ class Run:
 
 @cache
 def digest_of(config: str) -> str:
-    """Of what a config says, whatever its comments are."""
-    read = load_config(ROOT / "configs" / f"{config}.cfg", interpolate=False)
-    return hashlib.sha256(read.to_str(interpolate=False).encode()).hexdigest()[:16]
+    return raw_results.digest_of(ROOT / "configs" / f"{config}.cfg")
 
 
 def rows_of(entry: Entry, raw: Path, *digests: str | None) -> dict[int, dict[str, Any]]:

@@ -16,7 +16,6 @@ that is not installed is left out, and what is known of it stays in the table.""
 from __future__ import annotations
 
 import argparse
-import hashlib
 import time
 from dataclasses import dataclass, field
 from datetime import date
@@ -35,6 +34,7 @@ from spacy.training.loop import create_train_batches
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import fix_random_seed
 
+from benchmarks import raw_results
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 
@@ -60,10 +60,7 @@ class Side:
 
     @property
     def digest(self) -> str:
-        """Of what the config says, whatever its comments are."""
-        read = load_config(ROOT / self.config, overrides=self.settings, interpolate=False)
-        told = read.to_str(interpolate=False)
-        return hashlib.sha256(told.encode("utf8")).hexdigest()[:16]
+        return raw_results.digest_of(ROOT / self.config, self.settings)
 
 
 # Its parser learns nothing across the ends of sentences that another component sets, and those of

@@ -277,8 +277,6 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
     layers = replaced(block, structure, estimator)
     above = block["@architectures"]
     if needs_loss(layers) and above == LATENT:
-        if component["factory"] not in TEXTCATS:
-            raise LatentError(no_loss(name, layers))
         with_own_loss(name, component, block["tok2vec"], layers)
         return
     block.update(layers)
@@ -314,9 +312,8 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
         else:
             return layers
     fitting = fitting_layers(made["structure"], made["estimator"])
-    new: dict[str, Block] = {"scorer": {"@misc": fitting[0]}, "composer": {"@misc": fitting[1]}}
-    if chooses and takes(fitting[0], "num_tags"):
-        new["scorer"]["num_tags"] = TAGS
+    scorer = tagged(fitting[0]) if chooses else {"@misc": fitting[0]}
+    new: dict[str, Block] = {"scorer": scorer, "composer": {"@misc": fitting[1]}}
     new = over(block["tok2vec"], new)
     return {**layers, **{argument: new[argument] for argument in new if argument in block}}
 
@@ -493,9 +490,6 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
 
     structure = registry.resolve({"made": layers["structure"]})["made"]
     estimator = registry.resolve({"made": layers["estimator"]})["made"]
-    scorer: Block = {"@misc": fitting_layers(structure, estimator)[0]}
-    if takes(scorer["@misc"], "num_tags"):
-        scorer["num_tags"] = TAGS
     which = TEXTCATS.index(component["factory"])
     return {
         "factory": OWNERS[1 + which],
@@ -515,7 +509,7 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
             # Of single words, for the reader, who may know nothing of those that were not chosen.
             "embed": deepcopy(EMBEDDER),
             **deepcopy(layers),
-            "scorer": scorer,
+            "scorer": tagged(fitting_layers(structure, estimator)[0]),
         },
     }
 
@@ -632,11 +626,8 @@ def of_words(embedder: Block) -> bool:
 
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
     """Blocks of layers for this embedder: if it reads single words, the scorer sees the others."""
-    from spacy.util import registry
-
     made = deepcopy(layers)
-    build = registry.misc.get(made["scorer"]["@misc"])
-    if of_words(embedder) and "encoder" in inspect.signature(build).parameters:
+    if of_words(embedder) and takes(made["scorer"]["@misc"], "encoder"):
         made["scorer"]["encoder"] = dict(CONTEXT)
     return made
 
@@ -653,7 +644,12 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
     from spacy_latent.errors import LatentError
 
     if component["factory"] not in TEXTCATS:
-        raise LatentError(no_loss(name, layers))
+        raise LatentError(
+            f"{name} cannot learn by {layers['estimator']['@misc']}, which needs the loss of each "
+            f"structure. Of spaCy's components {' and '.join(TEXTCATS)} have one that does, with a "
+            "structure of their own. Take another estimator for it, such as marginals, sparsemap "
+            "or implicit-mle."
+        )
     classes = component["factory"] == "textcat"
     model = component["model"]
     component["factory"] = OWNERS[1 + TEXTCATS.index(component["factory"])]
@@ -663,15 +659,6 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
         "tok2vec": dict(embedder),
         **over(embedder, layers),
     }
-
-
-def no_loss(name: str, layers: dict[str, Block]) -> str:
-    return (
-        f"{name} cannot learn by {layers['estimator']['@misc']}, which needs the loss of each "
-        f"structure. Of spaCy's components {' and '.join(TEXTCATS)} have one that does, with a "
-        "structure of their own. Take another estimator for it, such as marginals, sparsemap or "
-        "implicit-mle."
-    )
 
 
 def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
@@ -692,10 +679,13 @@ def structure_block(given: str, chooses: bool = False) -> Block:
     read."""
     from spacy_latent.structures.base import Structure
 
-    block: Block = {"@misc": registered_name(given, "structure", Structure)}
-    if chooses and takes(block["@misc"], "num_tags"):
-        block["num_tags"] = TAGS
-    return block
+    name = registered_name(given, "structure", Structure)
+    return tagged(name) if chooses else {"@misc": name}
+
+
+def tagged(name: str) -> Block:
+    """The block of a structure or scorer that chooses words, by two tags if it is one of tags."""
+    return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
 
 
 def estimator_block(given: str, chooses: bool = False) -> Block:

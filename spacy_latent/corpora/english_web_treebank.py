@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.corpora.sources import Source, read_source, seeded_share
+from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -101,11 +101,7 @@ def main(
     """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc. With a HEAD_SHARE
     below 1 only so many of the training docs keep their annotation; they alone are in
     labelled.spacy, and in train.spacy each of them stands REPEATS times."""
-    if not 0 < head_share <= 1 or repeats < 1:
-        raise typer.BadParameter(
-            f"head_share is {head_share} and repeats {repeats}; expected a share above 0 and up to "
-            "1, and repeats of at least 1."
-        )
+    check_share("head_share", head_share, repeats)
     names = SOURCES if head_share == 1 else ("dev",)
     write_sources({name: SOURCES[name] for name in names}, output, downloads, sentences)
     if head_share < 1:

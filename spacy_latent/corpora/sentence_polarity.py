@@ -19,7 +19,7 @@ from pathlib import Path
 
 import typer
 
-from spacy_latent.corpora.sources import Source, read_source, seeded_share
+from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
 FOLDER, ARCHIVE = "mr-sentence-polarity", "sentence_polarity.zip"
@@ -91,11 +91,7 @@ def main(
     """Write train.spacy, dev.spacy and test.spacy to OUTPUT. With a LABELLED_SHARE below 1 only so
     many of the training sentences keep their label; they alone are in labelled.spacy, and in
     train.spacy each of them stands REPEATS times."""
-    if not 0 < labelled_share <= 1 or repeats < 1:
-        raise typer.BadParameter(
-            f"labelled_share is {labelled_share} and repeats {repeats}; expected a share above 0 "
-            "and up to 1, and repeats of at least 1."
-        )
+    check_share("labelled_share", labelled_share, repeats)
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
     parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split_lines(texts, seed))
     if labelled_share < 1:

@@ -64,6 +64,17 @@ def read_source(source: Source, downloads: Path) -> str:
     return content.decode("utf8")
 
 
+def check_share(name: str, share: float, repeats: int) -> None:
+    """Refuse shares and repeats of annotated docs that cannot be. name: of the setting."""
+    import typer
+
+    if not 0 < share <= 1 or repeats < 1:
+        raise typer.BadParameter(
+            f"{name} is {share} and repeats {repeats}; expected a share above 0 and up to 1, and "
+            "repeats of at least 1."
+        )
+
+
 def seeded_share(count: int, share: float, seed: int) -> set[int]:
     """Places of a share of so many things, at least one of them, drawn by the seed."""
     size = min(max(1, round(share * count)), count)
