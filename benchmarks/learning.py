@@ -40,7 +40,7 @@ import spacy
 import torch
 from spacy.util import load_config
 
-from benchmarks import raw_results
+from benchmarks import config_digest
 from benchmarks.learning_plot import write_drawing
 from benchmarks.learning_trial import time_noted
 from benchmarks.raw_results import RAW, add, read
@@ -542,7 +542,7 @@ class Run:
 
 @cache
 def digest_of(config: str) -> str:
-    return raw_results.digest_of(ROOT / "configs" / f"{config}.cfg")
+    return config_digest.digest_of(ROOT / "configs" / f"{config}.cfg")
 
 
 def rows_of(entry: Entry, raw: Path, *digests: str | None) -> dict[int, dict[str, Any]]:

@@ -34,7 +34,7 @@ from spacy.training.loop import create_train_batches
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import fix_random_seed
 
-from benchmarks import raw_results
+from benchmarks import config_digest
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 
@@ -60,7 +60,7 @@ class Side:
 
     @property
     def digest(self) -> str:
-        return raw_results.digest_of(ROOT / self.config, self.settings)
+        return config_digest.digest_of(ROOT / self.config, self.settings)
 
 
 # Its parser learns nothing across the ends of sentences that another component sets, and those of

@@ -5,22 +5,13 @@ Several processes may add to a file at once, and may be killed while they do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spacy.util import load_config
-
 RAW = Path(__file__).with_name("runs")
-
-
-def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
-    """Of what a config says with these settings, whatever its comments are."""
-    read = load_config(config, overrides=dict(overrides or {}), interpolate=False)
-    return hashlib.sha256(read.to_str(interpolate=False).encode("utf8")).hexdigest()[:16]
 
 
 def add(path: Path, row: Mapping[str, Any]) -> None:
