@@ -8,7 +8,9 @@ its last digits. With a single root the root's arcs count to first order only: t
 d, and the last token's is the sum itself.
 
 Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
-could matter, the same elimination runs on logarithms. Everything is float64.
+could matter, or that the adjoint would overflow, the same elimination runs on logarithms: a weight
+that was lost counts as much as one divided by all pivots, which is 1 by the probability that heads
+chosen one by one form a tree (SMALLEST_CHANCE). Everything is float64.
 
 Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
 probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
@@ -45,6 +47,7 @@ from spacy_latent.kernels.escapes import (
     COLUMN,
     column_weights,
     escape_probabilities,
+    log_of_product,
     product,
     read_change,
     room_shape,
@@ -61,6 +64,10 @@ from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 
 # Weights below 1e−308 are lost; a pivot above this cannot miss them.
 SMALLEST_PIVOT = 1e-150
+# Of all pivots together, each divided by the sum of its token's weights. By its inverse grow errors
+# and gradients, and by its square the derivatives of gradients.
+SMALLEST_CHANCE = 1e-100
+LOG_SMALLEST_CHANCE = math.log(SMALLEST_CHANCE)
 # Of a walk to a token, see above, in float32 and float64.
 LARGEST_RETURNS = 1e7, 1e3
 HEADER = LANES
@@ -98,9 +105,10 @@ def _eliminate(w, n, first, shares, pivots, row):
     Afterwards row k holds the weights w[k, m] for m < k that the token had as a head. shares: like
     w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others. pivots: written: d.
     first: 1 with a single root, else 0. row: workspace.
-    RETURNS: log Z, or NaN where a pivot is too small to trust.
+    RETURNS: log Z, or NaN where pivots are too small to trust.
     """
-    total = 0.0
+    total, chance = 0.0, 1.0
+    _sum_columns(w, first, n + 1, n + 1, pivots)
     for k in range(n, 0, -1):
         share = shares[k]
         pivot = 0.0
@@ -108,7 +116,10 @@ def _eliminate(w, n, first, shares, pivots, row):
             share[h] = w[h, k]
         for h in range(first if k > 1 else 0, k):
             pivot += share[h]
-        if not pivot > SMALLEST_PIVOT:
+        # The root's own arcs, as the last pivot, choose one of its children and close no cycle.
+        if k > first:
+            chance *= pivot / pivots[k]
+        if not (pivot > SMALLEST_PIVOT and chance > SMALLEST_CHANCE):
             return np.nan
         total += math.log(pivot)
         inverse = 1.0 / pivot
@@ -127,6 +138,17 @@ def _eliminate(w, n, first, shares, pivots, row):
                 k,
             )
     return total
+
+
+@kernel(fastmath=FAST)
+def _sum_columns(weights, begin, end, columns, sums):
+    """Of the rows from ``begin`` to ``end``."""
+    for m in range(columns):
+        sums[m] = 0.0
+    for h in range(begin, end):
+        row = weights[h]
+        for m in range(columns):
+            sums[m] += row[m]
 
 
 @kernel
@@ -455,6 +477,25 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
 
 
 @kernel
+def _log_chance(value, weights, n, single_root, sums):
+    """Log of the probability that heads chosen one by one form a tree, with a single root of that of
+    all tokens but one, if Z is e^value. weights: [head, token]; sums: workspace of whole blocks."""
+    if single_root and n == 1:
+        return 0.0
+    for m in range(n, len(sums)):
+        sums[m] = 1.0
+    _sum_columns(weights, 1 if single_root else 0, n + 1, n, sums)
+    largest = 0.0
+    if single_root:
+        for m in range(n):
+            largest = max(largest, weights[0, m] / sums[m])
+        value -= math.log(largest)
+    for m in range(0, n, LANES):
+        value -= log_of_product(sums[m : m + LANES])
+    return value
+
+
+@kernel
 def _returns(weights, best, escapes, inverse, n, single_root, others, largest):
     """The largest of the numbers that errors of the Hessian's product grow with, see above.
 
@@ -504,7 +545,7 @@ def sum_by_escapes(
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
     blocks = (longest + LANES - 1) // LANES * LANES
-    rows = np.zeros((5, blocks + LANES))
+    rows = np.zeros((6, blocks + LANES))
     tops, best = rows[3], rows[4]
     spare = aligned_empty(kept_size(longest) if kept.shape[1] == 0 else 0)
     rows_of_room, width = room_shape(longest)
@@ -543,7 +584,9 @@ def sum_by_escapes(
             shape = room_shape(n)
             room = room_of_longest[: shape[0] * shape[1]].reshape(shape)
             value = _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch)
-            if math.isnan(value):
+            if math.isnan(value) or not (
+                _log_chance(value, weights, n, single_root, rows[5]) > LOG_SMALLEST_CHANCE
+            ):
                 status[b], own[0] = UNSOLVED, REFUSED
                 continue
             log_partition[b] = value + offset

@@ -167,5 +167,6 @@ def _logistic(like: Tensor) -> Tensor:
 
 
 def _softplus(scores: Tensor) -> Tensor:
-    """log(1 + e^s). torch's own is s itself above 20, where the derivative is not yet 1."""
-    return torch.logaddexp(scores, scores.new_zeros(()))
+    """log(1 + e^s). torch's own is s itself above 20, where the derivative is not yet 1; and of
+    ``logaddexp`` the second derivative is NaN at large scores."""
+    return -torch.nn.functional.logsigmoid(-scores)

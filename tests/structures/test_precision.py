@@ -169,3 +169,28 @@ def test_a_finite_mask_is_as_good_as_a_forbidden_part(structure: Structure) -> N
     for mask in (-1e9, -1e16, -1e30, float(torch.finfo(torch.float32).min)):
         given = scores.masked_fill(masked, mask)
         torch.testing.assert_close(structure.marginals(given, lengths), expected)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [structure for structure in structures() if "marginals" in structure.tractable],
+    ids=lambda structure: structure.name,
+)
+@pytest.mark.parametrize("size", [30.0, 300.0, 3000.0])
+def test_gradients_of_marginals_at_large_scores(structure: Structure, size: float) -> None:
+    """Where a score is a product, as in biaffine scorers, so that the same parts are best together."""
+    scores, lengths = scores_for(structure, 9, 32)
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(scores.shape[:-1], generator=generator).double()[..., None]
+    columns = torch.rand(scores.shape[-1], generator=generator).double() * 5 + 1
+    given = (size * rows * columns).requires_grad_()
+    marginals = structure.marginals(given, lengths)
+    assert bool((marginals >= 0).all() and (marginals <= 1 + 1e-9).all())
+    along = torch.randn(scores.shape, generator=generator).double()
+    (gradient,) = torch.autograd.grad(marginals, given, along)
+    total = structure.log_partition(given, lengths).sum()
+    (mean,) = torch.autograd.grad(total, given, create_graph=True)
+    torch.testing.assert_close(mean, marginals, rtol=0.0, atol=1e-9)
+    (again,) = torch.autograd.grad(mean, given, along)
+    torch.testing.assert_close(again, gradient, rtol=0.0, atol=1e-8)
+    assert bool(gradient.isfinite().all())

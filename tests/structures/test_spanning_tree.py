@@ -307,6 +307,31 @@ def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_r
             assert not rest.any()
 
 
+@pytest.mark.parametrize("single_root", [False, True])
+def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> None:
+    """As a scorer may learn in which a word's score as a head is multiplied by that of its modifier:
+    all tokens have the same best heads, so that pivots of 1e-100 and less follow each other."""
+    generator, size, n = np.random.default_rng(0), 4000, 10
+    heads, modifiers = generator.normal(size=(size, n + 1, 1)), generator.uniform(1, 6, n + 1)
+    heads[:, 0] = -0.05
+    scores = 150.0 * heads * modifiers
+    along = generator.normal(size=scores.shape)
+    given, lengths = torch.from_numpy(scores).requires_grad_(), torch.full((size,), n)
+    structure = SpanningTree(single_root)
+    log_partition = structure.log_partition(given, lengths)
+    marginals = structure.marginals(given, lengths)
+    (product_,) = torch.autograd.grad(marginals, given, torch.from_numpy(along))
+    found, status = np.empty(size), np.empty(size, np.int8)
+    for what, result in ((1, marginals), (2, product_)):
+        expected = np.empty_like(scores)
+        matrix_tree.sum_by_logarithms(
+            *(0, size, np.arange(size), scores, lengths.numpy(), 0, -1, int(single_root)),
+            *(along, what, found, expected, np.empty((size, 0)), status),
+        )
+        np.testing.assert_allclose(result.detach().numpy(), expected, rtol=0.0, atol=1e-9)
+        np.testing.assert_allclose(log_partition.detach().numpy(), found, rtol=0.0, atol=1e-9)
+
+
 @pytest.mark.parametrize("single_root", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [5.0, 20.0, 40.0])
