@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-import re
 import sys
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TextIO
+from typing import TYPE_CHECKING, Optional, TextIO
 
 import typer
 from wasabi import color, msg
 
+from spacy_latent.cli.config_blocks import (
+    CLASSIFIER,
+    EMBEDDER,
+    ENCODER,
+    LATENT,
+    LISTENER,
+    OWNERS,
+    SHARED,
+    TEXTCATS,
+    Block,
+    around_embedder,
+    check_there,
+    embedder_of,
+    embedder_or_new,
+    estimator_block,
+    has_latent,
+    latent_block,
+    layer_blocks,
+    named,
+    needs_loss,
+    over,
+    owner_of,
+    path_of,
+    structure_block,
+    tagged,
+)
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.replaced_components import with_crf_ner, with_rationale
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -24,7 +49,6 @@ if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
 
 STREAM = "-"
-Block = dict[str, Any]
 EXAMPLES = """
 Examples:
 
@@ -40,42 +64,8 @@ Examples:
 
   spacy latent init base.cfg config.cfg --rationale
 """
-LATENT = "spacy-latent.LatentTok2Vec.v1"
-CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
-RATIONALE = "spacy-latent.RationaleTextCat.v2"
-LISTENER = "spacy-latent.LatentListener.v1"
-ENCODER = "latent_encoder"
-SHARED = ("tok2vec", "transformer", "curated_transformer")
-TEXTCATS = ("textcat", "textcat_multilabel")
-OWNERS = (ENCODER, *(f"latent_{name}" for name in TEXTCATS))
-NERS = ("ner", "beam_ner")
 # What a new one gets where the user names none.
 STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
-# Those of a rationale: so many words, and each with a weight of 1.
-CHOICE, CHOOSING = "k-of-n", "sparsemap"
-# Where its words are on a doc, and the tags of a sequence that chooses: outside and inside.
-SPANS, TAGS = "rationale", 2
-# Of single words: what one word should learn of another has to come over the structure.
-EMBEDDER: Block = {
-    "@architectures": "spacy.MultiHashEmbed.v2",
-    "width": 96,
-    "attrs": ["NORM", "PREFIX", "SUFFIX", "SHAPE"],
-    "rows": [5000, 1000, 2500, 2500],
-    "include_static_vectors": False,
-}
-OF_WORDS = ("spacy.MultiHashEmbed.", "spacy.CharacterEmbed.", "spacy-latent.MultiHashEmbed.")
-# Of a rationale: its selector may know the whole text, if nothing else is there to read it.
-SELECTOR: Block = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "pretrained_vectors": None,
-    "width": 96,
-    "depth": 2,
-    "embed_size": 5000,
-    "window_size": 1,
-    "maxout_pieces": 3,
-    "subword_features": True,
-}
-CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers": 1}
 
 
 def init_cli(
@@ -336,184 +326,6 @@ def reader(structure: Structure) -> partial[RationaleReader]:
     return partial(RationaleReader, choice=structure.parts)
 
 
-def named(block: Block, argument: str) -> str:
-    part = block.get(argument)
-    return short(str(part.get("@misc"))) if isinstance(part, dict) else "the default"
-
-
-def short(name: str) -> str:
-    """Of a registered name what users call it by."""
-    return name.removeprefix("spacy-latent.").rpartition(".v")[0] or name
-
-
-def path_of(component: Block, wanted: Block) -> str:
-    """The name of a block inside a component, as sections of a config have it."""
-    level = [("", component)]
-    while level:
-        for path, block in level:
-            if block is wanted:
-                return path
-        level = [
-            (f"{path}.{key}".lstrip("."), value)
-            for path, block in level
-            for key, value in block.items()
-            if isinstance(value, dict)
-        ]
-    raise KeyError
-
-
-def latent_block(block: Block) -> Block | None:
-    """The block of the latent layer in a model: the one that has a structure and an estimator, be
-    they null, for the defaults."""
-    level = [block]
-    while level:
-        for each in level:
-            if {"structure", "estimator", "scorer"} <= each.keys():
-                return each
-        level = [value for each in level for value in each.values() if isinstance(value, dict)]
-    return None
-
-
-def owner_of(components: dict[str, Block], pipeline: list[str], name: str) -> str | None:
-    """The component that has the structure of this one: itself, or what it listens to; None where
-    it has none."""
-    if name not in components or name not in pipeline or "source" in components[name]:
-        return None
-    model = components[name].get("model", {})
-    if latent_block(model) is not None:
-        return name
-    heard = listens_to(model)
-    if heard in components and latent_block(components[heard].get("model", {})) is not None:
-        return heard
-    return None
-
-
-def listens_to(block: Block) -> str | None:
-    """The upstream of a latent listener inside a block."""
-    if block.get("@architectures") == LISTENER:
-        return str(block.get("upstream", ENCODER))
-    inner = (listens_to(value) for value in block.values() if isinstance(value, dict))
-    return next(filter(None, inner), None)
-
-
-def with_crf_ner(config: Config, names: list[str]) -> Config:
-    """A copy of a filled config in which ``crf_ner`` has the place and the embedder of ``ner``.
-
-    names: the components; empty for every one of that kind.
-    """
-    from spacy_latent.errors import LatentError
-
-    changed = config.copy()
-    components: dict[str, Block] = changed["components"]
-    pipeline: list[str] = changed["nlp"]["pipeline"]
-    names = names or [name for name in pipeline if components[name].get("factory") in NERS]
-    if not names:
-        raise LatentError(
-            f"None of {', '.join(pipeline) or 'its components'} is an ner. Begin with 'spacy init "
-            "config --pipeline ner'."
-        )
-    for name in names:
-        check_there(components, pipeline, name)
-        component = components[name]
-        if component.get("factory") not in NERS:
-            raise LatentError(
-                f"{name} is {component.get('factory', 'taken from a trained pipeline')}; "
-                "--crf-ner replaces ner alone."
-            )
-        embedder = embedder_of(component)
-        if embedder is None:
-            raise LatentError(f"The model of {name} has no block 'tok2vec' for crf_ner to read.")
-        if has_latent(component["model"]):
-            raise LatentError(
-                f"{name} has a latent structure already. Give --crf-ner the config before that, "
-                "and put a structure under crf_ner afterwards."
-            )
-        keys = ("incorrect_spans_key", "scorer")
-        components[name] = {
-            "factory": "crf_ner",
-            # Confidences are made of them.
-            "annotate": "probabilities",
-            **{key: component[key] for key in keys if key in component},
-            "model": {
-                "@architectures": "spacy-latent.CrfTagger.v2",
-                "hidden_width": 64,
-                "tok2vec": dict(embedder),
-            },
-        }
-    return changed
-
-
-def with_rationale(
-    config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
-) -> Config:
-    """A copy of a filled config in which a text classifier reads only the words that it chose.
-
-    names: the components; empty for the only ``textcat`` or ``textcat_multilabel``. Its embedder
-        becomes the selector's; a bag of words gets one.
-    structure, estimator: as of :func:`with_structure`; None for KOfN and SparseMAP.
-    """
-    from spacy_latent.errors import LatentError
-
-    changed = config.copy()
-    components: dict[str, Block] = changed["components"]
-    pipeline: list[str] = changed["nlp"]["pipeline"]
-    able = [name for name in pipeline if components[name].get("factory") in TEXTCATS]
-    if not names and len(able) > 1:
-        options = ", ".join(f"--component {name}" for name in able)
-        raise LatentError(f"Several components could give a rationale. Name one: {options}.")
-    if not names and not able:
-        raise LatentError(
-            f"None of {', '.join(pipeline) or 'its components'} is a {' or a '.join(TEXTCATS)}. "
-            "Begin with 'spacy init config --pipeline textcat'."
-        )
-    layers = {
-        "structure": structure_block(structure or CHOICE, chooses=True),
-        "estimator": estimator_block(estimator or CHOOSING, chooses=True),
-    }
-    for name in names or able:
-        check_there(components, pipeline, name)
-        component = components[name]
-        if component.get("factory") not in TEXTCATS or has_latent(component.get("model", {})):
-            raise LatentError(
-                f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale "
-                "could be made."
-            )
-        components[name] = rationale_component(component, layers)
-    changed["training"]["score_weights"]["rationale_rate"] = 0.0
-    return changed
-
-
-def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
-    from spacy.util import registry
-
-    from spacy_latent.layers.fitting import fitting_layers
-
-    structure = registry.resolve({"made": layers["structure"]})["made"]
-    estimator = registry.resolve({"made": layers["estimator"]})["made"]
-    which = TEXTCATS.index(component["factory"])
-    return {
-        "factory": OWNERS[1 + which],
-        "threshold": component.get("threshold", 0.5 * which),
-        "spans_key": SPANS,
-        "scorer": {
-            "@scorers": "spacy-latent.rationale_scorer.v1",
-            "spans_key": SPANS,
-            "cats_scorer": component.get(
-                "scorer", {"@scorers": f"spacy.{TEXTCATS[which]}_scorer.v2"}
-            ),
-        },
-        "model": {
-            "@architectures": RATIONALE,
-            "exclusive_classes": component["model"].get("exclusive_classes", not which),
-            "tok2vec": deepcopy(dict(embedder_of(component) or SELECTOR)),
-            # Of single words, for the reader, who may know nothing of those that were not chosen.
-            "embed": deepcopy(EMBEDDER),
-            **deepcopy(layers),
-            "scorer": tagged(fitting_layers(structure, estimator)[0]),
-        },
-    }
-
-
 def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
     """The only one that a structure can be put into, or that has one."""
     from spacy_latent.errors import LatentError
@@ -533,15 +345,6 @@ def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
         f"None of {', '.join(pipeline) or 'its components'} has an embedder of tokens. Add one "
         "that does, such as textcat, ner, spancat or tagger."
     )
-
-
-def check_there(components: dict[str, Block], pipeline: list[str], name: str) -> None:
-    from spacy_latent.errors import LatentError
-
-    if name not in components or name not in pipeline:
-        raise LatentError(
-            f"There is no component {name!r}. The pipeline has {', '.join(pipeline)}."
-        )
 
 
 def check_component(components: dict[str, Block], pipeline: list[str], name: str) -> None:
@@ -567,78 +370,6 @@ def refusal(name: str, component: Block) -> str | None:
     return None
 
 
-def has_latent(block: Block) -> bool:
-    return any(
-        value.get("@architectures") in (LATENT, LISTENER) or has_latent(value)
-        for value in block.values()
-        if isinstance(value, dict)
-    )
-
-
-def embedder_of(component: Block) -> Block | None:
-    """The block of the embedder in a component's model: the tok2vec that is nearest to the top."""
-    level: list[Block] = [component.get("model", {})]
-    while level:
-        for block in level:
-            found = block.get("tok2vec")
-            if isinstance(found, dict) and "@architectures" in found:
-                return found
-        level = [value for block in level for value in block.values() if isinstance(value, dict)]
-    return None
-
-
-def embedder_or_new(component: Block, default: Block) -> Block:
-    """As :func:`embedder_of`. A text classifier without one, such as a bag of words, becomes
-    one that reads the vectors of tokens.
-
-    default: the embedder that it gets.
-    """
-    found = embedder_of(component)
-    if found is not None:
-        return found
-    classes = component["factory"] == "textcat"
-    component["model"] = {
-        "@architectures": "spacy.TextCatReduce.v1",
-        "exclusive_classes": component["model"].get("exclusive_classes", classes),
-        "use_reduce_first": False,
-        "use_reduce_last": False,
-        "use_reduce_max": True,
-        "use_reduce_mean": True,
-        "tok2vec": deepcopy(dict(default)),
-    }
-    embedder: Block = component["model"]["tok2vec"]
-    return embedder
-
-
-def around_embedder(block: Block, layers: dict[str, Block]) -> None:
-    """Make the block of an embedder that of a latent layer over it."""
-    below = dict(block)
-    block.clear()
-    block.update({"@architectures": LATENT, "tok2vec": below, **over(below, layers)})
-    if of_words(below):
-        block["residual"] = False
-
-
-def of_words(embedder: Block) -> bool:
-    """Whether its vectors say nothing of the words around."""
-    return str(embedder["@architectures"]).startswith(OF_WORDS)
-
-
-def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
-    """Blocks of layers for this embedder: if it reads single words, the scorer sees the others."""
-    made = deepcopy(layers)
-    if of_words(embedder) and takes(made["scorer"]["@misc"], "encoder"):
-        made["scorer"]["encoder"] = dict(CONTEXT)
-    return made
-
-
-def needs_loss(layers: dict[str, Block]) -> bool:
-    """Whether the estimator asks for the loss of each structure."""
-    from spacy.util import registry
-
-    return bool(registry.misc.get(layers["estimator"]["@misc"]).needs_loss)
-
-
 def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str, Block]) -> None:
     """Make a text classifier over this embedder that which has a loss for each structure."""
     from spacy_latent.errors import LatentError
@@ -659,84 +390,6 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
         "tok2vec": dict(embedder),
         **over(embedder, layers),
     }
-
-
-def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
-    """Blocks of a structure and an estimator of these names, with a scorer and a composer that go
-    with both."""
-    from spacy.util import registry
-
-    from spacy_latent.layers.fitting import fitting_layers
-
-    blocks = {"structure": structure_block(structure), "estimator": estimator_block(estimator)}
-    made = registry.resolve(blocks)
-    scorer, composer = fitting_layers(made["structure"], made["estimator"])
-    return {**blocks, "scorer": {"@misc": scorer}, "composer": {"@misc": composer}}
-
-
-def structure_block(given: str, chooses: bool = False) -> Block:
-    """chooses: whether the structure is one of words for a rationale, of which the others are not
-    read."""
-    from spacy_latent.structures.base import Structure
-
-    name = registered_name(given, "structure", Structure)
-    return tagged(name) if chooses else {"@misc": name}
-
-
-def tagged(name: str) -> Block:
-    """The block of a structure or scorer that chooses words, by two tags if it is one of tags."""
-    return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
-
-
-def estimator_block(given: str, chooses: bool = False) -> Block:
-    """chooses: as of :func:`structure_block`."""
-    from spacy_latent.estimators.base import Estimator
-
-    block: Block = {"@misc": registered_name(given, "estimator", Estimator)}
-    if takes(block["@misc"], "control_variate"):
-        # Without one the gradient of a single sample is mostly noise.
-        block["control_variate"] = {"@misc": "spacy-latent.SelfCritical.v1"}
-    if chooses and takes(block["@misc"], "prediction"):
-        # Else words that hardly have a weight are read, too.
-        block["prediction"] = "map"
-    return block
-
-
-def takes(name: str, setting: str) -> bool:
-    """Whether a registered name has this setting."""
-    from spacy.util import registry
-
-    return setting in inspect.signature(registry.misc.get(name)).parameters
-
-
-def registered_name(given: str, argument: str, base: type) -> str:
-    """The full name of a structure or estimator: ``spacy-latent.SpanningTree.v1`` is found as
-    SpanningTree, spanning-tree and spanning_tree, in its last version."""
-    from spacy.util import registry
-
-    from spacy_latent.errors import LatentError
-
-    names = sorted(
-        name
-        for name in registry.misc.get_all()
-        if isinstance(kind := registry.misc.get(name), type) and issubclass(kind, base)
-    )
-    if given in names:
-        return given
-    same = [name for name in names if short_name(name) == short_name(given)]
-    if same:
-        return max(same, key=lambda name: int(name.rpartition(".v")[2] or 0))
-    known = {short_name(name): name.split(".")[-2] for name in names}
-    near = difflib.get_close_matches(short_name(given), known, n=1)
-    meant = f"Did you mean {known[near[0]]}? " if near else ""
-    raise LatentError(
-        f"There is no {argument} {given!r}. {meant}There are {', '.join(sorted(known.values()))}."
-    )
-
-
-def short_name(name: str) -> str:
-    """What of a name tells it from others, without spelling."""
-    return re.sub(r"[-_]", "", re.sub(r"^spacy-latent\.|\.v\d+$", "", name)).lower()
 
 
 def print_changes(before: Config, after: Config, to_stderr: bool = False) -> None:

@@ -17,14 +17,9 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.init_config import (
-    filled,
-    loaded,
-    registered_name,
-    with_crf_ner,
-    with_rationale,
-    with_structure,
-)
+from spacy_latent.cli.config_blocks import registered_name
+from spacy_latent.cli.init_config import filled, loaded, with_structure
+from spacy_latent.cli.replaced_components import with_crf_ner, with_rationale
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.diagnosis import find_traps

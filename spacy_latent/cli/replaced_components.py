@@ -1,0 +1,158 @@
+"""Components that ``spacy latent init`` puts in the place of spaCy's own."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from spacy_latent.cli.config_blocks import (
+    EMBEDDER,
+    OWNERS,
+    TEXTCATS,
+    Block,
+    check_there,
+    embedder_of,
+    estimator_block,
+    has_latent,
+    structure_block,
+    tagged,
+)
+
+if TYPE_CHECKING:
+    from thinc.api import Config
+
+RATIONALE = "spacy-latent.RationaleTextCat.v2"
+NERS = ("ner", "beam_ner")
+# Those of a rationale: so many words, and each with a weight of 1.
+CHOICE, CHOOSING = "k-of-n", "sparsemap"
+# Where the words of a rationale are on a doc.
+SPANS = "rationale"
+# Of a rationale: its selector may know the whole text, if nothing else is there to read it.
+SELECTOR: Block = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "pretrained_vectors": None,
+    "width": 96,
+    "depth": 2,
+    "embed_size": 5000,
+    "window_size": 1,
+    "maxout_pieces": 3,
+    "subword_features": True,
+}
+
+
+def with_crf_ner(config: Config, names: list[str]) -> Config:
+    """A copy of a filled config in which ``crf_ner`` has the place and the embedder of ``ner``.
+
+    names: the components; empty for every one of that kind.
+    """
+    from spacy_latent.errors import LatentError
+
+    changed = config.copy()
+    components: dict[str, Block] = changed["components"]
+    pipeline: list[str] = changed["nlp"]["pipeline"]
+    names = names or [name for name in pipeline if components[name].get("factory") in NERS]
+    if not names:
+        raise LatentError(
+            f"None of {', '.join(pipeline) or 'its components'} is an ner. Begin with 'spacy init "
+            "config --pipeline ner'."
+        )
+    for name in names:
+        check_there(components, pipeline, name)
+        component = components[name]
+        if component.get("factory") not in NERS:
+            raise LatentError(
+                f"{name} is {component.get('factory', 'taken from a trained pipeline')}; "
+                "--crf-ner replaces ner alone."
+            )
+        embedder = embedder_of(component)
+        if embedder is None:
+            raise LatentError(f"The model of {name} has no block 'tok2vec' for crf_ner to read.")
+        if has_latent(component["model"]):
+            raise LatentError(
+                f"{name} has a latent structure already. Give --crf-ner the config before that, "
+                "and put a structure under crf_ner afterwards."
+            )
+        keys = ("incorrect_spans_key", "scorer")
+        components[name] = {
+            "factory": "crf_ner",
+            # Confidences are made of them.
+            "annotate": "probabilities",
+            **{key: component[key] for key in keys if key in component},
+            "model": {
+                "@architectures": "spacy-latent.CrfTagger.v2",
+                "hidden_width": 64,
+                "tok2vec": dict(embedder),
+            },
+        }
+    return changed
+
+
+def with_rationale(
+    config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
+) -> Config:
+    """A copy of a filled config in which a text classifier reads only the words that it chose.
+
+    names: the components; empty for the only ``textcat`` or ``textcat_multilabel``. Its embedder
+        becomes the selector's; a bag of words gets one.
+    structure, estimator: as of :func:`with_structure`; None for KOfN and SparseMAP.
+    """
+    from spacy_latent.errors import LatentError
+
+    changed = config.copy()
+    components: dict[str, Block] = changed["components"]
+    pipeline: list[str] = changed["nlp"]["pipeline"]
+    able = [name for name in pipeline if components[name].get("factory") in TEXTCATS]
+    if not names and len(able) > 1:
+        options = ", ".join(f"--component {name}" for name in able)
+        raise LatentError(f"Several components could give a rationale. Name one: {options}.")
+    if not names and not able:
+        raise LatentError(
+            f"None of {', '.join(pipeline) or 'its components'} is a {' or a '.join(TEXTCATS)}. "
+            "Begin with 'spacy init config --pipeline textcat'."
+        )
+    layers = {
+        "structure": structure_block(structure or CHOICE, chooses=True),
+        "estimator": estimator_block(estimator or CHOOSING, chooses=True),
+    }
+    for name in names or able:
+        check_there(components, pipeline, name)
+        component = components[name]
+        if component.get("factory") not in TEXTCATS or has_latent(component.get("model", {})):
+            raise LatentError(
+                f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale "
+                "could be made."
+            )
+        components[name] = rationale_component(component, layers)
+    changed["training"]["score_weights"]["rationale_rate"] = 0.0
+    return changed
+
+
+def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
+    from spacy.util import registry
+
+    from spacy_latent.layers.fitting import fitting_layers
+
+    structure = registry.resolve({"made": layers["structure"]})["made"]
+    estimator = registry.resolve({"made": layers["estimator"]})["made"]
+    which = TEXTCATS.index(component["factory"])
+    return {
+        "factory": OWNERS[1 + which],
+        "threshold": component.get("threshold", 0.5 * which),
+        "spans_key": SPANS,
+        "scorer": {
+            "@scorers": "spacy-latent.rationale_scorer.v1",
+            "spans_key": SPANS,
+            "cats_scorer": component.get(
+                "scorer", {"@scorers": f"spacy.{TEXTCATS[which]}_scorer.v2"}
+            ),
+        },
+        "model": {
+            "@architectures": RATIONALE,
+            "exclusive_classes": component["model"].get("exclusive_classes", not which),
+            "tok2vec": deepcopy(dict(embedder_of(component) or SELECTOR)),
+            # Of single words, for the reader, who may know nothing of those that were not chosen.
+            "embed": deepcopy(EMBEDDER),
+            **deepcopy(layers),
+            "scorer": tagged(fitting_layers(structure, estimator)[0]),
+        },
+    }
