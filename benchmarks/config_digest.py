@@ -1,4 +1,4 @@
-"""Which config a raw result is of. Apart from raw results, which are read where spaCy must not be."""
+"""Which config a raw result is of. Raw results themselves are read where spaCy must not be."""
 
 from __future__ import annotations
 

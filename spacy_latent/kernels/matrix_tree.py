@@ -116,11 +116,13 @@ def _eliminate(w, n, first, shares, pivots, row):
             share[h] = w[h, k]
         for h in range(first if k > 1 else 0, k):
             pivot += share[h]
+        if not pivot > SMALLEST_PIVOT:
+            return np.nan
         # The root's own arcs, as the last pivot, choose one of its children and close no cycle.
         if k > first:
             chance *= pivot / pivots[k]
-        if not (pivot > SMALLEST_PIVOT and chance > SMALLEST_CHANCE):
-            return np.nan
+            if not chance > SMALLEST_CHANCE:
+                return np.nan
         total += math.log(pivot)
         inverse = 1.0 / pivot
         for h in range(k):
@@ -478,8 +480,9 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
 
 @kernel
 def _log_chance(value, weights, n, single_root, sums):
-    """Log of the probability that heads chosen one by one form a tree, with a single root of that of
-    all tokens but one, if Z is e^value. weights: [head, token]; sums: workspace of whole blocks."""
+    """Log of the probability that heads chosen one by one form a tree, with a single root of that
+    of all tokens but one, if Z is e^value. weights: [head, token]; sums: workspace of whole blocks.
+    """
     if single_root and n == 1:
         return 0.0
     for m in range(n, len(sums)):

@@ -309,8 +309,8 @@ def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_r
 
 @pytest.mark.parametrize("single_root", [False, True])
 def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> None:
-    """As a scorer may learn in which a word's score as a head is multiplied by that of its modifier:
-    all tokens have the same best heads, so that pivots of 1e-100 and less follow each other."""
+    """As a scorer may learn that multiplies what is known of a head and of its modifier: all tokens
+    have the same best heads, so that pivots of 1e-100 and less follow each other."""
     generator, size, n = np.random.default_rng(0), 4000, 10
     heads, modifiers = generator.normal(size=(size, n + 1, 1)), generator.uniform(1, 6, n + 1)
     heads[:, 0] = -0.05
