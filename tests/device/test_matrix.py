@@ -1,5 +1,5 @@
-"""Every registered structure with every estimator and every composer gives on a GPU, a pretended one,
-what it gives on the CPU, and keeps its results there."""
+"""Every registered structure with every estimator and every composer gives on a GPU, a pretended
+one, what it gives on the CPU, and keeps its results there."""
 
 from __future__ import annotations
 
