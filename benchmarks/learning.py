@@ -4,6 +4,7 @@
     python -m benchmarks learning systems --only rationale_fusedmax
     python -m benchmarks learning systems --seeds      # no run, the table alone
     python -m benchmarks learning listops --seeds 0 1 2 3 4 --gpu --minutes 9
+    python -m benchmarks learning transformers --paths encoder=path/to/encoder
 
 Each run is a training in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
@@ -502,7 +503,8 @@ class TimeIsUp(BaseException):
 @dataclass(frozen=True)
 class Run:
     """runs: a directory for what is under way. raw: that of the raw results. gpu: train on the
-    first one. end: when to leave it to another time, by ``time.monotonic()``."""
+    first one. end: when to leave it to another time, by ``time.monotonic()``. paths: where on this
+    machine is what the config's ``[paths]`` name, by which no result is told from another."""
 
     entry: Entry
     seed: int
@@ -510,6 +512,7 @@ class Run:
     raw: Path
     gpu: bool = False
     end: float = math.inf
+    paths: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -568,7 +571,8 @@ def train(run: Run) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
     command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
-    command += [json.dumps(dict(run.entry.settings)), "gpu" if run.gpu else "cpu"]
+    overrides = {f"paths.{name}": path for name, path in run.paths} | dict(run.entry.settings)
+    command += [json.dumps(overrides), "gpu" if run.gpu else "cpu"]
     start = time.perf_counter()
     given: dict[str, Any] = {"cwd": ROOT, "env": ENVIRONMENT}
     with (run.folder / "log.txt").open("ab") as log:
@@ -762,6 +766,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
     parser.add_argument("--gpu", action="store_true", help="train on the first GPU")
     parser.add_argument("--minutes", type=float, default=math.inf, help="leave off after so long")
+    parser.add_argument(
+        "--paths",
+        type=named_path,
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="where on this machine is what the configs' [paths] name",
+    )
+
+
+def named_path(text: str) -> tuple[str, str]:
+    """Of NAME=PATH. Absolute where it is there, since trainings run in the repository."""
+    name, _, path = text.partition("=")
+    if not (name and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH, as encoder=path/to/encoder")
+    return name, str(Path(path).resolve()) if Path(path).exists() else path
 
 
 def trained(
@@ -772,7 +792,7 @@ def trained(
     folder, end = given.runs.resolve(), time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
     runs = [
-        Run(entry, seed, folder, given.raw, given.gpu, end)
+        Run(entry, seed, folder, given.raw, given.gpu, end, tuple(given.paths))
         for seed in given.seeds
         for _, entries in wanted
         for entry in entries

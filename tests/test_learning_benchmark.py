@@ -1,6 +1,7 @@
 """The table of what configs learn, and that no result is lost; training itself is what the other
 tests do."""
 
+import argparse
 import json
 import os
 import signal
@@ -197,6 +198,22 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert changed.row()["settings"] == {"x.rate": 0.5} and "settings" not in runs[0].row()
     digests.a = "third"
     assert changed.row() is None
+
+
+def test_where_a_path_is_on_this_machine_makes_no_other_run(tmp_path, monkeypatch, digests):
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    trained = pretend(monkeypatch)
+    parser = argparse.ArgumentParser()
+    learning.add_options(parser)
+    given = parser.parse_args(["--paths", f"encoder={tmp_path}", "vectors=en_core_web_md"])
+    assert given.paths == [("encoder", str(tmp_path)), ("vectors", "en_core_web_md")]
+    run = replace(run_of(tmp_path), paths=tuple(given.paths))
+    assert learning.work([run]) == learning.work([run_of(tmp_path)]) == []
+    assert trained == [(0, str(tmp_path), "en_core_web_md")]
+    assert str(tmp_path) not in run.path.read_text()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--paths", "encoder"])
 
 
 def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch, digests):
