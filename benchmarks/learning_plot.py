@@ -35,7 +35,8 @@ def drawing(
     everything = [share for values in shares.values() for share in values]
     least, most = min(everything), max(everything)
     step = next(size for spread, size in TICKS if most - least <= spread)
-    first, last = step * (least // step), step * (most // step + 1)
+    last = step * max(math.ceil(most / step), 1)
+    first = min(step * math.floor(least / step), last - step)
     left = MARGIN + max(text_width(name, SIZE) for name in shares) + MARGIN
     bottom = MARGIN + ROW * len(shares)
 

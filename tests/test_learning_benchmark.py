@@ -76,6 +76,17 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
 
 
 @pytest.mark.parametrize(
+    "values, ticks",
+    [([0.6, 0.95], [60, 65, 70, 75, 80, 85, 90, 95]), ([1.0, 1.0], [99, 100]), ([0.0], [0, 1])],
+)
+def test_the_axis_ends_with_the_values(values, ticks):
+    """A share of 101 percent would be none."""
+    svg = ElementTree.fromstring(learning_plot.drawing("Title", "x", {"one": values}, set()))
+    said = [node.text for node in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert [int(words) for words in said if words.lstrip("-").isdigit()] == ticks
+
+
+@pytest.mark.parametrize(
     "annotate, kept", [("none", {"cats_micro_f"}), ("map", {"cats_micro_f", "latent_align_f"})]
 )
 def test_no_figure_of_structures_that_no_component_annotates(tmp_path, annotate, kept):
@@ -238,7 +249,7 @@ def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch,
 def test_the_program_says_by_its_status_that_runs_are_left(tmp_path, monkeypatch, digests, capsys):
     pytest.importorskip("optuna")
     given = SimpleNamespace(
-        seeds=[0], runs=tmp_path / "runs", raw=tmp_path / "raw", gpu=False, minutes=0.0
+        seeds=[0], runs=tmp_path / "runs", raw=tmp_path / "raw", gpu=False, paths=[], minutes=0.0
     )
     wanted = [(GROUP, GROUP.entries)]
     done = pretend(monkeypatch)
@@ -381,6 +392,17 @@ def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     for entry in group.entries:
         assert (learning.ROOT / "configs" / f"{entry.config}.cfg").exists(), entry
     assert all(f"- name: {command}\n" in project for command in group.corpora)
+
+
+@pytest.mark.parametrize("name", learning.GROUPS)
+def test_the_page_of_results_is_written_from_the_raw_ones(name):
+    """A row that is new in one group may stand in another as well: write that one's section, too,
+    by `python -m benchmarks learning NAME --seeds`."""
+    group = learning.GROUPS[name]
+    rows = learning.table(group, learning.measured(group, raw_results.RAW))[2:]
+    page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
+    section = page.partition(f"<!-- learning_{name}: begin -->")[2].partition("<!--")[0]
+    assert [row for row in rows if row not in section] == []
 
 
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
