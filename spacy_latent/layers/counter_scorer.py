@@ -39,8 +39,9 @@ class CounterScorer(CountingScorer):
         noise: float = 0.0,
         whole_steps: bool = False,
         step_cost: float = 0.0,
+        input_noise: float = 0.0,
     ) -> None:
-        super().__init__(width, counters, encoder, noise, whole_steps, step_cost)
+        super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
         # Of an arc: eight features of each counter, whether the head is first, the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -101,6 +102,7 @@ def build_counter_scorer_v2(
     noise: float = 0.0,
     whole_steps: bool = False,
     step_cost: float = 0.0,
+    input_noise: float = 0.0,
 ) -> ScorerBuilder:
     """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
     scorer, and only the scorer, the context of each token; without one, what a token adds depends
@@ -108,9 +110,10 @@ def build_counter_scorer_v2(
     that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
     or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
     batch move it is added to the objective in training, which is a sum over texts; so those that
-    need not move it leave it alone."""
+    need not move it leave it alone. input_noise: standard deviation of what is added in training
+    before tanh, so that no step keeps the sign that it began with by chance."""
     return build_counting_scorer(
-        CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost
+        CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost, input_noise
     )
 
 

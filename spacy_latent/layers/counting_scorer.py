@@ -28,6 +28,10 @@ class CountingScorer(EncodedScorer):
         objective is a sum over texts. Without it a token whose steps make no difference is driven
         to −1 or 1 by chance, as all tokens but those that open a list are while texts have one
         list, and stays there: the counter can then no more become one of brackets.
+    input_noise: standard deviation of what is added before tanh in training. The mean of the cube
+        over it has a slope at 0, where the cube has none, and more of one near −1 and 1: a step
+        that began with the wrong sign can still get the other one. What it leaves of noise in the
+        steps is least at −1 and 1, so that it does what ``noise`` does as well.
     """
 
     counts = True
@@ -40,21 +44,21 @@ class CountingScorer(EncodedScorer):
         noise: float,
         whole_steps: bool,
         step_cost: float,
+        input_noise: float = 0.0,
     ) -> None:
         super().__init__(width, encoder)
         self.step = nn.Linear(self.width, counters)
         self.noise = noise
+        self.input_noise = input_noise
         self.whole_steps = whole_steps
         self.step_cost = step_cost
 
     def steps(self, vectors: Tensor) -> Tensor:
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
-        added = self._exact_steps(vectors)
-        if self.training and self.noise:
-            # By the CPU's generator, wherever the model is.
-            drawn = torch.randn_like(added, device="cpu")
-            added = added + self.noise * send(drawn, added.device)
-        return added
+        if not self.training:
+            return self._exact_steps(vectors)
+        added = torch.tanh(_with_noise(self.step(vectors), self.input_noise)) ** 3
+        return _with_noise(added, self.noise)
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:
         added = torch.tanh(self.step(vectors)) ** 3
@@ -80,6 +84,13 @@ class CountingScorer(EncodedScorer):
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
 
 
+def _with_noise(values: Tensor, deviation: float) -> Tensor:
+    if not deviation:
+        return values
+    # By the CPU's generator, wherever the model is.
+    return values + deviation * send(torch.randn_like(values, device="cpu"), values.device)
+
+
 def build_counting_scorer(
     kind: Callable[..., CountingScorer],
     counters: int,
@@ -88,13 +99,17 @@ def build_counting_scorer(
     noise: float,
     whole_steps: bool,
     step_cost: float = 0.0,
+    input_noise: float = 0.0,
 ) -> ScorerBuilder:
     """Of settings that are checked; hidden_width: of the layers that see two places."""
     name = kind.__name__
     if counters < 1:
         raise LatentError(f"{name}: counters is {counters}; it must be at least 1.")
-    if not 0 <= noise < float("inf"):
-        raise LatentError(f"{name}: noise is {noise}; expected a standard deviation, at least 0.")
+    for setting, deviation in (("noise", noise), ("input_noise", input_noise)):
+        if not 0 <= deviation < float("inf"):
+            raise LatentError(
+                f"{name}: {setting} is {deviation}; expected a standard deviation, at least 0."
+            )
     if not 0 <= step_cost < float("inf"):
         raise LatentError(f"{name}: step_cost is {step_cost}; expected a number, at least 0.")
     check_hidden_width(name, hidden_width)
@@ -106,4 +121,5 @@ def build_counting_scorer(
         noise=noise,
         whole_steps=whole_steps,
         step_cost=step_cost,
+        input_noise=input_noise,
     )

@@ -258,6 +258,33 @@ def test_what_steps_cost(build) -> None:
     for wrong in (-0.1, float("nan"), float("inf")):
         with pytest.raises(LatentError, match="step_cost is"):
             build(step_cost=wrong)
+        with pytest.raises(LatentError, match="input_noise is"):
+            build(input_noise=wrong)
+
+
+@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
+    """Without it the slope of a step's cube there is 0, whatever the loss."""
+    vectors = torch.ones(1, 2000, 6)
+    slopes = {}
+    for noise in (0.0, 0.4):
+        torch.manual_seed(0)
+        scorer = build(counters=1, hidden_width=4, input_noise=noise)(6)
+        with torch.no_grad():
+            scorer.step.weight.zero_()
+            scorer.step.bias.zero_()
+        steps = scorer.steps(vectors)
+        (slope,) = torch.autograd.grad(steps.mean(), scorer.step.bias)
+        slopes[noise] = slope.item()
+        assert steps.mean().abs() < 0.02
+        assert not scorer.eval().steps(vectors).any(), "prediction has no noise"
+    # 3 E[tanh² (1 − tanh²)] over a normal distribution of that deviation, by numerical integration.
+    grid = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
+    density = torch.exp(-(grid**2) / 2) / (2 * torch.pi) ** 0.5
+    squared = torch.tanh(0.4 * grid) ** 2
+    expected = torch.trapezoid(3 * squared * (1 - squared) * density, grid).item()
+    assert slopes[0.0] == 0.0
+    assert slopes[0.4] == pytest.approx(expected, rel=0.1)
 
 
 def test_a_layer_adds_the_cost_to_what_it_draws_in_training() -> None:
