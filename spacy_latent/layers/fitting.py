@@ -17,12 +17,15 @@ from spacy_latent.structures.base import Structure
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
 
 
-def check_kind(argument: str, given: object, expected: type) -> None:
-    """Configs name all of these in one registry, so nothing else keeps one from another's place."""
+def check_kind(argument: str, given: object, expected: type, instead: str = "") -> None:
+    """Configs name all of these in one registry, so nothing else keeps one from another's place.
+
+    instead: a name in the registry of what is expected."""
     if not isinstance(given, expected):
+        named = f', such as "{instead}"' if instead else ""
         raise LatentError(
             f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
-            f"Check the @misc name in the config's block for the {argument}."
+            f"Check the @misc name in the config's block for the {argument}{named}."
         )
 
 

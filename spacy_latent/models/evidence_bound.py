@@ -68,13 +68,13 @@ class Evidence:
     def check_trees(self, structure: Structure) -> None:
         """Refuse decoders that do not tell words along arcs, and what does not fit the set of
         trees."""
-        self._check_decoder(self.decoder, ArcDecoder)
+        self._check_decoder(self.decoder, ArcDecoder, "spacy-latent.WordsByHeads.v1")
 
-    def _check_decoder(self, decoder: Any, kind: type[WordDecoder]) -> Any:
+    def _check_decoder(self, decoder: Any, kind: type[WordDecoder], instead: str = "") -> Any:
         # Weights that come after are drawn as if nothing had been tried.
         with torch.random.fork_rng(devices=[]):
             made: Any = decoder(1)
-        check_kind("decoder", made, kind)
+        check_kind("decoder", made, kind, instead)
         return made
 
 
@@ -104,7 +104,7 @@ class EvidenceBound(Evidence):
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
         """Refuse structures and estimators, in any stage of training, that have no bound."""
-        self._check_decoder(self.decoder, Decoder)
+        self._check_decoder(self.decoder, Decoder, "spacy-latent.BagOfWords.v1")
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
         self._check_prior(structure)
