@@ -485,6 +485,9 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
         found = _of_all(corpus)
         if "whole trees" in found:
             scores[f"whole {name}".rstrip()] = found["whole trees"][0]
+        for key in ("accuracy", "attachment"):
+            if name and key in found:
+                scores[f"{key} {name}"] = found[key][0]
     return scores
 
 

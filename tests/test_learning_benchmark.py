@@ -362,12 +362,23 @@ def test_of_the_first_corpus_there_are_sums_spans_and_gold_trees():
 
 
 def test_of_every_corpus_there_are_whole_trees():
+    def part(**shares):
+        said = {key.replace("_", " "): [share, 0.0, 1.0] for key, share in shares.items()}
+        return {"by_depth": {"all": {"models": {"model": said}}}}
+
     parts = {
-        name: {"by_depth": {"all": {"models": {"model": {"whole trees": [share, 0.0, 1.0]}}}}}
-        for name, share in (("test", 0.9), ("depth6", 0.4))
+        "test": part(whole_trees=0.9, accuracy=0.8, attachment=0.95),
+        "depth6": part(whole_trees=0.4, accuracy=0.7, attachment=0.6),
+        "other": {},
     }
-    found = learning.of_listops({"accuracy": 0.8, "corpora": {**parts, "other": {}}})
-    assert found == {"cats_micro_f": 0.8, "whole": 0.9, "whole depth6": 0.4}
+    found = learning.of_listops({"accuracy": 0.8, "corpora": parts})
+    assert found == {
+        "cats_micro_f": 0.8,
+        "whole": 0.9,
+        "whole depth6": 0.4,
+        "accuracy depth6": 0.7,
+        "attachment depth6": 0.6,
+    }
 
 
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
