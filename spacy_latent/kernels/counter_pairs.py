@@ -233,10 +233,14 @@ class Weights:
         heads, modifiers, output = (tensor.numpy() for tensor in others)
         return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
 
-    def costs(self) -> np.ndarray:
-        pairs = 0.5 * self.lengths * (self.lengths - 1.0)
+    def cost(self) -> float:
+        """Of a pair, in nanoseconds."""
         weights = self.first.numel() + self.hidden.shape[0] * self.first.shape[1]
-        return pairs * (COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights)
+        return COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights
+
+    def costs(self) -> np.ndarray:
+        """Of each item."""
+        return 0.5 * self.lengths * (self.lengths - 1.0) * self.cost()
 
 
 class _Layers:
@@ -270,11 +274,12 @@ class _Layers:
         return seen, one.view(pairs, -1, units), two.view(pairs, -1, units)
 
 
-def _score(start: int, stop: int, given: Weights, scores: np.ndarray) -> None:
-    """The scores of the items start .. stop−1."""
-    rows = Rows.of(start, stop, given.lengths)
-    layers = _Layers(given, rows.room())
-    for block in rows.blocks():
+def _score(
+    start: int, stop: int, given: Weights, room: int, blocks: list[Rows], scores: np.ndarray
+) -> None:
+    """The scores of some of the blocks, none of which has more pairs than there is room for."""
+    layers = _Layers(given, room)
+    for block in blocks[start:stop]:
         _, _, two = layers.run(block)
         outputs(
             block.item,
@@ -378,7 +383,13 @@ def _counter_pairs(
     given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
     batch, size, _ = given.values.shape
     scores = np.zeros((batch, size, size), dtype=given.values.dtype)
-    spread(_score, given.costs(), (given, scores))
+    rows = Rows.of(0, batch, given.lengths)
+    # A product's last digits hang on how many rows it has. So blocks are the same on any number of
+    # threads.
+    blocks = list(rows.blocks())
+    costs = given.cost() * np.array([block.begin[-1] for block in blocks], dtype=float)
+    if blocks:
+        spread(_score, costs, (given, rows.room(), blocks, scores))
     return torch.from_numpy(scores).to(values.device)
 
 

@@ -134,6 +134,22 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(other, again)
 
 
+def test_threads_do_not_change_the_last_digits_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last numbers of a block may be rounded otherwise than those before them."""
+    monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
+    threads, generator = torch.get_num_threads(), torch.Generator().manual_seed(0)
+    for _ in range(20):
+        lengths = torch.randint(8, 26, (150,), generator=generator).tolist()
+        given, found = make(lengths, 4, 2, 0.0, torch.float32), []
+        try:
+            for count in (1, 2, 3):
+                torch.set_num_threads(count)
+                found.append(counter_pairs(*given))
+        finally:
+            torch.set_num_threads(threads)
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
 @pytest.mark.parametrize("orders", [1, 2])
 def test_is_a_whole_operator(orders: int) -> None:
     given = make([5, 3, 0], 2, orders, 0.0)
