@@ -64,6 +64,17 @@ def shown(notebook: Any) -> str:
     )
 
 
+def joined(outputs: list[Any]) -> list[Any]:
+    """With what a cell prints in one piece: how many the kernel sends hangs on the time."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output["output_type"] == found[-1]["output_type"] == "stream":
+            found[-1] = {**found[-1], "text": found[-1]["text"] + output["text"]}
+        else:
+            found.append(output)
+    return found
+
+
 def keep(notebook: Any) -> dict[str, Any]:
     """What is written of a notebook: its cells and outputs, without times, versions, warnings."""
     cells = []
@@ -73,7 +84,7 @@ def keep(notebook: Any) -> dict[str, Any]:
         if cell["cell_type"] == "code":
             # Warnings are of the machine that it ran on.
             outputs = [one for one in cell["outputs"] if one.get("name") != "stderr"]
-            kept |= {"execution_count": cell["execution_count"], "outputs": outputs}
+            kept |= {"execution_count": cell["execution_count"], "outputs": joined(outputs)}
         cells.append(kept)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
