@@ -4,7 +4,7 @@
     python -m benchmarks learning systems --only rationale_fusedmax
     python -m benchmarks learning systems --seeds      # no run, the table alone
     python -m benchmarks learning listops --seeds 0 1 2 3 4 --gpu --minutes 9
-    python -m benchmarks learning transformers --paths encoder=path/to/encoder
+    python -m benchmarks learning transformers --encoder path/to/encoder
 
 Each run is a training in a process of its own, on one thread; its figures are those of the
 checkpoint that is best on the development set, there, or on the test set where a group has one.
@@ -462,7 +462,7 @@ GROUPS = {
 
 def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
     """The figures of the model, which are before those of the controls, on the first corpus; of the
-    others where its trees are right, as "whole depth6"."""
+    others accuracy, attachment and whole trees, as "whole depth6"."""
     scores: dict[str, float] = {ACCURACY["accuracy"]: metrics["accuracy"]}
     if "brackets" in metrics:
         scores["brackets"] = next(iter(metrics["brackets"].values()))
@@ -506,8 +506,8 @@ class TimeIsUp(BaseException):
 @dataclass(frozen=True)
 class Run:
     """runs: a directory for what is under way. raw: that of the raw results. gpu: train on the
-    first one. end: when to leave it to another time, by ``time.monotonic()``. paths: where on this
-    machine is what the config's ``[paths]`` name, by which no result is told from another."""
+    first one. end: when to leave it to another time, by ``time.monotonic()``. encoder: where the
+    one lies that the config names, if it names one; by that no result is told from another."""
 
     entry: Entry
     seed: int
@@ -515,12 +515,15 @@ class Run:
     raw: Path
     gpu: bool = False
     end: float = math.inf
-    paths: tuple[tuple[str, str], ...] = ()
+    encoder: Path | None = None
 
     @property
     def folder(self) -> Path:
         """With the config's digest: what was begun with another one is not gone on with."""
         name = f"{self.entry.config}-{self.seed}-{self.entry.digest}"
+        if self.encoder is not None:
+            # What began with one folder cannot go on with another.
+            name += "-" + hashlib.sha256(bytes(self.encoder)).hexdigest()[:8]
         return self.runs / name
 
     @property
@@ -544,6 +547,15 @@ class Run:
     def cell(self) -> Cell:
         told = {"config": self.entry.config, **dict(self.entry.settings)}
         return Cell(told, self.seed, {"system.seed": self.seed})
+
+
+# What configs call the pre-trained encoder among their paths.
+ENCODER = "encoder"
+
+
+@cache
+def has_encoder(config: str) -> bool:
+    return ENCODER in load_config(ROOT / "configs" / f"{config}.cfg").get("paths", {})
 
 
 @cache
@@ -574,7 +586,7 @@ def train(run: Run) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
     command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
-    overrides = {f"paths.{name}": path for name, path in run.paths} | dict(run.entry.settings)
+    overrides = {**paths_of(run), **dict(run.entry.settings)}
     command += [json.dumps(overrides), "gpu" if run.gpu else "cpu"]
     start = time.perf_counter()
     given: dict[str, Any] = {"cwd": ROOT, "env": ENVIRONMENT}
@@ -588,6 +600,13 @@ def train(run: Run) -> None:
         said = (run.folder / "log.txt").read_text(encoding="utf8", errors="replace")
         raise LatentError(f"{' '.join(command)} failed:\n{said[-4000:]}")
     replace_file(trained, json.dumps({"seconds": round(time.perf_counter() - start, 1)}))
+
+
+def paths_of(run: Run) -> dict[str, str]:
+    """What the config's ``[paths]`` are on this machine, where they are not as in it."""
+    if run.encoder is None or not has_encoder(run.entry.config):
+        return {}
+    return {f"paths.{ENCODER}": str(run.encoder)}
 
 
 def result_of(run: Run) -> dict[str, Any]:
@@ -770,21 +789,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", action="store_true", help="train on the first GPU")
     parser.add_argument("--minutes", type=float, default=math.inf, help="leave off after so long")
     parser.add_argument(
-        "--paths",
-        type=named_path,
-        nargs="+",
-        default=[],
-        metavar="NAME=PATH",
-        help="where on this machine is what the configs' [paths] name",
+        "--encoder",
+        type=folder,
+        help="where the pre-trained encoder lies that configs name; else it is fetched by its name",
     )
 
 
-def named_path(text: str) -> tuple[str, str]:
-    """Of NAME=PATH. Absolute where it is there, since trainings run in the repository."""
-    name, _, path = text.partition("=")
-    if not (name and path):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH, as encoder=path/to/encoder")
-    return name, str(Path(path).resolve()) if Path(path).exists() else path
+def folder(path: str) -> Path:
+    found = Path(path).expanduser().resolve()
+    if not found.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is no directory")
+    return found
 
 
 def trained(
@@ -795,7 +810,7 @@ def trained(
     folder, end = given.runs.resolve(), time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
     runs = [
-        Run(entry, seed, folder, given.raw, given.gpu, end, tuple(given.paths))
+        Run(entry, seed, folder, given.raw, given.gpu, end, given.encoder)
         for seed in given.seeds
         for _, entries in wanted
         for entry in entries
@@ -829,6 +844,8 @@ def main() -> None:
     entries = [entry for entry in group.entries if given.only is None or entry.config in given.only]
     ended = trained([(group, entries)], given)
     found = measured(group, given.raw)
+    if not any(found.values()):
+        sys.exit(ended or f"There are no results of {given.group} with the configs as they are.")
     lines = [heading(found), "", *plot(given.group, group, found), *table(group, found)]
     write_section(f"learning_{given.group}", group.title, lines)
     print("\n".join(lines))

@@ -211,20 +211,26 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert changed.row() is None
 
 
-def test_where_a_path_is_on_this_machine_makes_no_other_run(tmp_path, monkeypatch, digests):
+def test_where_the_encoder_lies_makes_no_other_result(tmp_path, monkeypatch, digests):
     pytest.importorskip("optuna")
     (tmp_path / "runs").mkdir()
     trained = pretend(monkeypatch)
+    digests.b = "first"
+    monkeypatch.setattr(learning, "has_encoder", lambda config: config == "a")
     parser = argparse.ArgumentParser()
     learning.add_options(parser)
-    given = parser.parse_args(["--paths", f"encoder={tmp_path}", "vectors=en_core_web_md"])
-    assert given.paths == [("encoder", str(tmp_path)), ("vectors", "en_core_web_md")]
-    run = replace(run_of(tmp_path), paths=tuple(given.paths))
-    assert learning.work([run]) == learning.work([run_of(tmp_path)]) == []
-    assert trained == [(0, str(tmp_path), "en_core_web_md")]
+    assert parser.parse_args([]).encoder is None
+    given = parser.parse_args(["--encoder", str(tmp_path)])
+    run = replace(run_of(tmp_path), encoder=given.encoder)
+    other = replace(run, entry=learning.Entry("b"))
+    assert learning.work([run, other]) == learning.work([run_of(tmp_path)]) == []
+    assert trained == [(0, str(tmp_path)), 0]
     assert str(tmp_path) not in run.path.read_text()
+    # A checkpoint is not gone on with from another folder.
+    moved = replace(run, encoder=tmp_path / "runs")
+    assert len({run.folder, moved.folder, run_of(tmp_path).folder}) == 3
     with pytest.raises(SystemExit):
-        parser.parse_args(["--paths", "encoder"])
+        parser.parse_args(["--encoder", str(tmp_path / "nothing")])
 
 
 def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch, digests):
@@ -249,7 +255,12 @@ def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch,
 def test_the_program_says_by_its_status_that_runs_are_left(tmp_path, monkeypatch, digests, capsys):
     pytest.importorskip("optuna")
     given = SimpleNamespace(
-        seeds=[0], runs=tmp_path / "runs", raw=tmp_path / "raw", gpu=False, paths=[], minutes=0.0
+        seeds=[0],
+        runs=tmp_path / "runs",
+        raw=tmp_path / "raw",
+        gpu=False,
+        encoder=None,
+        minutes=0.0,
     )
     wanted = [(GROUP, GROUP.entries)]
     done = pretend(monkeypatch)
@@ -410,10 +421,24 @@ def test_the_page_of_results_is_written_from_the_raw_ones(name):
     """A row that is new in one group may stand in another as well: write that one's section, too,
     by `python -m benchmarks learning NAME --seeds`."""
     group = learning.GROUPS[name]
-    rows = learning.table(group, learning.measured(group, raw_results.RAW))[2:]
+    found = learning.measured(group, raw_results.RAW)
     page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
     section = page.partition(f"<!-- learning_{name}: begin -->")[2].partition("<!--")[0]
-    assert [row for row in rows if row not in section] == []
+    shown = [line for line in section.splitlines() if line.startswith("| `")]
+    assert shown == learning.table(group, found)[2:]
+    assert not shown or learning.heading(found) in section
+
+
+@pytest.mark.parametrize("name", ablations.ABLATIONS)
+def test_ablations_are_written_from_the_raw_results(name):
+    page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
+    ablation = ablations.ABLATIONS[name].group()
+    section = page.partition(f"### {ablation.title}\n")[2].partition("##")[0]
+    shown = [line for line in section.splitlines() if line.startswith("|")]
+    found = ablations.measured(ablation, raw_results.RAW)
+    # One value by itself says nothing, and has no table.
+    several = sum(map(bool, found.values())) > 1
+    assert shown == (ablations.table(ablation, found) if several else [])
 
 
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)

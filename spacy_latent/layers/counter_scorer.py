@@ -111,7 +111,7 @@ def build_counter_scorer_v2(
     or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
     batch move it is added to the objective in training, which is a sum over texts; so those that
     need not move it leave it alone. input_noise: standard deviation of what is added in training
-    before tanh, so that no step keeps the sign that it began with by chance."""
+    before tanh, with which a step can still change the sign that it began with by chance."""
     return build_counting_scorer(
         CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost, input_noise
     )

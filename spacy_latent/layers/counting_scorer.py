@@ -29,9 +29,10 @@ class CountingScorer(EncodedScorer):
         to −1 or 1 by chance, as all tokens but those that open a list are while texts have one
         list, and stays there: the counter can then no more become one of brackets.
     input_noise: standard deviation of what is added before tanh in training. The mean of the cube
-        over it has a slope at 0, where the cube has none, and more of one near −1 and 1: a step
-        that began with the wrong sign can still get the other one. What it leaves of noise in the
-        steps is least at −1 and 1, so that it does what ``noise`` does as well.
+        over it has a slope at 0, where the cube has none, so that a step which is not yet near −1
+        or 1 can change the sign that it began with. It serves the purpose of ``noise`` as well,
+        which may then be 0: with 0.4 the steps of a token keep a noise of 0.12 around 0, and of
+        0.02 near −1 and 1.
     """
 
     counts = True

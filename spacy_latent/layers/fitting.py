@@ -22,10 +22,10 @@ def check_kind(argument: str, given: object, expected: type, instead: str = "") 
 
     instead: a name in the registry of what is expected."""
     if not isinstance(given, expected):
-        named = f', such as "{instead}"' if instead else ""
+        fits = f'; "{instead}" is one that fits' if instead else ""
         raise LatentError(
             f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
-            f"Check the @misc name in the config's block for the {argument}{named}."
+            f"Check the @misc name in the config's block for the {argument}{fits}."
         )
 
 

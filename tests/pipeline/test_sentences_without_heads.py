@@ -281,7 +281,7 @@ def test_over_a_shared_embedder() -> None:
         (
             {**BOUND, "decoder": {"@misc": "spacy-latent.BagOfWords.v1"}},
             LatentError,
-            r"decoder is of type BagOfWords; expected ArcDecoder.*WordsByHeads",
+            r"decoder is of type BagOfWords; expected ArcDecoder.*WordsByHeads.v1. is",
         ),
         (
             {**BOUND, "prior": {"@misc": "spacy-latent.LearnedPrior.v1"}},
@@ -311,7 +311,10 @@ def test_a_classifier_takes_no_decoder_of_heads() -> None:
     }
     for evidence, message in (
         (AUTOENCODER, "evidence is of type CrfAutoencoder; expected EvidenceBound"),
-        ({**BOUND, "prior": None}, "decoder is of type WordsByHeads; expected Decoder"),
+        (
+            {**BOUND, "prior": None},
+            "decoder is of type WordsByHeads; expected Decoder.*BagOfWords.v1. is",
+        ),
     ):
         with pytest.raises(LatentError, match=message):
             nlp.add_pipe("latent_textcat", config={"model": {**model, "evidence": evidence}})
