@@ -97,6 +97,8 @@ def test_in_a_browser(nlp: Language, tmp_path: Path) -> None:
         driver.switch_to.frame(0)
         word = driver.find_element("css selector", '.drawing [data-word="0"]')
         run: Any = driver.execute_script
+        # No script may take the focus for a frame that nobody has touched yet.
+        driver.find_element("css selector", "body").click()
         run("arguments[0].focus()", word)
         standing = run(
             "return [...document.querySelectorAll('.isolating [data-words].of-word')]"
