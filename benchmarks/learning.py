@@ -190,7 +190,7 @@ GROUPS = {
             Entry("demo_perturb_and_map", "perturb-and-MAP", DEMO),
             Entry("demo_implicit_mle", "I-MLE", DEMO),
             Entry("demo_spigot", "SPIGOT", DEMO),
-            Entry("demo_gold_reward", "control: trees rewarded by gold heads, free at once", DEMO),
+            Entry("demo_gold_reward", "gold heads as the reward, free at once", DEMO),
             Entry("demo_spanning", "score function, non-projective", DEMO),
             Entry("demo_trace_score_function", "score function of traces, non-projective", DEMO),
             Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
