@@ -521,10 +521,17 @@ class Run:
     def folder(self) -> Path:
         """With the config's digest: what was begun with another one is not gone on with."""
         name = f"{self.entry.config}-{self.seed}-{self.entry.digest}"
-        if self.encoder is not None:
-            # What began with one folder cannot go on with another.
-            name += "-" + hashlib.sha256(bytes(self.encoder)).hexdigest()[:8]
+        if self.paths:
+            # What began with one encoder cannot go on with another.
+            name += "-" + hashlib.sha256(json.dumps(self.paths).encode()).hexdigest()[:8]
         return self.runs / name
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """What the config's ``[paths]`` are on this machine, where they are not as in it."""
+        if self.encoder is None or not has_encoder(self.entry.config):
+            return {}
+        return {f"paths.{ENCODER}": str(self.encoder)}
 
     @property
     def path(self) -> Path:
@@ -586,7 +593,7 @@ def train(run: Run) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
     command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
-    overrides = {**paths_of(run), **dict(run.entry.settings)}
+    overrides = run.paths | dict(run.entry.settings)
     command += [json.dumps(overrides), "gpu" if run.gpu else "cpu"]
     start = time.perf_counter()
     given: dict[str, Any] = {"cwd": ROOT, "env": ENVIRONMENT}
@@ -600,13 +607,6 @@ def train(run: Run) -> None:
         said = (run.folder / "log.txt").read_text(encoding="utf8", errors="replace")
         raise LatentError(f"{' '.join(command)} failed:\n{said[-4000:]}")
     replace_file(trained, json.dumps({"seconds": round(time.perf_counter() - start, 1)}))
-
-
-def paths_of(run: Run) -> dict[str, str]:
-    """What the config's ``[paths]`` are on this machine, where they are not as in it."""
-    if run.encoder is None or not has_encoder(run.entry.config):
-        return {}
-    return {f"paths.{ENCODER}": str(run.encoder)}
 
 
 def result_of(run: Run) -> dict[str, Any]:
@@ -790,12 +790,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="leave off after so long")
     parser.add_argument(
         "--encoder",
-        type=folder,
+        type=directory,
         help="where the pre-trained encoder lies that configs name; else it is fetched by its name",
     )
 
 
-def folder(path: str) -> Path:
+def directory(path: str) -> Path:
     found = Path(path).expanduser().resolve()
     if not found.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is no directory")

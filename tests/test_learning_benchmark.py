@@ -435,7 +435,7 @@ def test_ablations_are_written_from_the_raw_results(name):
     ablation = ablations.ABLATIONS[name].group()
     section = page.partition(f"### {ablation.title}\n")[2].partition("##")[0]
     shown = [line for line in section.splitlines() if line.startswith("|")]
-    found = ablations.measured(ablation, raw_results.RAW)
+    found = learning.measured(ablation, raw_results.RAW)
     # One value by itself says nothing, and has no table.
     several = sum(map(bool, found.values())) > 1
     assert shown == (ablations.table(ablation, found) if several else [])

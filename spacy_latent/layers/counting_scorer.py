@@ -58,11 +58,11 @@ class CountingScorer(EncodedScorer):
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
         if not self.training:
             return self._exact_steps(vectors)
-        added = torch.tanh(_with_noise(self.step(vectors), self.input_noise)) ** 3
+        added = _cube(_with_noise(self.step(vectors), self.input_noise))
         return _with_noise(added, self.noise)
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:
-        added = torch.tanh(self.step(vectors)) ** 3
+        added = _cube(self.step(vectors))
         return added.round() if self.whole_steps and not self.training else added
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
@@ -83,6 +83,10 @@ class CountingScorer(EncodedScorer):
         vectors = self.encode(vectors, lengths)
         token = torch.arange(vectors.shape[1], device=vectors.device)
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
+
+
+def _cube(values: Tensor) -> Tensor:
+    return torch.tanh(values) ** 3
 
 
 def _with_noise(values: Tensor, deviation: float) -> Tensor:
