@@ -37,6 +37,7 @@ def keep(
 ) -> None:
     row = {"seed": seed, "digest": digest or learning.digest_of(config), "scores": scores}
     made = {
+        "steps": 1001 + 100 * seed,
         "processor_seconds": seconds,
         "date": f"2030-01-0{1 + seed}",
         "torch": "2",
@@ -50,7 +51,9 @@ def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path, diges
     keep(tmp_path, "a", 0, 60.0, cats_micro_f=0.5)
     keep(tmp_path, "a_b", 0, 60.0, cats_micro_f=0.1)
     *_, row = learning.table(GROUP, learning.measured(GROUP, tmp_path))
-    assert row == "| `a`: note | 0, 10 | 50.0, 75.0; mean 62.5 (50.0 to 75.0) |  | 1.5 |"
+    assert row == (
+        "| `a`: note | 0, 10 | 50.0, 75.0; mean 62.5 (50.0 to 75.0) |  | 1,001 to 2,001 | 1.5 |"
+    )
 
 
 def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
@@ -127,8 +130,8 @@ def test_rows_of_one_config_with_other_settings_are_told_apart(tmp_path, digests
     assert drawn == {"rows": {"a": [0.5], "a, b": [0.25]}, "controls": {"a, b"}}
     _, _, *rows = learning.table(group, found)
     assert rows == [
-        "| `a`: note | 0 | 50.0 |  | 1.0 |",
-        "| `a`: control: b | 0 | 25.0 |  | 1.0 |",
+        "| `a`: note | 0 | 50.0 |  | 1,001 | 1.0 |",
+        "| `a`: control: b | 0 | 25.0 |  | 1,001 | 1.0 |",
     ]
 
 
@@ -372,23 +375,27 @@ def test_of_the_first_corpus_there_are_sums_spans_and_gold_trees():
     assert found == {"cats_micro_f": 0.8, "with SM": 0.8, "brackets": 0.6, "gold": 0.9}
 
 
-def test_of_every_corpus_there_are_whole_trees():
+def test_of_every_corpus_there_are_all_measures_of_trees():
     def part(**shares):
         said = {key.replace("_", " "): [share, 0.0, 1.0] for key, share in shares.items()}
         return {"by_depth": {"all": {"models": {"model": said}}}}
 
     parts = {
-        "test": part(whole_trees=0.9, accuracy=0.8, attachment=0.95),
-        "depth6": part(whole_trees=0.4, accuracy=0.7, attachment=0.6),
+        "test": part(whole_trees=0.9, accuracy=0.8, attachment=0.95, undirected=0.97, yields=0.5),
+        "depth6": part(whole_trees=0.4, accuracy=0.7, attachment=0.6, yields=0.2, one_arc=0.3),
         "other": {},
     }
     found = learning.of_listops({"accuracy": 0.8, "corpora": parts})
     assert found == {
         "cats_micro_f": 0.8,
         "whole": 0.9,
+        "undirected": 0.97,
+        "yields": 0.5,
         "whole depth6": 0.4,
         "accuracy depth6": 0.7,
         "attachment depth6": 0.6,
+        "yields depth6": 0.2,
+        "one arc depth6": 0.3,
     }
 
 
@@ -402,6 +409,7 @@ def test_every_column_and_every_row_has_figures(group):
         if entry.listops is not None:
             kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
             kept[entry] |= {"whole", "whole depth6", "whole long", "edges", "edges without ]"}
+            kept[entry] |= {"accuracy depth6", *learning.WITHOUT_CONVENTION}
         others = [Path(test).stem for test in entry.tests[1:]]
         kept[entry] |= {f"{name} {key}" for name in others for key in kept[entry]}
         assert kept[entry] & set(group.figures.values()), entry
