@@ -96,7 +96,12 @@ def solve_graphs(
             f"{len(graphs)} items of shapes {sorted({g.shape for g in graphs})[:5]}."
         )
     mean, residual, iterations = _LocalPolytope.apply(scores, graphs, max_iter, tolerance, name)
-    weights = scores.new_ones((1, len(graphs)))
+    return point_solution(mean, residual, iterations, name)
+
+
+def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:
+    """A solution from what it says of itself; name: of what was solved, for errors."""
+    weights = mean.new_ones((1, len(mean)))
     return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 
 

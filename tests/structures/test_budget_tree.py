@@ -22,6 +22,7 @@ from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.structures import budget_tree
 from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.lp_sparsemap import solve_graphs
 from tests import enumeration
 from tests.structures.oracles import nearest_in_hull
 
@@ -63,6 +64,31 @@ def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
                 tight += 1
                 np.testing.assert_allclose(mean.ravel(), expected, atol=2e-6)
     assert tight >= 6
+
+
+@pytest.mark.parametrize("projective", [False, True])
+def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> None:
+    """They are not solved by ADMM, which comes to the same point and gradient; items whose trees
+    do not keep to it are, whatever else is in the batch."""
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(2, projective), torch.tensor([6, 5, 6, 4, 6, 3])
+    scores = normal(6, 7, 7, scale=0.5)
+    scores[::2, 1] += 2.0
+    scores.requires_grad_()
+    solution = structure.sparsemap(scores, lengths, max_iter=500)
+    alone = structure.tree.sparsemap(scores, lengths, max_iter=500)
+    crowded = (alone.mean[:, 1:].sum(2) > 2.0).any(1)
+    assert crowded[::2].all() and not crowded[1::2].any()
+    assert torch.equal(solution.iterations > 0, crowded)
+    by_admm = solve_graphs(structure._graphs(lengths.tolist()), scores)
+    assert (by_admm.residual <= 1e-6).all() and (solution.residual <= 2e-6).all()
+    torch.testing.assert_close(solution.mean, by_admm.mean, atol=2e-6, rtol=0.0)
+    direction = normal(*scores.shape)
+    found, expected = (
+        torch.autograd.grad((made.mean * direction).sum(), scores)[0]
+        for made in (solution, by_admm)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("projective", [False, True])
