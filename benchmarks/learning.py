@@ -50,6 +50,8 @@ from spacy_latent.distributed.checkpoint import checkpoints_in
 from spacy_latent.distributed.directories import locked, replace_file
 from spacy_latent.distributed.sweep import Cell, Scores, sweep
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.listops_assessment import MEASURES
+from spacy_latent.pipeline.listops_record import key_of
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "training" / "learning"
@@ -493,18 +495,12 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
         if name in WITH_SUMS:
             scores[name] = next(iter(group["models"].values()))["accuracy"][0]
     own = _of_all(part)
-    if "spans" in own:
-        scores["brackets"] = own["spans"][0]
     if "gold" in own.get("accuracy_with", {}):
         scores["gold"] = own["accuracy_with"]["gold"][0]
-    for name, corpus in (("", part), *others):
+    for name, corpus in ((None, part), *others):
         found = _of_all(corpus)
-        told = {"whole trees": "whole", **{key: key for key in WITHOUT_CONVENTION}}
-        # Of the first corpus they are there already, by the names that they have in configs.
-        told |= {key: key for key in ("accuracy", "attachment") if name}
-        scores |= {
-            f"{short} {name}".rstrip(): found[key][0] for key, short in told.items() if key in found
-        }
+        told = {key_of(key, name): found[key][0] for key in MEASURES if key in found}
+        scores = told | scores
     return scores
 
 

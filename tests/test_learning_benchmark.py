@@ -388,6 +388,7 @@ def test_of_every_corpus_there_are_all_measures_of_trees():
     found = learning.of_listops({"accuracy": 0.8, "corpora": parts})
     assert found == {
         "cats_micro_f": 0.8,
+        "attachment": 0.95,
         "whole": 0.9,
         "undirected": 0.97,
         "yields": 0.5,

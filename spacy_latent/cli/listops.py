@@ -6,7 +6,7 @@ python -m spacy_latent.cli.listops report training/demo/model-best corpus/demo/t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "dev", "test")
 DRAWN = 12
+# What options that take NAME=PATH expect.
+NAMED = {
+    "--beside": "a name and a pipeline, such as independent=training/independent/model-best",
+    "--recorded": "a name and a file, such as independent=benchmarks/runs/demo_independent.jsonl",
+}
 MAX_DEPTH = 20
 
 app = typer.Typer(name="listops", help="Make and judge ListOps corpora.", no_args_is_help=True)
@@ -146,6 +151,12 @@ def report_cli(
     beside: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
     ),
+    recorded: Optional[list[str]] = typer.Option(  # noqa: UP045
+        None,
+        "--recorded",
+        help="NAME=FILE.jsonl, the means of runs that 'benchmarks learning' kept, in the same "
+        "tables; may be repeated",
+    ),
     component: Optional[str] = typer.Option(  # noqa: UP045
         None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
@@ -169,13 +180,17 @@ def report_cli(
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.listops_assessment import assess_listops
+    from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
 
     setup_gpu(gpu_id)
     try:
         files = named_files(corpora)
         paths = named_models(model, beside or ())
+        earlier = {name: recorded_runs(path) for name, path in named("--recorded", recorded or ())}
         models = {name: load(str(path)) for name, path in paths.items()}
         found = assess_listops(models, files, component, seed, progress)
+        for name, runs in earlier.items():
+            add_recorded(found.figures, name, runs)
     except LatentError as error:
         fail("The report could not be made", str(error))
     print_tables(found.figures)
@@ -264,17 +279,22 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
 
     kept = ("model-best", "model-last")
     found = {model.parent.name or model.name if model.name in kept else model.name: model}
-    for entry in beside:
-        name, equals, path = entry.partition("=")
-        if not name or not equals or not path:
-            raise LatentError(
-                f"--beside is {entry!r}; expected a name and a pipeline, such as "
-                "independent=training/independent/model-best."
-            )
+    for name, path in named("--beside", beside):
         if name in found:
             raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")
-        found[name] = Path(path)
+        found[name] = path
     return found
+
+
+def named(option: str, given: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Names and paths of an option that takes NAME=PATH."""
+    from spacy_latent.errors import LatentError
+
+    for entry in given:
+        name, equals, path = entry.partition("=")
+        if not name or not equals or not path:
+            raise LatentError(f"{option} is {entry!r}; expected {NAMED[option]}.")
+        yield name, Path(path)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def _rows(
             yield Row("with its mixture of trees", below=True), mixed
         for trees, share in found.get("accuracy_with", {}).items():
             yield Row(f"with {_of_trees(trees)}", below=True), {"accuracy": share}
-    for name, found in group["controls"].items():
+    for name, found in (*group.get("recorded", {}).items(), *group["controls"].items()):
         yield Row(name), found
 
 

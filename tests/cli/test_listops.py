@@ -139,6 +139,9 @@ def test_sets_that_cannot_be_made_say_why(tmp_path):
     [
         (["test.tsv", "--beside", "model"], "--beside is 'model'"),
         (["test.tsv", "--beside", "out=out/model-best"], "Two pipelines are called 'out'"),
+        (["test.tsv", "--recorded", "=runs.jsonl"], "--recorded is '=runs.jsonl'"),
+        (["test.tsv", "--recorded", "a=none.jsonl"], "none.jsonl does not exist"),
+        (["test.tsv", "--recorded", "a=test.tsv"], "test.tsv is no file of recorded runs"),
         (["none.tsv"], "none.tsv does not exist"),
         (["empty.tsv"], "empty.tsv holds no expressions"),
         (["nothing"], "holds no .tsv file other than train.tsv and dev.tsv"),

@@ -1,0 +1,75 @@
+"""Figures of trainings that are over, beside those of a report on ListOps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
+
+Scores = dict[str, float]
+# What measures are called in raw results, where not as here; and those of the first corpus alone.
+CALLED = {"whole trees": "whole"}
+CALLED_FIRST = {"accuracy": "cats_micro_f", "spans": "brackets"}
+
+
+def key_of(measure: str, corpus: str | None) -> str:
+    """What the raw results of ``benchmarks learning`` call a measure; corpus: None for the
+    first."""
+    name = CALLED.get(measure, measure)
+    return CALLED_FIRST.get(measure, name) if corpus is None else f"{name} {corpus}"
+
+
+def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores]) -> None:
+    """Put the means of recorded runs, by seed, beside the figures of
+    :func:`~spacy_latent.pipeline.listops_assessment.assess_listops`, as "recorded" in each corpus's
+    "all". They are figures of the corpora that were of these names then.
+
+    Raises LatentError where there are none of any of the corpora.
+    """
+    found = False
+    for place, (corpus, part) in enumerate(figures["corpora"].items()):
+        shares = {}
+        for measure in MEASURES:
+            key = key_of(measure, corpus if place else None)
+            values = [scores[key] for scores in runs.values() if key in scores]
+            if values:
+                # Between seeds lies something else than the interval of one pipeline.
+                shares[measure] = [mean(values), math.nan, math.nan]
+        found |= bool(shares)
+        seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+        recorded = part["by_depth"][ALL].setdefault("recorded", {})
+        recorded[f"{name} (recorded, {seeds})"] = shares
+    if not found:
+        raise LatentError(
+            f"What was recorded of {name} has no figure of the corpora "
+            f"{', '.join(figures['corpora'])}. Give the raw results of a config that 'python -m "
+            "benchmarks learning' judged on ListOps."
+        )
+
+
+def recorded_runs(path: Path) -> dict[int, Scores]:
+    """Scores by seed, from a line of JSON for each run, as ``benchmarks learning`` writes them. Of
+    those with the config of the last line, and no setting changed, the last of each seed counts.
+
+    Raises LatentError for a file that is not there, or is no such lines.
+    """
+    if not path.is_file():
+        raise LatentError(f"{path} does not exist; expected a file of recorded runs.")
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines() if line]
+        plain = [row for row in rows if not row.get("settings")]
+        kept = {r["seed"]: r["scores"] for r in plain if r["digest"] == plain[-1]["digest"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LatentError(
+            f"{path} is no file of recorded runs: {type(error).__name__}: {error}. Expected lines "
+            "of JSON with seed, digest and scores, as in benchmarks/runs."
+        ) from None
+    if not kept:
+        raise LatentError(f"{path} holds no recorded run.")
+    return kept
