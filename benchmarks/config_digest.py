@@ -9,8 +9,15 @@ from typing import Any
 
 from spacy.util import load_config
 
+from spacy_latent.pipeline.unreached_stages import CALLBACK
+
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
-    """Of what a config says with these settings, whatever its comments are."""
+    """Of what a config says with these settings, whatever its comments are, and whether or not it
+    refuses to be loaded where training would end early."""
     read = load_config(config, overrides=dict(overrides or {}), interpolate=False)
+    if read.get("nlp", {}).get("after_pipeline_creation") == CALLBACK:
+        # To its place among what are no blocks, where it stands in these configs without it.
+        del read["nlp"]["after_pipeline_creation"]
+        read["nlp"]["after_pipeline_creation"] = None
     return hashlib.sha256(read.to_str(interpolate=False).encode("utf8")).hexdigest()[:16]

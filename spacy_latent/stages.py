@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from spacy_latent.errors import LatentError
 
@@ -17,9 +17,13 @@ Kind = TypeVar("Kind", bound="Staged")
 
 class Staged:
     """stages: what training has in the place of this one, each until an update that it does not
-    reach itself, in order; updates count from 0. Empty for what is the same all along."""
+    reach itself, in order; updates count from 0. Empty for what is the same all along.
+
+    end_setting: what configs, and with them messages, call the number of updates of a stage.
+    """
 
     stages: tuple[tuple[int, Any], ...] = ()
+    end_setting: ClassVar[str] = "release_at"
 
     @property
     def name(self) -> str:
@@ -27,7 +31,7 @@ class Staged:
 
     @property
     def shown(self) -> str:
-        """How messages of stages call it."""
+        """The name with what tells it apart from another of its class."""
         return self.name
 
     def at(self: Kind, update: int | None) -> Kind:
@@ -45,15 +49,12 @@ class Staged:
         return made
 
 
-def follow(first: Kind, then: Kind, end: int, setting: str) -> Kind:
-    """``then``, with ``first`` in its place in updates before ``end``; both may have stages.
-
-    setting: what a message calls ``end``.
-    """
+def follow(first: Kind, then: Kind, end: int) -> Kind:
+    """``then``, with ``first`` in its place in updates before ``end``; both may have stages."""
     if isinstance(end, bool) or not isinstance(end, int) or end < 1:
         raise LatentError(
-            f"{setting} is {end!r}; expected the number of updates of training, at least 1, after "
-            f"which {then.name} follows {first.name}."
+            f"{then.end_setting} is {end!r}; expected the number of updates of training, at least "
+            f"1, after which {following(first, then)}."
         )
     made = copy.deepcopy(then)
     early = tuple((own, stage) for own, stage in first.stages if own < end)
@@ -64,12 +65,20 @@ def follow(first: Kind, then: Kind, end: int, setting: str) -> Kind:
     return made
 
 
+def following(first: Staged, then: Staged) -> str:
+    """That one follows the other, as a clause: by their names, and where these are the same by what
+    tells the two apart."""
+    if first.name == then.name:
+        return f"{then.shown} follows {first.shown}"
+    return f"{then.name} follows {first.name}"
+
+
 def unreached(staged: Staged, updates: int) -> str:
     """That so many updates of training do not come to the last, as a clause; empty if they do."""
     if not staged.stages or staged.stages[-1][0] < updates:
         return ""
     end, before = staged.stages[-1]
-    return f"{staged.shown} follows {before.shown} only after {end} updates"
+    return f"{following(before, staged)} only after {end} updates"
 
 
 def periods(*staged: Staged) -> Iterator[tuple[int, int | None]]:

@@ -19,7 +19,10 @@ from spacy.training import Example
 from spacy.util import load_config, load_model_from_config, registry, resolve_dot_names
 from thinc.api import fix_random_seed
 
+from benchmarks.config_digest import digest_of
 from benchmarks.learning import GROUPS
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.unreached_stages import CALLBACK
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
 # Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
@@ -55,6 +58,33 @@ def test_every_method_has_a_config() -> None:
 def test_every_config_has_a_row() -> None:
     rows = {entry.config for group in GROUPS.values() for entry in group.entries}
     assert not sorted({path.stem for path in CONFIGS} - rows)
+
+
+STAGES = ("ReleasedStructure", "GrowingArcs", "EstimatorSequence", "ReleasedCandidates")
+STAGED = [
+    path
+    for path in CONFIGS
+    if any(name.split(".")[1] in STAGES for name in names_in(load_config(path)["components"]))
+]
+
+
+@pytest.mark.parametrize("path", STAGED, ids=lambda path: path.stem)
+def test_configs_with_stages_are_refused_where_training_ends_before(path: Path) -> None:
+    config = load_config(path, overrides={"training.max_steps": 1, "nlp.lang": "xx"})
+    with pytest.raises(LatentError, match=r"max_steps is 1, and .* follows .* only after"):
+        load_model_from_config(config, auto_fill=False, validate=True)
+
+
+def test_the_refusal_makes_no_other_config_of_one_for_its_results(tmp_path: Path) -> None:
+    path = tmp_path / "config.cfg"
+    digests = []
+    for callback in (None, CALLBACK, {"@callbacks": "another"}):
+        config = load_config(STAGED[0], interpolate=False)
+        del config["nlp"]["after_pipeline_creation"]
+        config["nlp"]["after_pipeline_creation"] = callback
+        config.to_disk(path)
+        digests.append(digest_of(path))
+    assert digests[0] == digests[1] != digests[2] and digest_of(STAGED[0]) == digests[0]
 
 
 # ---------------------------------------------------------------- steps of each

@@ -142,9 +142,9 @@ def init_cli(
         if crf_ner:
             made = with_crf_ner(before, names)
         elif rationale:
-            made = with_rationale(before, names, structure, estimator)
+            made = with_refusal(with_rationale(before, names, structure, estimator))
         else:
-            made = with_structure(before, names, structure, estimator, shared)
+            made = with_refusal(with_structure(before, names, structure, estimator, shared))
         nlp = loaded(made)
         after = nlp.config
     except (LatentError, ConfigValidationError, ValueError, OSError) as error:
@@ -170,6 +170,18 @@ def loaded(config: Config) -> Language:
     from spacy.util import load_model_from_config
 
     return load_model_from_config(config, auto_fill=True, validate=True)
+
+
+def with_refusal(config: Config) -> Config:
+    """A copy that is refused, when it is loaded, where training would end before the last of the
+    stages that its structure or estimator may be given. What is called in that place already
+    stays."""
+    from spacy_latent.pipeline.unreached_stages import CALLBACK
+
+    changed = config.copy()
+    if changed["nlp"].get("after_pipeline_creation") is None:
+        changed["nlp"]["after_pipeline_creation"] = dict(CALLBACK)
+    return changed
 
 
 def with_structure(

@@ -28,6 +28,7 @@ from spacy_latent.distributed.directories import finish_replacing, replace_direc
 from spacy_latent.distributed.random_state import RandomState
 from spacy_latent.distributed.trained_arrays import Weights, models_of, shims_of, weights_of
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.unreached_stages import CALLBACK
 
 FORMAT = 1
 # Checkpoints that are kept.
@@ -171,6 +172,9 @@ def _random_states(progress: Progress) -> dict[str, RandomState]:
 def settings_of(nlp: Language) -> dict[str, Any]:
     """Those that a training cannot change on the way."""
     config = nlp.config.interpolate()
+    if config["nlp"].get("after_pipeline_creation") == CALLBACK:
+        # A training that is not refused is the same without it.
+        config["nlp"]["after_pipeline_creation"] = None
     training = {key: value for key, value in config["training"].items() if key not in FREE}
     sections = {"nlp": config["nlp"], "components": config["components"], "training": training}
     return json.loads(json.dumps(sections))

@@ -99,8 +99,20 @@ class Estimator(Staged, ABC):
     inner_steps: int = 1
     clip: float = 0.0
     reward: Reward | None = None
+    end_setting: ClassVar[str] = "switch_at"
     posterior: Literal["", "weights", "scores"] = ""
     hard: ClassVar[bool]
+
+    @property
+    def shown(self) -> str:
+        """With its numbers, words and switches."""
+        plain = {
+            key: value
+            for key, value in sorted(vars(self).items())
+            if not key.startswith("_") and key != "training"
+            if isinstance(value, (int, float, str, bool, type(None)))
+        }
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in plain.items())})"
 
     @property
     def hard_at_prediction(self) -> bool:

@@ -14,4 +14,4 @@ def build_estimator_sequence_v1(first: Estimator, then: Estimator, switch_at: in
     Where ``then`` needs the loss of each structure, only a component that owns its loss can train
     it, such as ``latent_textcat``.
     """
-    return follow(first, then, switch_at, "switch_at")
+    return follow(first, then, switch_at)

@@ -114,6 +114,7 @@ def build_document_code_v1(
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
+        staged=[structure, estimator],
         evidence=evidence,
     )
     spans = DocSpans(max_length=WHOLE)

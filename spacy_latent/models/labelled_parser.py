@@ -45,8 +45,8 @@ def build_labelled_parser_v1(
     """Model of ``latent_parser``: docs to sentences with labelled trees.
 
     tok2vec: the embedder, or a listener. Sentences are found from its vectors.
-    structure: the set of trees of a sentence, with one root; None for SpanningTree, whose arcs may
-        cross.
+    structure: the set of trees of a sentence, with one root, the same all along; None for
+        SpanningTree, whose arcs may cross.
     scorer: of arcs; None for RelativeBiaffineScorer of 128 over a BiLSTM of 64 each way. Labels are
         read from what it encodes.
     label_hidden_width: of the two hidden layers of the biaffine map to labels.
@@ -105,7 +105,8 @@ def build_labelled_parser_v1(
 
 
 def check_structure(structure: Structure) -> DependencyTree:
-    """The same; refuse sets that are no trees of sentences, or that have no sums."""
+    """The same; refuse sets that are no trees of sentences, that have no sums, or that others come
+    before in training."""
     instead = "SpanningTree or ProjectiveTree with single_root = true"
     if not isinstance(structure, DependencyTree) or not structure.acyclic:
         raise IncompatiblePair(
@@ -124,6 +125,14 @@ def check_structure(structure: Structure) -> DependencyTree:
     lacking = structure.lacks(NEEDED)
     if lacking:
         raise NotTractable(structure.name, lacking[0], instead)
+    if structure.stages:
+        raise IncompatiblePair(
+            "LabelledParser",
+            f"{structure.shown} after {structure.stages[0][1].shown}",
+            "it learns annotated trees, and those that are not in the first set could not be "
+            "learned before the release",
+            f"{structure.shown} alone",
+        )
     return structure
 
 

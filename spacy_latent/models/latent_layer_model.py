@@ -29,6 +29,7 @@ from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, shim_model
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
 # For each doc its spans as (start, end), or its pairs of spans as (start, end, other_start,
@@ -426,6 +427,7 @@ def build_latent_layer_model(
         temperature=temperature,
         dropout=dropout,
         mixed_precision=mixed_precision,
+        staged=[structure, estimator],
     )
 
 
@@ -438,8 +440,10 @@ def layer_model(
     temperature: Temperature,
     dropout: float | None,
     mixed_precision: bool,
+    staged: Sequence[Staged] = (),
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
-    """The model around a module that ``build`` makes for the width of the input."""
+    """The model around a module that ``build`` makes for the width of the input. staged: as in
+    LatentShim."""
     return shim_model(
         "latent_layer",
         forward,
@@ -450,6 +454,7 @@ def layer_model(
         temperature=temperature,
         dropout=dropout,
         mixed_precision=mixed_precision,
+        staged=staged,
     )
 
 

@@ -65,7 +65,9 @@ class LatentShim(PyTorchShim):
     """build: makes the module for a Width; picklable.
     learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
     temperature: stepped once per update of the weights.
-    others: what has stages of training beside the module's structure and estimator.
+    staged: what may have stages of training, as the module's structure and estimator. They are
+        given beside ``build``, since a training that never comes to their last stage is to be
+        refused before there is a module.
     has_layer: whether the module has a latent layer, ``latent``, with structure and estimator.
     """
 
@@ -76,7 +78,7 @@ class LatentShim(PyTorchShim):
         learn_rates: dict[str, float],
         temperature: Temperature,
         mixed_precision: bool = False,
-        others: Sequence[Staged] = (),
+        staged: Sequence[Staged] = (),
         has_layer: bool = True,
     ) -> None:
         super().__init__(
@@ -88,7 +90,7 @@ class LatentShim(PyTorchShim):
         self._learn_rates = learn_rates
         self._temperature = temperature
         self._mixed_precision = mixed_precision
-        self._others = others
+        self.staged = tuple(staged)
         self.has_layer = has_layer
 
     @property
@@ -117,14 +119,6 @@ class LatentShim(PyTorchShim):
     @property
     def temperature(self) -> float:
         return self.cfg["temperature"]
-
-    def staged(self) -> Iterator[tuple[Staged, str]]:
-        """All whose stages these updates go through, each with the setting of their ends."""
-        for other in self._others:
-            yield other, "release_at"
-        if self.is_built and self.has_layer:
-            yield self.module.latent.structure, "release_at"
-            yield self.module.latent.estimator, "switch_at"
 
     def build(self, width: Width) -> None:
         """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
@@ -290,12 +284,13 @@ class LatentShim(PyTorchShim):
 
     def _warn_of_unreached_stages(self) -> None:
         # Not where it is saved, which training does at each evaluation, long before its last stage.
-        for staged, setting in self.staged() if self.updates else ():
+        for staged in self.staged if self.updates else ():
             clause = unreached(staged, self.updates)
             if clause:
                 warnings.warn(
                     f"The latent layer was saved after {self.updates} updates of training, and "
-                    f"{clause}: it predicts untrained. Train on, or train with a lower {setting}.",
+                    f"{clause}: it predicts untrained. Train on, or train with a lower "
+                    f"{staged.end_setting}.",
                     LatentWarning,
                     stacklevel=2,
                 )

@@ -143,7 +143,7 @@ def build_rationale_text_cat_v2(
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
-        others=[candidates] if isinstance(candidates, Staged) else [],
+        staged=[one for one in (candidates, structure, estimator) if isinstance(one, Staged)],
         evidence=evidence,
     )
     refuse_separate("RationaleTextCat", tok2vec)

@@ -80,7 +80,7 @@ def build_released_candidates_v1(
     Each of the two may be released itself.
     """
     first, then = _with_stages(restricted), _with_stages(free or AllWords())
-    made = follow(first, then, release_at, "release_at")
+    made = follow(first, then, release_at)
     for smaller, larger in pairwise(in_order(made)):
         # What only docs tell is looked at in training.
         if larger.covers(smaller) is False:

@@ -23,11 +23,11 @@ def shim_model(
     temperature: Temperature,
     dropout: float | None,
     mixed_precision: bool,
-    others: Sequence[Staged] = (),
+    staged: Sequence[Staged] = (),
     learn_rates: dict[str, float] | None = None,
 ) -> Model:
     """build: makes the module, which has an ``output_width``, for the width of the input. width: of
-    the output, None if it is not known. others: as in LatentShim. learn_rates: beside the
+    the output, None if it is not known. staged: as in LatentShim. learn_rates: beside the
     scorer's, as there. For the other arguments see
     ``build_latent_tok2vec_v1``."""
     if scorer_learn_rate < 0:
@@ -39,7 +39,7 @@ def shim_model(
         learn_rates={"latent.scorer.": scorer_learn_rate, **(learn_rates or {})},
         temperature=temperature,
         mixed_precision=mixed_precision,
-        others=others,
+        staged=staged,
     )
     # spaCy's training.dropout sets every attribute of the name dropout_rate.
     attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}

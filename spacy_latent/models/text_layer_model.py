@@ -436,6 +436,7 @@ def build_text_layer_model(
         temperature=temperature,
         dropout=dropout,
         mixed_precision=mixed_precision,
+        staged=[structure, estimator],
     )
 
 
@@ -447,10 +448,10 @@ def text_layer_model(
     temperature: Temperature,
     dropout: float | None,
     mixed_precision: bool,
-    others: Sequence[Staged] = (),
+    staged: Sequence[Staged],
     evidence: EvidenceBound | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """The model around a module that ``build`` makes for the width of the input. others: as in
+    """The model around a module that ``build`` makes for the width of the input. staged: as in
     LatentShim. evidence: what the module was given."""
     return shim_model(
         "latent_text",
@@ -461,7 +462,7 @@ def text_layer_model(
         temperature=temperature,
         dropout=dropout,
         mixed_precision=mixed_precision,
-        others=others,
+        staged=staged,
         learn_rates={} if evidence is None else {"evidence.": evidence.learn_rate},
     )
 

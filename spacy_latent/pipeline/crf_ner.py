@@ -23,6 +23,7 @@ from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
+from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 if TYPE_CHECKING:
     from spacy_latent.models.crf_tagger import TagScores
@@ -515,6 +516,7 @@ class CrfEntityRecognizer(StoredComponent):
         """
         validate_get_examples(get_examples, "CrfEntityRecognizer.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
             names = list(labels)

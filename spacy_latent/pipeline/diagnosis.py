@@ -59,7 +59,7 @@ def describe(nlp: Language) -> dict[str, dict[str, Any]]:
             found[key] = {
                 "component": component.name,
                 "structure": repr(layer.structure),
-                "estimator": _options(layer.estimator),
+                "estimator": layer.estimator.shown,
                 "scorer": type(layer.scorer).__name__,
                 "composer": type(layer.composer).__name__,
                 "tractable": sorted(layer.structure.tractable | _map(layer.structure)),
@@ -81,16 +81,6 @@ def training_settings(nlp: Language) -> dict[str, Any]:
 
 def _map(structure: Any) -> set[str]:
     return {"map"} if structure.has_map else set()
-
-
-def _options(estimator: Any) -> str:
-    shown = ", ".join(
-        f"{name}={value!r}"
-        for name, value in sorted(vars(estimator).items())
-        if not name.startswith("_") and isinstance(value, (int, float, str, bool, type(None)))
-        if name != "training"
-    )
-    return f"{estimator.name}({shown})"
 
 
 def _shim(node: Model) -> Any:

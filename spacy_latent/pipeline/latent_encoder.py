@@ -461,6 +461,7 @@ class LatentEncoder(StoredComponent):
         """Infer the widths and draw the weights, from a sample of the data."""
         validate_get_examples(get_examples, "LatentEncoder.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         docs = [example.x for example in islice(get_examples(), 10)]
         if not docs:
             raise ValueError(Errors.E923.format(name=self.name))
@@ -472,7 +473,6 @@ class LatentEncoder(StoredComponent):
                 self.add_listener(listener, component)
         if nlp is not None:
             self._refuse_shared_tensor(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
 
     def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
@@ -495,7 +495,8 @@ class LatentEncoder(StoredComponent):
                 "supervision = 0.0, or an estimator that draws structures from the scores",
             )
         if self.cfg["supervision"]:
-            check_loss(structure, self.cfg["supervision_loss"])
+            for each in (*(stage for _, stage in structure.stages), structure):
+                check_loss(each, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """doc.tensor holds the vectors of one component only."""

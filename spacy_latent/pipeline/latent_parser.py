@@ -24,6 +24,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
+from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 if TYPE_CHECKING:
     from spacy_latent.models.parses import Parse
@@ -289,6 +290,7 @@ class LatentParser(StoredComponent):
 
         validate_get_examples(get_examples, "LatentParser.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         check_lexeme_norms(self.vocab, "latent_parser")
         for name in _labels_of(get_examples()) if labels is None else labels:
             self.add_label(name)

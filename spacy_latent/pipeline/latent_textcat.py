@@ -291,13 +291,13 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
         training ends before its last stage."""
         validate_get_examples(get_examples, "LatentTextCategorizer.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(labels))
         self._refuse_few_labels({*self.labels, *labels}, 2)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
-        refuse_unreached_stages(self.name, self.model, nlp)
 
     def _refuse_few_labels(self, found: set[str], needed: int) -> None:
         if len(found) >= needed:
@@ -623,6 +623,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         """As of ``textcat_multilabel``: one label is enough."""
         validate_get_examples(get_examples, "MultiLabelLatentTextCategorizer.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         self._validate_categories(get_examples())
         found = labels
         if found is None:
@@ -637,7 +638,6 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
         self.tell_model()
         self._begin_evidence(get_examples)
-        refuse_unreached_stages(self.name, self.model, nlp)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
         low, high = self.cfg["score_range"] or (0.0, 1.0)

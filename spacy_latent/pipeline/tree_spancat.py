@@ -22,6 +22,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
+from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 if TYPE_CHECKING:
     from spacy_latent.models.span_losses import FoundSpans, LabelledSpan, Observed
@@ -378,6 +379,7 @@ class TreeSpanCategorizer(StoredComponent):
         """
         validate_get_examples(get_examples, "TreeSpanCategorizer.initialize")
         refuse_missing_upstreams(nlp)
+        refuse_unreached_stages(self.name, self.model, nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
         if labels is not None:
             given = [[own] if isinstance(own, str) else list(own) for own in labels]

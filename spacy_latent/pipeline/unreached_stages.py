@@ -10,18 +10,21 @@ from thinc.api import Model
 from spacy_latent.errors import LatentError
 from spacy_latent.stages import unreached
 
+# The block of a config that refuses it, and changes nothing where there is nothing to refuse.
+CALLBACK = {"@callbacks": "spacy-latent.RefuseUnreachedStages.v1"}
+
 
 def unreached_stages(model: Model, max_steps: int) -> Iterator[str]:
-    """For each structure, estimator and choice of candidates in a component's initialized model
-    that is only used in prediction, since training ends after ``max_steps`` updates (0 for no such
-    end), a sentence."""
-    parts = chain.from_iterable(shim.staged() for shim in latent_shims(model))
-    for staged, setting in parts if max_steps > 0 else ():
+    """For each structure, estimator and choice of candidates in a component's model, initialized or
+    not, that is only used in prediction, since training ends after ``max_steps`` updates (0 for no
+    such end), a sentence."""
+    parts = chain.from_iterable(shim.staged for shim in latent_shims(model))
+    for staged in parts if max_steps > 0 else ():
         clause = unreached(staged, max_steps)
         if clause:
             yield (
                 f"training.max_steps is {max_steps}, and {clause}, so that it would predict "
-                f"untrained. Lower {setting}, or raise training.max_steps."
+                f"untrained. Lower {staged.end_setting}, or raise training.max_steps."
             )
 
 
@@ -43,23 +46,29 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
 
 
 def build_refuse_unreached_stages_v1() -> Callable[[Language], Language]:
-    """For ``[initialize.after_init]``: refuses a training that ends, by ``training.max_steps``,
-    before the last stage of a structure or an estimator begins, in any component's model.
+    """For ``[nlp.after_pipeline_creation]``: refuses a config, when it is loaded, whose training
+    ends, by ``training.max_steps``, before the last stage of a structure, an estimator or
+    candidates begins, in any component's model. A trained pipeline is loaded from disk whatever
+    its ``max_steps``.
 
-    ``latent_encoder`` and ``latent_textcat`` refuse it without. spaCy's own components with a
-    ``LatentTok2Vec`` inside need it.
+    In ``[initialize.after_init]`` it refuses the same when the pipeline is initialized. There the
+    components of this package do so without it; spaCy's own with a ``LatentTok2Vec`` inside need
+    it.
     """
     return refuse_in_pipeline
 
 
 # spaCy's components keep the pipeline from their models, and nothing else tells a model of
-# training.max_steps: neither initialize nor an update of Thinc's, nor the optimizer. A callback of
-# the config is the only place that is told, and only the user can put it there. Beside it
-# LatentShim.from_bytes warns, whatever ended the training: steps, epochs or patience.
+# training.max_steps: neither initialize nor an update of Thinc's, nor the optimizer. Nor does a
+# factory see it, which is given the pipeline before that has its config. A callback of the config
+# is the only place that is told when a config is loaded, and only the config can put it there.
+# Beside it LatentShim.from_bytes warns, whatever ended the training: steps, epochs or patience.
 def refuse_in_pipeline(nlp: Language) -> Language:
     """Raise LatentError for the first component that training does not bring to its last stage."""
     from spacy_latent.pipeline.diagnosis import training_settings
 
+    if _comes_from_disk(nlp):
+        return nlp
     frozen = training_settings(nlp).get("frozen_components") or ()
     for name, pipe in nlp.pipeline:
         model = getattr(pipe, "model", None)
@@ -68,3 +77,15 @@ def refuse_in_pipeline(nlp: Language) -> Language:
             if not any(shim.updates for shim in latent_shims(model)):
                 refuse_unreached_stages(name, model, nlp)
     return nlp
+
+
+def _comes_from_disk(nlp: Language) -> bool:
+    """Whether it has just been made for weights that are on disk and not read yet.
+
+    spaCy then makes it with the ``meta.json`` beside them, and else with nothing. The property
+    ``meta`` would fill in what is not there, as spaCy does itself for the first component that is
+    sourced. An optimizer is there from ``initialize`` on, whose callbacks are asked of any
+    pipeline.
+    """
+    sourced = "_sourced_vectors_hashes" in nlp._meta
+    return bool(nlp._meta) and not sourced and nlp._optimizer is None

@@ -65,6 +65,13 @@ class FactorGraph(Structure):
                     f"its structures need a map and parts with {self.first.part_axes} axes",
                     "structures of the same parts with a best member",
                 )
+            if structure.stages:
+                raise IncompatiblePair(
+                    self.name,
+                    f"{structure.shown} after {structure.stages[0][1].shown}",
+                    "its structures are the same all along",
+                    f"{structure.shown} alone",
+                )
             if structure.parts != self.first.parts:
                 raise IncompatiblePair(
                     f"{self.name} of {self.first.parts}",

@@ -30,7 +30,7 @@ def release(restricted: Structure, free: Structure, release_at: int) -> Structur
                 "structure of the first, so that training would end in a smaller set than it "
                 "began with. Give the smaller one first, or let the structure say so by covers()."
             )
-    return follow(restricted, free, release_at, "release_at")
+    return follow(restricted, free, release_at)
 
 
 def build_released_structure_v1(

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent.cli.config_blocks import registered_name
-from spacy_latent.cli.init_config import filled, loaded, with_structure
+from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.replaced_components import with_crf_ner, with_rationale
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
@@ -176,8 +176,16 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
     assert "-[components.ner]" not in result.output
-    nlp = load_model_from_config(load_config(output))
+    written = load_config(output)
+    nlp = load_model_from_config(written)
     assert nlp.pipe_names == ["tok2vec", "ner"]
+    # It is refused as soon as it gets a stage that training does not come to.
+    block = components(written)["ner"]["model"]["tok2vec"]
+    first, then = block["estimator"], {"@misc": "spacy-latent.SparseMAP.v1"}
+    stages = {"@misc": "spacy-latent.EstimatorSequence.v1", "first": first, "then": then}
+    block["estimator"] = {**stages, "switch_at": written["training"]["max_steps"]}
+    with pytest.raises(LatentError, match=r"ner: .*SparseMAP follows Marginals only after"):
+        load_model_from_config(written, auto_fill=True)
     again = run(app, arguments)
     assert again.exit_code == 1 and "--force" in again.stderr
     assert run(app, [*arguments, "--force"]).exit_code == 0
@@ -190,6 +198,12 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     )
     broken = run(app, ["latent", "init", "-", "-"], input="[nlp]\nlang = ")
     assert broken.exit_code == 1 and not broken.stdout
+
+
+def test_a_callback_that_is_there_stays() -> None:
+    config = filled(made(["ner"]))
+    config["nlp"]["after_pipeline_creation"] = {"@callbacks": "of_ones_own"}
+    assert with_refusal(config) == config
 
 
 # ---------------------------------------------------------------- what has a structure already

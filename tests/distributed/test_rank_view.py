@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from spacy.training import Example
-from thinc.api import Adam, Model, fix_random_seed
+from thinc.api import Adam, Config, Model, fix_random_seed
 from typer.testing import CliRunner
 
 from spacy_latent.distributed.__main__ import app
@@ -25,6 +25,7 @@ from spacy_latent.distributed.train import train
 from spacy_latent.distributed.trained_arrays import TorchWeights, models_of, shims_of, weights_of
 from spacy_latent.errors import LatentError
 from spacy_latent.models.batch_share import only_a_share
+from spacy_latent.pipeline.unreached_stages import CALLBACK
 from tests.distributed.trainings import (
     make_pipeline,
     save_corpus,
@@ -250,6 +251,11 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(LatentError, match="batches are not those"):
         other = {**longer, "corpora.train.path": str(tmp_path / "other.spacy")}
         run(config, output=output, resume=True, overrides=other)
+    # What refuses a training that ends early changes none that does not.
+    refusing = Config().from_disk(config)
+    assert refusing["nlp"].get("after_pipeline_creation") is None
+    refusing["nlp"]["after_pipeline_creation"] = CALLBACK
+    refusing.to_disk(config)
     assert "Resuming after 1 steps" in run(config, output=output, resume=True, overrides=longer)
     assert [p.name for p in sorted((output / "checkpoints").iterdir())] == ["step-1", "step-4"]
 

@@ -14,16 +14,27 @@ import torch
 from spacy.language import Language
 from spacy.training import Example
 from thinc.api import SGD, Optimizer, fix_random_seed
+from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.sequence import build_estimator_sequence_v1
 from spacy_latent.layers.biaffine_scorer import BiaffineScorer
 from spacy_latent.layers.child_sum_tree_lstm import ChildSumTreeLstm
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer, check_parts
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.independent_heads import IndependentHeads
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.released import release
+from spacy_latent.structures.runs import Runs
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.matrix import registered
 from tests.pipeline.small_pipelines import LISTENER, REDUCE, TOK2VEC
@@ -48,6 +59,16 @@ def test_each_estimator_of_a_sequence_is_checked(first: str, then: str) -> None:
         pair = rf"^{refused[0].name} .*{structure.name}"
         with pytest.raises(IncompatiblePair, match=pair):
             check_parts(structure, sequence, scorer, composer)
+
+
+def test_a_message_tells_estimators_apart() -> None:
+    soft, hard = (Marginals(prediction=prediction) for prediction in ("marginals", "map"))
+    message = r"switch_at is 0.*Marginals\(prediction='map'\) follows Marginals\(.*'marginals'\)"
+    with pytest.raises(LatentError, match=message):
+        build_estimator_sequence_v1(soft, hard, 0)
+    sparse = registered.make_estimator("spacy-latent.SparseMAP.v1")
+    with pytest.raises(LatentError, match="SparseMAP follows Marginals"):
+        build_estimator_sequence_v1(soft, sparse, 0)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -109,6 +130,117 @@ def test_a_layer_draws_by_the_stage_and_predicts_by_the_last() -> None:
         later = torch.tril(z[:, 1:, 1:]).sum() > 0
         found.append((bool(later), bool(((z == 0) | (z == 1)).all())))
     assert found == [(False, False), (True, False), (True, True), (True, True)]
+
+
+# ---------------------------------------------------------------- all kinds of parts
+
+
+# By the registered name, without version, of a structure: one that is in it, and settings with
+# which it is larger. Others are released from themselves.
+RESTRICTED: dict[str, tuple[Structure, Structure]] = {
+    "Bits": (Bits(budget=1), Bits()),
+    "BudgetTree": (BudgetTree(1), BudgetTree(2)),
+    "IndependentHeads": (IndependentHeads(), IndependentHeads()),
+    "KOfN": (KOfN(1), KOfN(2, exactly=False)),
+    "ManyToOneAlignment": (ManyToOneAlignment(), ManyToOneAlignment(unaligned=True)),
+    "MonotoneAlignment": (MonotoneAlignment(window=1), MonotoneAlignment()),
+    "OneToOneAlignment": (OneToOneAlignment(), OneToOneAlignment(unaligned=True)),
+    "ProjectiveTree": (EARLIER, FREE),
+    "Runs": (Runs(2, 1), Runs(2, 2)),
+    "SpanningTree": (EARLIER, SpanningTree()),
+}
+SCORERS = [build() for build in registered.scorers().values()]
+COMPOSERS = [build() for build in registered.composers().values()]
+WIDTH = 6
+# Of two texts each where the structure aligns them.
+LENGTHS, PAIRS = torch.tensor([4, 3, 1]), torch.tensor([[2, 2], [2, 1], [1, 1]])
+TOKENS = PAIRS.sum(1).maximum(LENGTHS)
+
+
+def layers_for(structure: Structure) -> tuple[Any, Any]:
+    """A scorer and a composer of its parts; one of soft structures where there is any."""
+    scorers = [s for s in SCORERS if s.func.parts == structure.parts]
+    composers = [c for c in COMPOSERS if c.func.parts == structure.parts]
+    scorer = next(s for s in scorers if s.func.decides in ("", structure.name))
+    return scorer, min(composers, key=lambda composer: composer.func.requires_hard)
+
+
+def works(structure: Structure, estimator: Estimator, scorer: Any, composer: Any) -> bool:
+    try:
+        check_parts(structure, estimator, scorer, composer)
+    except IncompatiblePair:
+        return False
+    return True
+
+
+def update(layer: LatentLayer, number: int, vectors: Tensor, lengths: Tensor) -> Draw:
+    """One update of training, by the estimator that has its turn."""
+    layer.train()
+    layer.update = number
+    for weights in layer.parameters():
+        weights.grad = None
+    draw, _ = layer.read(vectors, lengths)
+    each = layer.compose_each(vectors, draw, lengths).square().sum((2, 3))
+    log_probs = torch.zeros_like(each) if draw.log_probs is None else draw.log_probs
+    features, rewards = vectors.detach().mean(1), draw.extras
+    if layer.present_estimator.reward is not None:
+        rewards = torch.ones_like(each)
+    told = (draw.weights, log_probs, features, rewards)
+    layer.present_estimator.objective(each, *told).sum().backward()
+    gradients = [weights.grad for weights in layer.parameters() if weights.grad is not None]
+    assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)
+    with torch.no_grad():
+        for weights in layer.parameters():
+            if weights.grad is not None:
+                weights -= 1e-3 * weights.grad
+    return draw
+
+
+def test_every_set_that_knows_a_smaller_one_is_released_from_it() -> None:
+    for name, kind in STRUCTURES.items():
+        if kind.covers is not Structure.covers:
+            restricted, free = RESTRICTED[name.split(".")[1]]
+            assert isinstance(free, kind) and free.covers(restricted)
+            assert issubclass(kind, IndependentHeads) or repr(free) != repr(restricted)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_stages_take_updates_with_parts_of_each_kind(name: str) -> None:
+    """Each estimator that works with a structure follows one that does, and is followed by one."""
+    torch.manual_seed(0)
+    restricted, free = RESTRICTED.get(name.split(".")[1], (STRUCTURES[name](),) * 2)
+    released = release(restricted, free, 1)
+    scorer, composer = layers_for(free)
+    able = [
+        estimator
+        for estimator in map(registered.make_estimator, ESTIMATORS)
+        if registered.fits(estimator, restricted) and registered.fits(estimator, free)
+        if works(restricted, estimator, scorer, composer)
+        if works(free, estimator, scorer, composer)
+    ]
+    assert able
+    lengths = PAIRS if free.parts == "cells" else LENGTHS
+    vectors = torch.randn(3, int(TOKENS.max()), WIDTH, requires_grad=True)
+    for first, then in zip(able, able[1:] + able[:1]):
+        sequence = build_estimator_sequence_v1(first, then, 2)
+        layer = LatentLayer(
+            scorer(WIDTH),
+            released,
+            sequence.each(lambda stage: stage.for_width(WIDTH)),
+            composer(WIDTH),
+            temperature=10.0,
+        )
+        draw = update(layer, 0, vectors, lengths)
+        if first.hard and first.uses_scores and restricted.linear:
+            for z, weights in zip(draw.z.detach(), draw.weights):
+                assert restricted.contains(z, lengths)[weights > 0].all()
+        for number in (1, 2):
+            update(layer, number, vectors, lengths)
+        assert layer.present_estimator.name == then.name
+        layer.eval()
+        layer.update = None
+        with torch.no_grad():
+            assert torch.isfinite(layer(vectors, lengths).vectors).all()
 
 
 # ---------------------------------------------------------------- in pipelines

@@ -603,6 +603,21 @@ def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) 
             NotTractable,
             "log_partition",
         ),
+        (
+            {
+                "model": {
+                    **MODEL,
+                    "structure": {
+                        "@misc": "spacy-latent.ReleasedStructure.v1",
+                        "restricted": {**SPANNING, "direction": "earlier"},
+                        "free": SPANNING,
+                        "release_at": 1,
+                    },
+                }
+            },
+            IncompatiblePair,
+            r"LabelledParser .* SpanningTree\(direction='any'.* after SpanningTree\(.*'earlier'",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(

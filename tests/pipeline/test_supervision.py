@@ -234,6 +234,24 @@ def test_heads_count_as_far_as_they_are_known() -> None:
     assert gold(whole, (0, 5)) == [[4, 4, 2, 0, 4]]
 
 
+def test_the_loss_has_to_fit_the_set_of_each_stage() -> None:
+    few = {"@misc": "spacy-latent.BudgetTree.v1", "max_modifiers": 2}
+    released = {
+        "@misc": "spacy-latent.ReleasedStructure.v1",
+        "restricted": few,
+        "free": {"@misc": "spacy-latent.SpanningTree.v1"},
+        "release_at": 1,
+    }
+    model = {
+        "tok2vec": TOK2VEC,
+        "structure": released,
+        "estimator": {"@misc": "spacy-latent.SparseMAP.v1"},
+    }
+    with pytest.raises(IncompatiblePair, match=r"The loss 'crf' .* BudgetTree"):
+        initialized(pipeline(model))
+    initialized(pipeline(model, supervision_loss="sparsemap"))
+
+
 @pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron", "perturbed"])
 def test_heads_that_are_known_in_part(loss: str) -> None:
     """The loss is that of all trees that agree with what is known, by listing them."""

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import spacy
 from spacy.language import Language
+from spacy.util import load_config, load_model_from_config
+from thinc.api import Config
 
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.unreached_stages import refuse_in_pipeline
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, inline_pipeline, step
+from spacy_latent.pipeline.unreached_stages import CALLBACK, refuse_in_pipeline
+from tests.pipeline.small_pipelines import (
+    INLINE,
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    step,
+)
 
 TREE = "spacy-latent.ProjectiveTree.v1"
 RELEASED = {
@@ -27,7 +37,6 @@ SEQUENCE = {
     "first": {"@misc": "spacy-latent.Marginals.v1"},
     "then": {"@misc": "spacy-latent.SparseMAP.v1"},
 }
-CALLBACK = {"@callbacks": "spacy-latent.RefuseUnreachedStages.v1"}
 STAGED = [
     (
         {"structure": RELEASED},
@@ -119,15 +128,112 @@ def test_pipelines_without_latent_layers_are_let_through() -> None:
     assert refuse_in_pipeline(nlp) is nlp
 
 
-@pytest.mark.parametrize("component", ["latent_encoder", "latent_textcat"])
+# Those with a structure of their own, and those that have one inside of their embedder.
+OWNERS = ("latent_encoder", "latent_textcat", "latent_textcat_multilabel")
+ABOVE = ("crf_ner", "latent_parser", "tree_spancat")
+
+
+def alone(component: str, options: dict[str, Any], max_steps: int) -> Language:
+    nlp = spacy.blank("en")
+    if component == "textcat":
+        nlp = inline_pipeline("textcat", **options)
+    else:
+        own = {"tok2vec": TOK2VEC, **options}
+        inline = {"tok2vec": {**INLINE, **options}}
+        nlp.add_pipe(component, config={"model": own if component in OWNERS else inline})
+    nlp.config["training"]["max_steps"] = max_steps
+    return nlp
+
+
+@pytest.mark.parametrize("component", [*OWNERS, *ABOVE])
 @pytest.mark.parametrize("options, names, setting", STAGED)
 def test_components_of_this_package_refuse_without_a_callback(
     component: str, options: dict[str, Any], names: str, setting: str
 ) -> None:
-    nlp = spacy.blank("en")
-    nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC, **options}})
-    nlp.config["training"]["max_steps"] = 2
     with pytest.raises(LatentError, match=f"{component}: .*{names}.*Lower {setting}"):
-        initialized(nlp)
-    nlp.config["training"]["max_steps"] = 3
-    initialized(nlp)
+        initialized(alone(component, options, 2))
+    initialized(alone(component, options, 3))
+
+
+# ---------------------------------------------------------------- when a config is loaded
+
+
+def config_of(nlp: Language, **sections: dict[str, Any]) -> Config:
+    """As it would be written, with the callback at its loading."""
+    config = nlp.config.copy()
+    config["nlp"]["after_pipeline_creation"] = CALLBACK
+    for name, settings in sections.items():
+        config[name].update(settings)
+    return config
+
+
+@pytest.mark.parametrize("component", [*OWNERS, *ABOVE, "textcat"])
+@pytest.mark.parametrize("options, names, setting", STAGED)
+def test_a_config_is_refused_when_it_is_loaded(
+    component: str, options: dict[str, Any], names: str, setting: str
+) -> None:
+    config = config_of(alone(component, options, 2))
+    message = f"{component}: training.max_steps is 2, and {names}.*2 updates.*Lower {setting}"
+    with pytest.raises(LatentError, match=message):
+        load_model_from_config(config, auto_fill=True)
+    for max_steps in (3, 0):
+        config["training"]["max_steps"] = max_steps
+        load_model_from_config(config, auto_fill=True)
+
+
+def test_by_a_variable_too() -> None:
+    nlp = alone("latent_textcat", {"structure": RELEASED}, 0)
+    config = config_of(nlp, training={"max_steps": "${system.seed}"}, system={"seed": 2})
+    with pytest.raises(LatentError, match="max_steps is 2"):
+        load_model_from_config(config, auto_fill=True)
+
+
+@pytest.mark.parametrize("component", ["latent_textcat", "textcat"])
+@pytest.mark.parametrize("updates", [2, 3])
+def test_a_pipeline_on_disk_is_loaded_whatever_its_max_steps(
+    component: str, updates: int, tmp_path: Path
+) -> None:
+    nlp = load_model_from_config(config_of(alone(component, {"structure": RELEASED}, 3)))
+    optimizer = initialized(nlp)
+    for _ in range(updates):
+        step(nlp, examples(nlp), optimizer)
+    nlp.to_disk(tmp_path)
+    edited = load_config(tmp_path / "config.cfg", interpolate=False)
+    assert edited["nlp"]["after_pipeline_creation"] == CALLBACK
+    edited["training"]["max_steps"] = 1
+    edited.to_disk(tmp_path / "config.cfg")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", LatentWarning)
+        again = spacy.load(tmp_path)
+        spacy.load(tmp_path, config={"training.max_steps": 2})
+    # Where training was not over before, both times the warning says so.
+    told = [str(one.message) for one in found if one.category is LatentWarning]
+    assert len(told) == (0 if updates == 3 else 2)
+    assert all("saved after 2 updates" in message for message in told)
+    assert again.config["training"]["max_steps"] == 1
+    text = "I like Paris"
+    assert again(text).cats == pytest.approx(nlp(text).cats)
+    # As a config, it is one that would be trained.
+    with pytest.raises(LatentError, match="max_steps is 1"):
+        load_model_from_config(edited)
+    # With its meta, it is the trained one.
+    assert spacy.blank("en").from_config(edited, meta=again.meta)
+    # And so it is where it begins anew.
+    again.config["initialize"]["after_init"] = CALLBACK
+    with pytest.raises(LatentError, match="max_steps is 1"):
+        initialized(again)
+
+
+def test_what_is_sourced_beside_it_hides_nothing(tmp_path: Path) -> None:
+    nlp = alone("latent_textcat", {"structure": RELEASED}, 3)
+    step(nlp, examples(nlp), initialized(nlp))
+    nlp.to_disk(tmp_path)
+    config = config_of(inline_pipeline("textcat", estimator=STAGED[1][0]["estimator"]))
+    config["nlp"]["pipeline"] = ["latent_textcat", "textcat"]
+    config["components"]["latent_textcat"] = {"source": str(tmp_path)}
+    config["training"]["max_steps"] = 2
+    with pytest.warns(LatentWarning, match="saved after 1 updates"):
+        with pytest.raises(LatentError, match=r"^textcat: .*SparseMAP follows Marginals"):
+            load_model_from_config(config, auto_fill=True)
+        config["training"]["frozen_components"] = ["textcat"]
+        load_model_from_config(config, auto_fill=True)

@@ -37,6 +37,7 @@ from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.logic_factors import AtMostOne, Budget, Implication, Or, OrOut, Xor
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.released import release
 from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests import enumeration
@@ -359,6 +360,10 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
         FactorGraph({"one": SpanningTree(), "two": ConstituencyTree()})
     with pytest.raises(IncompatiblePair, match=r"FactorGraph.*ShiftReduce"):
         FactorGraph({"one": ConstituencyTree(), "two": ShiftReduce()})
+    # It would never be in the first of its sets.
+    released = release(Bits(budget=1), Bits(), 3)
+    with pytest.raises(IncompatiblePair, match=r"FactorGraph.*Bits\(.*None.*after Bits\(.*1"):
+        FactorGraph({"all": released}, {"few": TotalBudget(1)})
     with pytest.raises(LatentError, match="no structures"):
         FactorGraph({})
     with pytest.raises(LatentError, match="'few' is of type Budget; expected a registered constr"):

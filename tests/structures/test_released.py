@@ -94,6 +94,16 @@ def test_a_release_that_never_comes_or_was_before_training_is_refused(release_at
         build_growing_arcs_v1(FREE, [2], release_at)
 
 
+def test_a_message_tells_the_sets_apart() -> None:
+    with pytest.raises(
+        LatentError, match=r"follows ProjectiveTree\(direction='earlier'"
+    ) as refused:
+        release(EARLIER, FREE, 0)
+    assert "which ProjectiveTree(direction='any'" in str(refused.value)
+    with pytest.raises(LatentError, match="which SpanningTree follows ProjectiveTree"):
+        release(EARLIER, SpanningTree(), 0)
+
+
 def _trees() -> list[tuple[DependencyTree, set[tuple[int, ...]]]]:
     made = []
     for projective, single, direction, longest in itertools.product(
