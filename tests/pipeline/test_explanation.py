@@ -22,8 +22,10 @@ from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_p
 from tests.pipeline.small_pipelines import (
     LISTENER,
     REDUCE,
+    TO_TRANSFORMER,
     TOK2VEC,
     TRANSFORMER_WIDTH,
+    add_transformer,
     initialized,
     save_small_transformer,
     step,
@@ -175,19 +177,8 @@ def over_a_transformer(path: Path, kind: str, encoder: bool) -> Language:
     """A component that reads a shared transformer, or a latent encoder over it, after training on
     texts where one word decides on the category and another is the entity."""
     nlp = spacy.blank("en")
-    model = {
-        "@architectures": "spacy-transformers.TransformerModel.v3",
-        "name": str(path),
-        "tokenizer_config": {"use_fast": True},
-        "get_spans": {"@span_getters": "spacy-transformers.strided_spans.v1"},
-    }
-    nlp.add_pipe("transformer", config={"model": model})
-    shared: dict[str, Any] = {
-        "@architectures": "spacy-transformers.TransformerListener.v1",
-        "grad_factor": 1.0,
-        "upstream": "transformer",
-        "pooling": {"@layers": "reduce_mean.v1"},
-    }
+    add_transformer(nlp, path)
+    shared = TO_TRANSFORMER
     if encoder:
         own = {"tok2vec": shared, "width": TRANSFORMER_WIDTH}
         nlp.add_pipe("latent_encoder", config={"model": own})
