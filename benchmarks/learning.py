@@ -444,17 +444,23 @@ GROUPS = {
     ),
     "transformers": Group(
         "Learning: over a pre-trained encoder",
-        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),
+        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data", "parser-ewt-data"),
         {
             "macro F1": "cats_score",
             "entity F1": "ents_f",
             "attachment": "latent_uas",
             "of the parser": "dep_uas",
+            "with labels": "dep_las",
         },
-        tuple(
-            Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
-            for task in ("sentiment", "ner", "pairs", "tree")
-            for control in ("", "_baseline")
+        (
+            *(
+                Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
+                for task in ("sentiment", "ner", "pairs", "tree")
+                for control in ("", "_baseline")
+            ),
+            Entry("ner_transformer_crf", "crf_ner in place of ner and trees"),
+            Entry("parser_ewt_transformer", "latent_parser"),
+            Entry("parser_ewt_transformer_baseline", "control: spaCy's parser"),
         ),
     ),
 }
