@@ -170,6 +170,30 @@ FOUR_WORDS_ENTRIES = (
 )
 ARGUMENTS = ("corpus/arguments/test.spacy",)
 DEPTHS = range(2, 7)
+# A trained control: the trees of spaCy's own parser, in an encoder that begins as over the others.
+STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
+    ("paths.parser", "training/given_trees_transition/model-best"),
+    ("components.latent_parser.component", "parser"),
+    ("initialize.after_init.path", "training/given_trees_parser/model-best"),
+)
+
+
+def over_trees(task: str) -> tuple[Entry, ...]:
+    """Of polarity, entities or pairs: what is composed over trees of a parser, and its controls."""
+    given = f"{task}_given_trees"
+    estimator = "components.latent_encoder.model.estimator.trees"
+    return (
+        Entry(given, "the parser's trees"),
+        Entry(f"{task}_started_trees", "the parser's trees, let go"),
+        Entry(given, "control: spaCy's parser's trees", settings=STOCK_PARSER),
+        *(
+            Entry(given, f"control: {trees}", settings=((estimator, trees),))
+            for trees in ("random", "right", "root")
+        ),
+        Entry(f"{task}_no_trees", "control: no parser, no arcs, the same weights"),
+    )
+
+
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {
     "listops": Group(
@@ -457,22 +481,43 @@ GROUPS = {
                 )
                 for trees in ("random", "right", "left", "balanced", "flat")
             ),
+            Entry(
+                "sentiment_given_trees", "control: spaCy's parser's trees", settings=STOCK_PARSER
+            ),
             Entry("sentiment_no_trees", "control: no structure, an embedder of its own"),
         ),
     ),
+    "given_trees_entities": Group(
+        "Learning: entities over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "ner-data"),
+        {"entity F1": "ents_f"},
+        over_trees("ner"),
+    ),
+    "given_trees_pairs": Group(
+        "Learning: entailment over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "pairs-snli-data"),
+        ACCURACY,
+        over_trees("pairs"),
+    ),
     "transformers": Group(
         "Learning: over a pre-trained encoder",
-        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data"),
+        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data", "parser-ewt-data"),
         {
             "macro F1": "cats_score",
             "entity F1": "ents_f",
             "attachment": "latent_uas",
             "of the parser": "dep_uas",
+            "with labels": "dep_las",
         },
-        tuple(
-            Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
-            for task in ("sentiment", "ner", "pairs", "tree")
-            for control in ("", "_baseline")
+        (
+            *(
+                Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
+                for task in ("sentiment", "ner", "pairs", "tree")
+                for control in ("", "_baseline")
+            ),
+            Entry("ner_transformer_crf", "crf_ner in place of ner and trees"),
+            Entry("parser_ewt_transformer", "latent_parser"),
+            Entry("parser_ewt_transformer_baseline", "control: spaCy's parser"),
         ),
     ),
 }

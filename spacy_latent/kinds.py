@@ -332,7 +332,7 @@ def _register_own() -> None:
             accessors=("heads", "arcs"),
             axes=(("head", "nodes"), ("word", "from one")),
             parts=_arcs_of_heads,
-            trees=("random", "left", "right", "flat", "balanced", "nearest", "heads"),
+            trees=("random", "left", "right", "flat", "balanced", "root", "nearest", "heads"),
             columns=("depth", "left-branching"),
             gallery="heads",
         ),

@@ -22,7 +22,8 @@ def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Seque
     """One Doc of two texts: ``doc.spans["a"]`` is the first, ``doc.spans["b"]`` the second.
 
     first, second: a text, or the words of one that is tokenised already. Each is tokenised on its
-        own. A text without words gets an empty span group.
+        own. A text without words gets an empty span group. The second begins a sentence, so that no
+        parser's tree is over both.
     """
     from spacy.tokens import Doc
 
@@ -37,6 +38,7 @@ def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Seque
     size = len(texts[0])
     doc.spans[FIRST] = [doc[:size]] if size else []
     doc.spans[SECOND] = [doc[size:]] if len(doc) > size else []
+    _part(doc)
     return doc
 
 
@@ -146,4 +148,13 @@ def _without_annotations(doc: Doc) -> Doc:
     for key in (FIRST, SECOND):
         if key in doc.spans:
             bare.spans[key] = [bare[span.start : span.end] for span in doc.spans[key]]
+    _part(bare)
     return bare
+
+
+def _part(doc: Doc) -> None:
+    """Where one text follows another a sentence begins."""
+    for key in (FIRST, SECOND):
+        for span in doc.spans.get(key, ()):
+            if span.start:
+                doc[span.start].is_sent_start = True

@@ -20,7 +20,7 @@ from spacy_latent.structures.constituency_tree import ConstituencyTree
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-Trees = Literal["random", "left", "right", "flat", "balanced", "nearest", "heads"]
+Trees = Literal["random", "left", "right", "flat", "balanced", "root", "nearest", "heads"]
 TREES = get_args(Trees)
 # By how the controls of a report are called.
 CONTROLS = {
@@ -30,6 +30,7 @@ CONTROLS = {
     "balanced": "balanced",
 }
 DESCRIBED = {
+    "root": "every token on the root",
     "random": "random trees",
     "nearest": "trees of the nearest head word",
     "heads": "the heads that docs have",
@@ -44,11 +45,12 @@ class GivenTrees(Estimator):
     trees: "random", one of the set of structures, all equally likely, and for the same words always
         the same, in every epoch and process; "left", every token on the next; "right", every token
         on the one before; "flat", all on the first; "balanced", the middle token over the middles
-        of both halves; "nearest", every token on the nearest before it that is one of ``words``;
-        "heads", those of the doc, which a parser before this component wrote (name it in
-        ``training.annotating_components``) or the corpus reader. Structures of spans have "random",
-        "left", "right" and "balanced". But for "random" they need not keep to a structure's
-        ``direction`` or ``max_arc_length``.
+        of both halves; "root", every token on the root, so that no arc is between two of them and
+        the composer has the same weights without a tree; "nearest", every token on the nearest
+        before it that is one of ``words``; "heads", those of the doc, which a parser before this
+        component wrote (name it in ``training.annotating_components``) or the corpus reader.
+        Structures of spans have "random", "left", "right" and "balanced". But for "random" they
+        need not keep to a structure's ``direction``, ``max_arc_length`` or ``single_root``.
     seed: of the random ones.
     words: with "nearest", the texts of the tokens that have modifiers.
     """
@@ -123,6 +125,13 @@ class GivenTrees(Estimator):
     def _of_doc(
         self, structure: Structure, doc: Doc, spans: Sequence[tuple[int, ...]]
     ) -> list[np.ndarray | None]:
+        if any(len(span) != 2 for span in spans):
+            raise LatentError(
+                f"{self.name}: the span getter gives pairs of texts, and a tree is over one. Take "
+                "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1. For words that are "
+                "composed over trees before two texts are aligned, put a latent_encoder with these "
+                "trees before the aligning component, which listens to it."
+            )
         if self.trees != "heads":
             words = [token.text for token in doc]
             return [self._tree(structure, words[start:end]) for start, end, *_ in spans]
@@ -151,6 +160,8 @@ class GivenTrees(Estimator):
             return np.array(rows, dtype="int32").reshape(-1, 2) - np.array([0, 1], dtype="int32")
         if self.trees == "nearest":
             heads = nearest_head_word(words, self.words)
+        elif self.trees == "root":
+            heads = range(len(words))
         else:
             heads = TREE_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
         tree = tree_within(np.asarray(heads, dtype="int64"), 0, len(words))

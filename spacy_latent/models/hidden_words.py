@@ -194,7 +194,12 @@ def _spy(node: Model, own: Forward, reading: set[Model]) -> Forward:
 
 
 def _upstream(source: Model) -> Forward:
-    return lambda listener, docs, is_train: source(docs, is_train)
+    def forward(listener: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+        found, backprop = source(docs, is_train)
+        # A transformer gives a batch, of which its listeners are handed what is of each doc.
+        return getattr(found, "doc_data", found), backprop
+
+    return forward
 
 
 def _masked_vectors(own: Forward, masks: np.ndarray, hidden: Any) -> Forward:

@@ -6,6 +6,7 @@ Of any trained ``textcat``, ``textcat_multilabel``, ``ner``, spaCy's own or this
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -245,7 +246,11 @@ def _copy(doc: Doc) -> Doc:
     """With the annotation, which entity recognizers look at."""
     if not len(doc):
         return Doc(doc.vocab)
-    copied = Doc.from_docs([doc])
+    with warnings.catch_warnings():
+        # What is stored on a doc as a whole, such as a transformer's output, it leaves behind and
+        # says so; here that is computed again.
+        warnings.filterwarnings("ignore", r"\[W10[12]\]")
+        copied = Doc.from_docs([doc])
     assert copied is not None
     return copied
 

@@ -38,6 +38,16 @@ def test_an_empty_text_has_an_empty_span_group(first, second):
     assert texts(copy) == texts(doc)
 
 
+def test_the_second_text_begins_a_sentence(tmp_path):
+    docs = [make_pair_doc(nlp, "a dog", "it ran"), make_pair_doc(nlp, "", "it ran")]
+    DocBin(docs=docs).to_disk(tmp_path / "pairs.spacy")
+    pair, single = read(tmp_path / "pairs.spacy")
+    for doc in (docs[0], pair.predicted, pair.reference):
+        assert [sentence.text for sentence in doc.sents] == ["a dog", "it ran"]
+    # A text alone is told nothing of its sentences.
+    assert not any(doc.has_annotation("SENT_START") for doc in (docs[1], single.predicted))
+
+
 def read(path, **options):
     return list(read_text_pairs_v1(path, **options)(nlp))
 

@@ -60,6 +60,7 @@ def trees_of(
         ("right", None, [0, 1, 2, 3, 4, 5, 6, 7]),
         ("flat", None, [0, 1, 1, 1, 1, 1, 1, 1]),
         ("balanced", None, [2, 3, 5, 3, 0, 7, 5, 7]),
+        ("root", None, [0, 0, 0, 0, 0, 0, 0, 0]),
         ("nearest", ["[MAX", "[MIN"], [0, 1, 1, 3, 3, 3, 3, 3]),
     ],
 )
@@ -78,6 +79,13 @@ def test_heads_of_the_doc() -> None:
     assert second is not None and second.tolist() == [0, 0, 0, 0]
     with pytest.raises(LatentError, match=r"does not have the heads.*annotating_components"):
         trees_of(estimator, SpanningTree(), doc_of(WORDS))
+
+
+@pytest.mark.parametrize("trees", ["heads", "right"])
+def test_a_tree_is_over_one_text(trees: Trees) -> None:
+    said = r"pairs of texts, and a tree is over one.*SentenceSpans.*put a latent_encoder"
+    with pytest.raises(LatentError, match=said):
+        GivenTrees(trees).given(SpanningTree(), [doc_of(WORDS, DEEP)], [[(0, 4, 4, 8)]])
 
 
 SETS = [

@@ -165,3 +165,22 @@ def save_small_transformer(path: Path, **options: Any) -> None:
     fix_random_seed(0)
     transformers.BertModel(config).save_pretrained(path)
     transformers.BertTokenizerFast(str(path / "vocab.txt")).save_pretrained(path)
+
+
+TO_TRANSFORMER: dict[str, Any] = {
+    "@architectures": "spacy-transformers.TransformerListener.v1",
+    "grad_factor": 1.0,
+    "upstream": "transformer",
+    "pooling": {"@layers": "reduce_mean.v1"},
+}
+
+
+def add_transformer(nlp: Language, path: Path) -> None:
+    """The component that others listen to by TO_TRANSFORMER. path: of save_small_transformer."""
+    model = {
+        "@architectures": "spacy-transformers.TransformerModel.v3",
+        "name": str(path),
+        "tokenizer_config": {"use_fast": True},
+        "get_spans": {"@span_getters": "spacy-transformers.doc_spans.v1"},
+    }
+    nlp.add_pipe("transformer", config={"model": model})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,18 @@ from spacy_latent.models.hidden_words import find_word_readers, known_words
 from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
 from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM, explain
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
-from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, initialized, stock
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    REDUCE,
+    TO_TRANSFORMER,
+    TOK2VEC,
+    TRANSFORMER_WIDTH,
+    add_transformer,
+    initialized,
+    save_small_transformer,
+    step,
+    stock,
+)
 
 GOOD = "filler1 filler2 good filler3 filler4 filler5"
 BAD = "filler1 filler2 bad filler3 filler4 filler5"
@@ -153,11 +166,59 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
     for name in ("tok2vec", "textcat_multilabel"):
         nlp.add_pipe(name, source=made["listener"])
     assert explain(nlp, GOOD, steps=2).hidden == "vectors"
-    # As for a transformer: nothing says whose vectors the listener reads.
+    # Nothing says whose vectors the listener reads.
     nlp.get_pipe("tok2vec").listener_map.clear()  # type: ignore[attr-defined]
     found = explain(nlp, GOOD, label="good")
     assert found.hidden == "text" and "good" in found.words
     assert found.faithfulness == found.erased
+
+
+def over_a_transformer(path: Path, kind: str, encoder: bool) -> Language:
+    """A component that reads a shared transformer, or a latent encoder over it, after training on
+    texts where one word decides on the category and another is the entity."""
+    nlp = spacy.blank("en")
+    add_transformer(nlp, path)
+    shared = TO_TRANSFORMER
+    if encoder:
+        own = {"tok2vec": shared, "width": TRANSFORMER_WIDTH}
+        nlp.add_pipe("latent_encoder", config={"model": own})
+        shared = {**LISTENER, "width": TRANSFORMER_WIDTH}
+    if kind == "crf_ner":
+        nlp.add_pipe(kind, config={"annotate": "probabilities", "model": {"tok2vec": shared}})
+    else:
+        nlp.add_pipe(kind, config=stock(kind, shared))
+    train = []
+    for words, label in (("i like {} s", "good"), ("i hate {} s", "bad"), ("{} s i hate", "bad")):
+        text = words.format("london")
+        start = text.index("london")
+        gold = {
+            "cats": {"good": float(label == "good"), "bad": float(label == "bad")},
+            "entities": [(start, start + len("london"), "PLACE")],
+        }
+        train.append(Example.from_dict(nlp.make_doc(text), gold))
+    optimizer = initialized(nlp, sample=train)
+    for _ in range(60):
+        step(nlp, train, optimizer)
+    return nlp
+
+
+@pytest.mark.parametrize("encoder", [False, True], ids=["transformer", "latent encoder over it"])
+@pytest.mark.parametrize("kind", ["textcat", "textcat_multilabel", "ner", "crf_ner"])
+def test_over_a_shared_transformer(kind: str, encoder: bool, tmp_path: Path) -> None:
+    save_small_transformer(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    nlp = over_a_transformer(tmp_path, kind, encoder)
+    text, of_entities = "i hate london s", kind.endswith("ner")
+    doc, before = nlp(text), nlp.to_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = explain(nlp, text, steps=20)
+    assert found.hidden == "text" and found.faithfulness == found.erased
+    decides = 2 if of_entities else 1
+    assert doc[decides].text in found.words and found.falls[decides] == found.falls.max()
+    if not of_entities:
+        assert found.label == "bad"
+        assert found.probability == pytest.approx(doc.cats["bad"], abs=1e-4)
+    assert nlp.to_bytes() == before and nlp(text).cats == pytest.approx(doc.cats)
 
 
 @pytest.mark.parametrize("kind", ["ner", "crf_ner"])

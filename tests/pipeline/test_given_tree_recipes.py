@@ -8,48 +8,75 @@ from typing import Any
 import numpy as np
 import pytest
 import spacy
+import srsly
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc, DocBin, Span
 from spacy.training.initialize import init_nlp
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import Adam, fix_random_seed
 
-from benchmarks.learning import GROUPS, Entry
+from benchmarks.learning import GROUPS, STOCK_PARSER, Entry
+from spacy_latent.corpora.text_pairs import make_pair_doc
 from tests.pipeline.small_pipelines import examples, step
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-ENTRIES = GROUPS["given_trees"].entries
+NAMES = ("given_trees", "given_trees_entities", "given_trees_pairs")
+ENTRIES = [entry for name in NAMES for entry in GROUPS[name].entries]
 TEXTS = {"I like London . You hate it": "POSITIVE", "I hate Paris a lot": "NEGATIVE"}
+PAIRS = [("I like London . You hate it", "I hate Paris"), ("I hate Paris a lot", "You like it")]
 EMBEDDER = "model.tok2vec.embed_size"
+
+
+def is_of_pairs(entry: Entry) -> bool:
+    return entry.config.startswith("pairs")
+
+
+def is_of_stock(entry: Entry) -> bool:
+    return entry.settings == STOCK_PARSER
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A parser as parser_ewt.cfg has it, with few rows, and a corpus."""
+    """Parsers as parser_ewt.cfg and parser_ewt_transition.cfg have them, with few rows, and
+    corpora."""
     path = tmp_path_factory.mktemp("files")
-    small = {"nlp.lang": "xx", f"components.latent_parser.{EMBEDDER}": 50}
-    nlp = spacy.util.load_model_from_config(
-        load_config(CONFIGS / "parser_ewt.cfg", overrides=small), auto_fill=True
-    )
-    fix_random_seed(0)
-    nlp.initialize(lambda: examples(nlp))
-    nlp.to_disk(path / "parser")
+    for config, name in (("parser_ewt", "latent_parser"), ("parser_ewt_transition", "parser")):
+        small: dict[str, Any] = {"nlp.lang": "xx", f"components.{name}.{EMBEDDER}": 50}
+        if name == "parser":
+            small["components.parser.min_action_freq"] = 1
+        nlp = spacy.util.load_model_from_config(
+            load_config(CONFIGS / f"{config}.cfg", overrides=small), auto_fill=True
+        )
+        fix_random_seed(0)
+        nlp.initialize(lambda nlp=nlp: examples(nlp))
+        nlp.to_disk(path / name)
     docs = []
     for text, label in TEXTS.items():
         doc = nlp.make_doc(text)
         doc.cats = {name: float(name == label) for name in ("NEGATIVE", "POSITIVE")}
+        doc.ents = [Span(doc, 2, 3, "location")]
         docs.append(doc)
     DocBin(docs=docs).to_disk(path / "docs.spacy")
+    pairs = [
+        {"text_a": first, "text_b": second, "label": label}
+        for label, (first, second) in zip(("contradiction", "entailment"), PAIRS)
+    ]
+    srsly.write_jsonl(path / "pairs.jsonl", pairs)
     return path
 
 
 def initialized(entry: Entry, files: Path) -> Language:
     own = load_config(CONFIGS / f"{entry.config}.cfg")
     overrides: dict[str, Any] = {**dict(entry.settings), "nlp.lang": "xx"}
-    overrides |= {"paths.train": str(files / "docs.spacy"), "paths.dev": str(files / "docs.spacy")}
+    data = files / ("pairs.jsonl" if is_of_pairs(entry) else "docs.spacy")
+    overrides |= {"paths.train": str(data), "paths.dev": str(data)}
     if "parser" in own["paths"]:
+        overrides["paths.parser"] = str(files / "latent_parser")
+    if is_of_stock(entry):
         overrides["paths.parser"] = str(files / "parser")
+        overrides["initialize.after_init.path"] = str(files / "latent_parser")
+    if "keep" in own["corpora"]["train"]:
         overrides["corpora.train.keep"] = str(files / "kept")
     for name, component in own["components"].items():
         if "embed_size" in component.get("model", {}).get("tok2vec", {}):
@@ -59,41 +86,94 @@ def initialized(entry: Entry, files: Path) -> Language:
     return init_nlp(load_config(CONFIGS / f"{entry.config}.cfg", overrides=overrides))
 
 
-def of_parser(files: Path, doc: Doc) -> list[int]:
-    parsed = spacy.load(files / "parser")(Doc(doc.vocab, words=[token.text for token in doc]))
+def given_doc(nlp: Language, entry: Entry) -> Doc:
+    if is_of_pairs(entry):
+        return make_pair_doc(nlp, *PAIRS[0])
+    return nlp.make_doc(next(iter(TEXTS)))
+
+
+def weights(nlp: Language, name: str) -> dict[Any, Any]:
+    """All of a component, by the places of the nodes that have them."""
+    found: dict[Any, Any] = {}
+    for i, node in enumerate(nlp.get_pipe(name).model.walk()):  # type: ignore[attr-defined]
+        for key in node.param_names:
+            if node.has_param(key):
+                found[i, key] = node.get_param(key)
+        for shim in node.shims:
+            for key, value in shim._model.named_parameters():
+                found[i, key] = value
+    return found
+
+
+def of_parser(files: Path, name: str, entry: Entry) -> list[int]:
+    nlp = spacy.load(files / name)
+    parsed = nlp(given_doc(nlp, entry))
     return [token.head.i for token in parsed]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_it_trains_over_the_trees_that_it_names(entry: Entry, files: Path) -> None:
     nlp = initialized(entry, files)
-    doc = nlp(next(iter(TEXTS)))
-    assert ("parser" in nlp.config["paths"]) == bool(doc._.latent)
-    if doc._.latent:
+    doc = nlp(given_doc(nlp, entry))
+    assert ("parser" in nlp.config["paths"]) == ("latent_encoder" in doc._.latent)
+    if "latent_encoder" in doc._.latent:
         found = doc._.latent["latent_encoder"].heads.tolist()
         # Those that are let go begin as the parser's.
-        assert (found == of_parser(files, doc)) != entry.is_control
+        ours = found == of_parser(files, "latent_parser", entry)
+        assert ours != entry.is_control
+        if is_of_stock(entry):
+            assert found == of_parser(files, "parser", entry)
     config = nlp.config.interpolate()
     training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
     (read,) = resolve_dot_names(config, [training["train_corpus"]])
     trained = [name for name in nlp.pipe_names if name not in training["frozen_components"]]
     before = {name: nlp.get_pipe(name).to_bytes() for name in nlp.pipe_names}  # type: ignore[attr-defined]
     optimizer = Adam(0.001)
-    with nlp.select_pipes(enable=trained):
-        for _ in range(3):
-            losses = step(nlp, list(read(nlp)), optimizer)
+    options = {
+        "exclude": training["frozen_components"],
+        "annotates": training["annotating_components"],
+    }
+    for _ in range(3):
+        losses = step(nlp, list(read(nlp)), optimizer, **options)
     assert all(np.isfinite(loss) for loss in losses.values())
     moved = [n for n in nlp.pipe_names if nlp.get_pipe(n).to_bytes() != before[n]]  # type: ignore[attr-defined]
     assert moved == trained
 
 
-def test_all_differ_in_the_trees_alone() -> None:
-    """In training, embedder and classifier."""
+@pytest.mark.parametrize("task", ["ner", "pairs"])
+def test_without_trees_there_are_the_same_weights_and_no_arcs(task: str, files: Path) -> None:
+    given, none = (initialized(Entry(f"{task}_{kind}_trees"), files) for kind in ("given", "no"))
+    for name in none.pipe_names:
+        assert weights(none, name).keys() == weights(given, name).keys()
+        for key, value in weights(none, name).items():
+            assert value.shape == weights(given, name)[key].shape
+    doc = none(given_doc(none, Entry(f"{task}_no_trees")))
+    assert doc._.latent["latent_encoder"].heads.tolist() == list(range(len(doc)))
+
+
+@pytest.mark.parametrize("kind", ["given", "started"])
+def test_no_tree_is_over_both_texts_of_a_pair(kind: str, files: Path) -> None:
+    entry = Entry(f"pairs_{kind}_trees")
+    nlp = initialized(entry, files)
+    doc = nlp(given_doc(nlp, entry))
+    (second,) = doc.spans["b"]
+    heads = doc._.latent["latent_encoder"].heads
+    assert 0 < second.start < len(doc)
+    assert all((head < second.start) == (i < second.start) for i, head in enumerate(heads))
+    assert {"latent_encoder", "latent_textcat"} <= doc._.latent.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_differ_in_the_trees_alone(name: str) -> None:
+    """In training, embedder and what stands above."""
+    entries = GROUPS[name].entries
     given, *others = (
-        load_config(CONFIGS / f"{name}.cfg") for name in dict.fromkeys(e.config for e in ENTRIES)
+        load_config(CONFIGS / f"{name}.cfg") for name in dict.fromkeys(e.config for e in entries)
     )
     assert len(others) == 2
     embedder = given["components"]["latent_encoder"]["model"]["tok2vec"]
+    (task,) = given["components"].keys() - {"latent_parser", "latent_encoder"}
+    of_trees = {"frozen_components", "annotating_components", "score_weights"}
     for other in others:
         (own,) = (
             component["model"].get("tok2vec", component["model"])
@@ -101,9 +181,9 @@ def test_all_differ_in_the_trees_alone() -> None:
             if name in ("latent_encoder", "tok2vec")
         )
         assert own == embedder
-        for setting in set(given["training"]) - {"frozen_components", "score_weights"}:
+        for setting in set(given["training"]) - of_trees:
             assert other["training"][setting] == given["training"][setting], setting
-        reduced = [c["components"]["textcat"]["model"].copy() for c in (given, other)]
+        reduced = [c["components"][task]["model"].copy() for c in (given, other)]
         for model in reduced:
             del model["tok2vec"]
         assert reduced[0] == reduced[1]

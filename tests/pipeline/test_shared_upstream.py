@@ -20,9 +20,11 @@ from thinc.api import Adam, fix_random_seed
 from spacy_latent.errors import LatentWarning
 from tests.pipeline.small_pipelines import (
     LISTENER,
+    TO_TRANSFORMER,
     TOK2VEC,
     TRANSFORMER_WIDTH,
     WIDTH,
+    add_transformer,
     examples,
     initialized,
     save_small_transformer,
@@ -32,12 +34,6 @@ from tests.pipeline.small_pipelines import (
 
 Gradients = dict[str, list[np.ndarray]]
 TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
-TO_TRANSFORMER = {
-    "@architectures": "spacy-transformers.TransformerListener.v1",
-    "grad_factor": 1.0,
-    "upstream": "transformer",
-    "pooling": {"@layers": "reduce_mean.v1"},
-}
 # Of twelve components eight listen to the one that all share: three before the first encoder, the
 # two encoders, and three among and after them. The second encoder listens to the first as well,
 # and the last component is one that may be frozen without harm to the others.
@@ -73,13 +69,8 @@ def shared_pipeline(kind: str, path: Path | None = None, order: Iterable = ORDER
         nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
         shared, width = TO_TOK2VEC, WIDTH
     else:
-        model = {
-            "@architectures": "spacy-transformers.TransformerModel.v3",
-            "name": str(path),
-            "tokenizer_config": {"use_fast": True},
-            "get_spans": {"@span_getters": "spacy-transformers.doc_spans.v1"},
-        }
-        nlp.add_pipe("transformer", config={"model": model})
+        assert path is not None
+        add_transformer(nlp, path)
         shared, width = TO_TRANSFORMER, TRANSFORMER_WIDTH
     listener = {**LISTENER, "width": width}
     upstreams = {

@@ -70,11 +70,18 @@ def encoder_weights(nlp: Language) -> list[np.ndarray]:
     ]
 
 
+def baseline_of(path: Path) -> Path:
+    """The same without the structure."""
+    task, _, _ = path.stem.partition("_transformer")
+    return path.with_stem(f"{task}_transformer_baseline")
+
+
 def test_there_is_a_baseline_of_each() -> None:
-    names = {path.stem for path in CONFIGS}
-    tasks = {name.split("_")[0] for name in names}
-    assert tasks == {"sentiment", "ner", "pairs", "tree"}
-    assert names == {f"{task}_transformer{end}" for task in tasks for end in ("", "_baseline")}
+    tasks = {path.stem.partition("_transformer")[0] for path in CONFIGS}
+    assert tasks == {"sentiment", "ner", "pairs", "tree", "parser_ewt"}
+    assert {baseline_of(path) for path in CONFIGS} <= set(CONFIGS)
+    ends = {path.stem.partition("_transformer")[2] for path in CONFIGS}
+    assert ends == {"", "_baseline", "_crf"}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -93,9 +100,7 @@ def test_the_config_trains_the_encoder(path: Path, files: Path) -> None:
 
 def test_both_of_a_task_differ_in_the_structure_alone() -> None:
     for path in CONFIGS:
-        if path.stem.endswith("_baseline"):
-            continue
-        with_it, without = load_config(path), load_config(path.with_stem(f"{path.stem}_baseline"))
+        with_it, without = load_config(path), load_config(baseline_of(path))
         for section in ("paths", "system", "corpora"):
             assert with_it[section] == without[section], path
         for setting in set(with_it["training"]) - {"score_weights"}:

@@ -1,0 +1,121 @@
+"""Components of this package over one transformer that they share, and over an encoder above it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from tests.pipeline.small_pipelines import (
+    LISTENER,
+    TO_TRANSFORMER,
+    TRANSFORMER_WIDTH,
+    add_transformer,
+    initialized,
+    save_small_transformer,
+    step,
+)
+
+COMPONENTS: dict[str, dict[str, Any]] = {
+    "crf_ner": {"annotate": "probabilities", "model": {}},
+    "tree_spancat": {"model": {"hidden_width": 16}},
+    "latent_parser": {
+        "model": {
+            "structure": {"@misc": "spacy-latent.SpanningTree.v1", "single_root": True},
+            "scorer": {"@misc": "spacy-latent.BiaffineScorer.v1", "hidden_width": 16},
+            "label_hidden_width": 8,
+        }
+    },
+}
+STEPS = 80
+ORDERS = [*([name] for name in COMPONENTS), list(COMPONENTS)]
+# All that a sentence has: words, heads, labels, the entity, and spans that nest.
+GOLD = [
+    ("i like london", [1, 1, 1], "s ROOT o", (2, 3), [(0, 3), (2, 3)]),
+    ("london i hate s", [2, 2, 2, 2], "o s ROOT p", (0, 1), [(0, 1), (1, 4)]),
+    ("i hate i like london", [1, 1, 3, 1, 3], "s ROOT s c o", (4, 5), [(2, 5), (4, 5)]),
+]
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("transformer")
+    save_small_transformer(path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return path
+
+
+def examples(nlp: Language) -> list[Example]:
+    made = []
+    for text, heads, deps, (start, end), spans in GOLD:
+        reference = Doc(nlp.vocab, words=text.split(), heads=heads, deps=deps.split())
+        reference.ents = [Span(reference, start, end, "PLACE")]
+        reference.spans["sc"] = [Span(reference, *span, "NP") for span in spans]
+        made.append(Example(nlp.make_doc(text), reference))
+    return made
+
+
+def said(doc: Doc) -> dict[str, Any]:
+    """What each component writes on a doc."""
+    return {
+        "crf_ner": [(span.start, span.end) for span in doc.ents],
+        "tree_spancat": sorted((span.start, span.end) for span in doc.spans.get("sc", ())),
+        "latent_parser": [(token.head.i, token.dep_) for token in doc],
+    }
+
+
+def weights(nlp: Language) -> list[np.ndarray]:
+    """Of the transformer."""
+    pipe: Any = nlp.get_pipe("transformer")
+    return [
+        value.detach().numpy().copy()
+        for node in pipe.model.walk()
+        for shim in node.shims
+        for value in shim._model.parameters()
+    ]
+
+
+@pytest.mark.parametrize("encoder", [False, True], ids=["transformer", "latent encoder over it"])
+@pytest.mark.parametrize("names", ORDERS, ids="-".join)
+def test_they_learn_and_come_back_from_disk(
+    names: list[str], encoder: bool, transformer: Path, tmp_path: Path
+) -> None:
+    nlp = spacy.blank("en")
+    add_transformer(nlp, transformer)
+    upstream = TO_TRANSFORMER
+    if encoder:
+        own = {"tok2vec": TO_TRANSFORMER, "width": TRANSFORMER_WIDTH}
+        nlp.add_pipe("latent_encoder", config={"model": own})
+        upstream = {**LISTENER, "width": TRANSFORMER_WIDTH}
+    for name in names:
+        config = copy.deepcopy(COMPONENTS[name])
+        config["model"]["tok2vec"] = upstream
+        nlp.add_pipe(name, config=config)
+    batch = examples(nlp)
+    optimizer, before = initialized(nlp, sample=batch), weights(nlp)
+    first = step(nlp, batch, optimizer)
+    for _ in range(STEPS):
+        last = step(nlp, batch, optimizer)
+    # All of the transformer but its pooler, which nothing reads.
+    moved = [not np.array_equal(a, b) for a, b in zip(before, weights(nlp), strict=True)]
+    assert sum(moved) >= len(moved) - 2
+    assert all(last[name] < first[name] / 2 for name in names)
+    texts = [text for text, *_ in GOLD]
+    docs = list(nlp.pipe(texts))
+    for doc, example in zip(docs, batch):
+        found, gold = said(doc), said(example.reference)
+        assert {name: found[name] for name in names} == {name: gold[name] for name in names}
+    nlp.to_disk(tmp_path)
+    again = list(spacy.load(tmp_path).pipe(texts))
+    assert [said(doc) for doc in again] == [said(doc) for doc in docs]
+    for one, other in zip(docs, again):
+        assert one._.latent.keys() == other._.latent.keys() >= set(names)
+        assert [span._.confidence for span in one.ents] == pytest.approx(
+            [span._.confidence for span in other.ents]
+        )
