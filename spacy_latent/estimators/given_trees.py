@@ -161,7 +161,7 @@ class GivenTrees(Estimator):
         if self.trees == "nearest":
             heads = nearest_head_word(words, self.words)
         elif self.trees == "root":
-            heads = range(len(words))
+            heads = list(range(len(words)))
         else:
             heads = TREE_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
         tree = tree_within(np.asarray(heads, dtype="int64"), 0, len(words))
