@@ -57,8 +57,6 @@ class Relax(Estimator, nn.Module):
 
     num_samples: samples drawn for each text.
     hidden_width: of c.
-
-    A subclass may draw structures and noise by another way, :meth:`perturbed`.
     """
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})

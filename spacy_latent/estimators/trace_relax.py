@@ -33,9 +33,7 @@ class TraceRelax(Relax):
     arc at each node. At prediction the best structure by the sum of its scores.
 
     c is a network of the noisy scores, relaxed by a softmax, and of the scores, trained as that of
-    Relax. In the paper it also sees the text.
-
-    num_samples, hidden_width: as for Relax.
+    Relax. In the code of the paper's authors for ListOps it sees the text as well.
     """
 
     requires = frozenset({"reparameterize_trace"})
