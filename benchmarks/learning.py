@@ -260,6 +260,7 @@ GROUPS = {
             ),
             Entry("listops_arborescence_score_function", "score function", ARBORESCENCE),
             Entry("listops_arborescence_trace", "score function of traces", ARBORESCENCE),
+            Entry("listops_arborescence_trace_relax", "RELAX over traces", ARBORESCENCE),
             Entry("listops_arborescence_sparsemap", "SparseMAP marginalization", ARBORESCENCE),
             Entry(
                 "listops_arborescence_trace_bilstm",

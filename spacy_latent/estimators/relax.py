@@ -3,6 +3,8 @@ variance of the gradient."""
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
@@ -10,6 +12,7 @@ from torch.nn.functional import softplus
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.results import ReparameterizedTrace
 
 
 class Surrogate(nn.Module):
@@ -30,11 +33,16 @@ class Surrogate(nn.Module):
         inside = ~noisy.detach().isneginf()
         # The temperature's gradient at −inf would be NaN.
         sharpened = (noisy.masked_fill(~inside, 0.0) / temperature).masked_fill(~inside, -torch.inf)
-        soft = structure.marginals(sharpened, lengths).to(scores.dtype)
+        soft = self.relaxation(structure, sharpened, lengths).to(scores.dtype)
         features = torch.stack([soft, scores.masked_fill(~inside, 0.0)], -1)
         each = torch.tanh(self.part(features)).masked_fill(~inside[..., None], 0.0)
         whole = torch.tanh(self.hidden(each.flatten(1, -2).sum(1)))
         return self.output(whole).squeeze(-1)
+
+    def relaxation(self, structure: Structure, noisy: Tensor, lengths: Tensor) -> Tensor:
+        """A soft structure of noisy scores, which are −inf at what is no part; differentiable
+        twice."""
+        return structure.marginals(noisy, lengths)
 
 
 class Relax(Estimator, nn.Module):
@@ -53,22 +61,23 @@ class Relax(Estimator, nn.Module):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
-    posterior = "scores"
+    posterior: Literal["", "weights", "scores"] = "scores"
     hard = True
+    surrogate_of: ClassVar[type[Surrogate]] = Surrogate
 
     def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:
         nn.Module.__init__(self)
         if num_samples < 1 or hidden_width < 1:
             raise LatentError(
-                f"Relax: num_samples is {num_samples} and hidden_width {hidden_width}; expected "
-                "both to be at least 1."
+                f"{self.name}: num_samples is {num_samples} and hidden_width {hidden_width}; "
+                "expected both to be at least 1."
             )
         self.num_samples = num_samples
         self.hidden_width = hidden_width
-        self.surrogate = Surrogate(hidden_width)
+        self.surrogate = self.surrogate_of(hidden_width)
 
     def reset(self, width: int) -> None:
-        self.surrogate = Surrogate(self.hidden_width)
+        self.surrogate = self.surrogate_of(self.hidden_width)
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -81,15 +90,13 @@ class Relax(Estimator, nn.Module):
         # Apart from the graph of the scores: the network learns here, and the scores below.
         with torch.enable_grad():
             leaf = repeated.detach().requires_grad_()
-            drawn = structure.reparameterize(leaf, sizes)
-            z = drawn.z.detach().to(scores.dtype)
-            log_prob = structure.log_prob(z, leaf, sizes)
+            drawn = self.perturbed(structure, leaf, sizes)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
                 network(structure, noisy, leaf.detach(), sizes)
                 for noisy in (drawn.noisy, drawn.redrawn)
             )
-            (score,) = torch.autograd.grad(log_prob.sum(), leaf)
+            (score,) = torch.autograd.grad(drawn.log_probs.sum(), leaf, retain_graph=True)
             (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)
         axes = tuple(range(1, 1 + structure.part_axes))
         # All of these are summed over the spans of a text, as they have to be.
@@ -102,10 +109,22 @@ class Relax(Estimator, nn.Module):
                 slope.square().sum(axes),
             ]
         )
-        log_probs = structure.log_prob(z, repeated, sizes).view(count, batch)
+        # The value that was found above, and its gradient by this sum, which is linear in scores.
+        along = (torch.where(score != 0, repeated, 0.0) * score).sum(axes)
+        log_probs = (drawn.log_probs.detach() + along - along.detach()).view(count, batch)
         weights = scores.new_full((count, batch), 1.0 / count)
-        structures = z.view(count, *scores.shape)
+        structures = drawn.z.detach().to(scores.dtype).view(count, *scores.shape)
         return Draw(structures, weights, log_probs, extras=extras.view(5 * count, batch))
+
+    def perturbed(
+        self, structure: Structure, scores: Tensor, lengths: Tensor
+    ) -> ReparameterizedTrace:
+        """Samples, log-probabilities whose gradient is their score, and the two draws of noisy
+        scores."""
+        found = structure.reparameterize(scores, lengths)
+        z = found.z.detach().to(scores.dtype)
+        log_probs = structure.log_prob(z, scores, lengths)
+        return ReparameterizedTrace(z, found.noisy, found.redrawn, log_probs)
 
     def objective(
         self,
@@ -116,7 +135,7 @@ class Relax(Estimator, nn.Module):
         extras: Tensor | None = None,
     ) -> Tensor:
         if extras is None:
-            raise LatentError("Relax: its objective needs the extras of its Draw.")
+            raise LatentError(f"{self.name}: its objective needs the extras of its Draw.")
         slope, known, squared, mixed, slopes = extras.split(self.num_samples)
         advantage = losses.detach() - known
         objective = losses + advantage.detach() * log_probs + slope

@@ -5,11 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.structures.base import Structure
-
-TRACED = frozenset({"sample_trace"})
 
 
 class TraceScoreFunction(ScoreFunction):
@@ -27,7 +26,7 @@ class TraceScoreFunction(ScoreFunction):
     entropy_bonus: as for ScoreFunction, of the entropy of the traces.
     """
 
-    requires = TRACED
+    requires = frozenset({"sample_trace"})
     # Of a structure that many traces lead to, nothing says how probable it is.
     posterior = ""
 
@@ -43,17 +42,28 @@ class TraceScoreFunction(ScoreFunction):
         )
 
     def check(self, structure: Structure) -> None:
-        if structure.lacks(TRACED):
-            raise IncompatiblePair(
-                self.name,
-                structure.name,
-                f"it needs sample_trace, and {structure!r} is not built by choices of parts one "
-                "after another",
-                "SpanningTree, KOfN with exactly=true or OneOfN, or ScoreFunction, whose samples "
-                "need no trace",
-            )
+        check_traced(
+            self,
+            structure,
+            "SpanningTree, KOfN with exactly=true or OneOfN, or ScoreFunction, whose samples "
+            "need no trace",
+        )
         super().check(structure)
 
     def drawn(self, structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         found = structure.sample_trace(scores, lengths, self.num_samples)
         return found.z, found.log_probs
+
+
+def check_traced(estimator: Estimator, structure: Structure, instead: str) -> None:
+    """Refuse structures without traces by a message that says what they are; ``instead`` names
+    pairs that work."""
+    missing = structure.lacks(estimator.requires)
+    if missing:
+        raise IncompatiblePair(
+            estimator.name,
+            structure.name,
+            f"it needs {', '.join(missing)}, and {structure!r} is not built by choices of parts "
+            "one after another",
+            instead,
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -26,7 +27,13 @@ from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.k_best import lawler
-from spacy_latent.structures.results import Reparameterized, SparseSolution, TopK, Traces
+from spacy_latent.structures.results import (
+    Reparameterized,
+    ReparameterizedTrace,
+    SparseSolution,
+    TopK,
+    Traces,
+)
 
 ADVICE_MAP_ONLY = (
     "an operation that needs only a MAP oracle (map, top_k, sparsemap), or an estimator built on "
@@ -273,6 +280,21 @@ class Structure(Staged, ABC):
     ) -> Traces:
         raise NotTractable(
             self.name, "sample_trace", "ScoreFunction, which needs sample and log_prob"
+        )
+
+    def reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        """One structure of each item as in :meth:`sample_trace`, with the noisy scores that the
+        choices follow from, and those drawn again from what the choices say of them; these two are
+        differentiable in ``scores``, twice. The best structure of the noisy scores may be another:
+        what they lead to is told by the algorithm."""
+        prepared, lengths = self._read(scores, lengths)
+        found = self._reparameterize_trace(prepared, lengths)
+        dtype = scores.dtype
+        return replace(found, z=found.z.to(dtype), log_probs=found.log_probs.to(dtype))
+
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        raise NotTractable(
+            self.name, "reparameterize_trace", "TraceScoreFunction, which needs sample_trace alone"
         )
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:

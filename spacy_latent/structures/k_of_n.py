@@ -9,9 +9,10 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
-from spacy_latent.structures.results import Traces
+from spacy_latent.structures.results import ReparameterizedTrace, Traces
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
 # Of items this far apart, the lower has a probability of 0 in float64 beside the other.
@@ -37,7 +38,10 @@ class KOfN(ItemSet, CompiledStructure):
         self.k = k
         self.exactly = exactly
         if exactly:
-            self.tractable = self.tractable | {"sample_trace"}  # type: ignore[misc]
+            self.tractable = self.tractable | {  # type: ignore[misc]
+                "sample_trace",
+                "reparameterize_trace",
+            }
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, KOfN):
@@ -71,29 +75,75 @@ class KOfN(ItemSet, CompiledStructure):
         if not self.exactly:
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
-        count, room = num_samples, masked.shape[1]
+        # The clocks of the items, over their rates.
+        clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64)
+        clocks.exponential_(generator=generator).clamp_min_(torch.finfo(torch.float64).tiny)
+        z, _, taken, gains, _ = self._in_order(masked, lengths, -clocks.log())
+        return Traces(z, torch.where(taken, gains, 0.0).sum(2))
+
+    def _in_order(
+        self, masked: Tensor, lengths: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The k highest of ``masked`` ``(B, N)`` with each ``noise`` ``(K, B, N)``.
+
+        RETURNS: z ``(K, B, N)``; the item of each step ``(K, B, steps)``, and which of them are
+        taken, ``(B, steps)``; the logarithm of the probability of each, and of the rates of all
+        that were left before it, both ``(K, B, steps)``.
+        """
+        count, room = len(noise), masked.shape[1]
         k = lengths.clamp(max=self.k)
         allowed = ~masked.detach().isneginf()
         self._check_enough(allowed, k)
         steps = min(self.k, room)
-        # The clocks of the items, over their rates.
-        clocks = torch.empty((count, *masked.shape), dtype=torch.float64)
-        clocks.exponential_(generator=generator).clamp_min_(torch.finfo(torch.float64).tiny)
-        noisy = masked.detach() - clocks.log()
-        best = noisy.topk(steps, 2).indices
-        taken = torch.arange(steps) < k[:, None]
+        place = torch.arange(steps, device=masked.device)
+        best = (masked.detach() + noise).topk(steps, 2).indices
+        taken = place < k[:, None]
         own = masked.masked_fill(~allowed, 0.0).expand(count, *masked.shape).gather(2, best)
-        z = torch.zeros_like(clocks)
-        z.scatter_(2, best, taken.double().expand_as(best))
+        z = torch.zeros_like(noise)
+        z.scatter_(2, best, taken.to(z).expand_as(best))
         # What is left before each step: all that has not been taken by then.
-        order = torch.full(z.shape, steps).scatter_(
-            2, best, torch.arange(steps).expand(best.shape).contiguous()
+        order = torch.full(z.shape, steps, device=masked.device).scatter_(
+            2, best, place.expand(best.shape).contiguous()
         )
-        left = (order[:, :, None] >= torch.arange(steps)[:, None]) & allowed[:, None]
+        left = (order[:, :, None] >= place[:, None]) & allowed[:, None]
         rest = masked[:, None].masked_fill(~left, -torch.inf)
         # After the last step nothing may be left, whose logarithm has no gradient.
         known = torch.where(left.any(3, keepdim=True), rest, 0.0).logsumexp(3)
-        return Traces(z, torch.where(taken, own - known, 0.0).sum(2))
+        return z, best, taken, own - known, known
+
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        if not self.exactly:
+            return super()._reparameterize_trace(scores, lengths)
+        sizes = lengths.to(scores.device)
+        masked = self._mask(scores, self.part_mask(scores, sizes)).double()
+        allowed = ~masked.detach().isneginf()
+        finite = masked.masked_fill(~allowed, 0.0)
+        z, best, taken, gains, log_rates = (
+            part.squeeze(0) if part.dim() == 3 else part
+            for part in self._in_order(masked, sizes, -log_exponential(masked)[None])
+        )
+        log_probs = torch.where(taken, gains, 0.0).sum(1)
+
+        def log_clocks() -> Tensor:
+            """Given the order: what is left over waits for all choices, others for their own."""
+            times = log_exponential(log_rates.detach()) - log_rates
+            elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
+            for step, present in enumerate(taken.T):
+                since = times[:, step : step + 1]
+                after = torch.where(running, torch.logaddexp(elapsed, since), since)
+                earlier = torch.zeros_like(allowed).scatter(1, best[:, :step], True)
+                waited = allowed & ~earlier & present[:, None]
+                elapsed = torch.where(waited, after, elapsed)
+                running = running | waited
+            return with_rest(elapsed, running, z > 0, finite)
+
+        with torch.no_grad():
+            first = log_clocks()
+        noisy, redrawn = (
+            each.masked_fill(~allowed, -torch.inf).to(scores.dtype)
+            for each in (free_draw(first, finite), -log_clocks())
+        )
+        return ReparameterizedTrace(z.to(scores.dtype), noisy, redrawn, log_probs.to(scores.dtype))
 
     def _check_enough(self, allowed: Tensor, k: Tensor) -> None:
         lacking = (allowed.sum(1) < k).nonzero().flatten().tolist()

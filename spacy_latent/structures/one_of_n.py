@@ -11,7 +11,7 @@ from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
-from spacy_latent.structures.results import TopK, Traces
+from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
 
 class OneOfN(ItemSet):
@@ -21,7 +21,11 @@ class OneOfN(ItemSet):
     """
 
     masks_itself = True
-    tractable = ItemSet.tractable | {"reparameterize", "sample_trace"}
+    tractable = ItemSet.tractable | {
+        "reparameterize",
+        "sample_trace",
+        "reparameterize_trace",
+    }
     # Along which parts exclude each other, as of RowChoices.
     choice_axis: ClassVar[int] = 0
 
@@ -98,6 +102,12 @@ class OneOfN(ItemSet):
         noisy = (log_p + _gumbel(log_p)).masked_fill(~allowed, -torch.inf)
         z = self._map(noisy.detach(), lengths)
         return Reparameterized(z, noisy, self._redraw(z, log_p, allowed))
+
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        """As :meth:`reparameterize`: the choice is the trace."""
+        found = self._reparameterize(scores, lengths)
+        log_probs = self._total(found.z, scores, lengths) - self._log_partition(scores, lengths)
+        return ReparameterizedTrace(found.z, found.noisy, found.redrawn, log_probs)
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, N)``."""

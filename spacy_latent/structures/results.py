@@ -49,6 +49,18 @@ class Reparameterized:
 
 
 @dataclass
+class ReparameterizedTrace(Reparameterized):
+    """The same where an algorithm builds z by choices from softmaxes, its trace: ``noisy`` are
+    scores by which it would take these choices, and ``redrawn`` a draw from their law given the
+    choices.
+
+    log_probs: ``(B,)``, of the choices, as of :class:`Traces`; differentiable.
+    """
+
+    log_probs: Tensor
+
+
+@dataclass
 class Traces:
     """Structures as an algorithm builds them by random choices, one after another.
 

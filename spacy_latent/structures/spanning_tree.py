@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
-from spacy_latent.structures.results import Traces
+from spacy_latent.structures.results import ReparameterizedTrace, Traces
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
 
@@ -27,7 +28,7 @@ class SpanningTree(DependencyTree):
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
-    tractable = DependencyTree.tractable | {"sample_trace"}
+    tractable = DependencyTree.tractable | {"sample_trace", "reparameterize_trace"}
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -59,3 +60,11 @@ class SpanningTree(DependencyTree):
         # The value is the kernel's, and the gradient that of this sum, which is linear in scores.
         along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
+
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        """Noisy scores are −log of the clocks, and the tree, but for a single root, which is the
+        first of its own clocks, is that of least time in all, by the remainders of the others. In
+        torch and not in a kernel, with O(n²) operations for each depth of cycles in cycles."""
+        sizes = lengths.to(scores.device)
+        masked = self._mask(scores, self.part_mask(scores, sizes))
+        return reparameterize_trees(masked, sizes, self.single_root, self.raise_infeasible)

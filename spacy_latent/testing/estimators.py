@@ -50,7 +50,16 @@ SUM_TOLERANCE = 2e-3
 STANDARD_ERRORS = 5.0
 # How many structures the exact gradient is summed over, at most.
 MOST_STRUCTURES = 200
-OPERATIONS = ("log_partition", "marginals", "entropy", "sample", "log_prob", "reparameterize")
+OPERATIONS = (
+    "log_partition",
+    "marginals",
+    "entropy",
+    "sample",
+    "log_prob",
+    "reparameterize",
+    "sample_trace",
+    "reparameterize_trace",
+)
 # May be asked for by anyone, whatever they ask for themselves.
 FREE = ("map", "top_k", "log_potential", "contains", "part_mask")
 

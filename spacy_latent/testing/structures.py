@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.smoothed import smoothed_value
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.reports import Check, Report, first_failures, written
@@ -780,14 +780,7 @@ class _Contract:
             self.report.same(
                 "sample_trace", f"{given}, without gradient", again.log_probs, found.log_probs
             )
-            (slopes,) = torch.autograd.grad(found.log_probs.sum(), leaf)
-            slopes = slopes.view(count, *scores.shape)
-            bound = STANDARD_ERRORS * slopes.std(0) / count**0.5 + 1e-9
-            self.report.holds(
-                "sample_trace",
-                (slopes.mean(0).abs() <= bound).all(),
-                f"{given}: the mean gradient of log_probs over {count} traces is not 0.",
-            )
+            self.mean_score("sample_trace", given, found.log_probs, leaf, count)
 
     def check_reparameterize(self) -> None:
         count = 500
@@ -801,37 +794,77 @@ class _Contract:
             return
         z = found.z.detach().view(count, *scores.shape)
         self.frequencies("reparameterize", "its z", z, scores)
-        closed = ~self.parts().repeat(count, *[1] * (scores.dim() - 1))
+        self.drawn_twice("reparameterize", found, repeated, scores)
         for name in ("noisy", "redrawn"):
-            noisy = getattr(found, name)
-            self.report.holds(
-                "reparameterize",
-                noisy[closed].isneginf().all(),
-                f"{name} is not -inf at what is no part.",
-            )
-            best = self.structure.map(noisy.detach(), sizes)
+            best = self.structure.map(getattr(found, name).detach(), sizes)
             self.report.identical(
                 "reparameterize", f"map of {name}, which is z", best, found.z.to(best)
             )
+
+    def drawn_twice(
+        self, operation: str, found: Reparameterized, repeated: Tensor, scores: Tensor
+    ) -> None:
+        """Noisy scores of many copies ``repeated`` of ``scores``: where they are, their gradients,
+        and that both draws have one law."""
+        closed = ~self.parts().expand_as(scores) | scores.isneginf()
+        outside = closed.repeat(len(repeated) // len(scores), *[1] * (scores.dim() - 1))
+        for name in ("noisy", "redrawn"):
+            noisy = getattr(found, name)
+            self.report.holds(
+                operation,
+                noisy[outside].isneginf().all(),
+                f"{name} is not -inf at what is no part, or forbidden.",
+            )
             (gradient,) = torch.autograd.grad(
-                noisy[~closed].sum(), repeated, retain_graph=True, allow_unused=True
+                noisy[~outside].sum(), repeated, retain_graph=True, allow_unused=True
             )
             self.report.holds(
-                "reparameterize",
+                operation,
                 gradient is not None and gradient.isfinite().all(),
                 f"the gradient of {name} is missing or not finite.",
             )
-        # Both have the same law; of one part, the mean is compared.
+        # Of one part, the mean is compared.
         pair = [
-            getattr(found, name).detach().view(count, *scores.shape)[:, self.parts()]
+            getattr(found, name).detach().view(-1, *scores.shape)[:, ~closed]
             for name in ("noisy", "redrawn")
         ]
         apart = (pair[0] - pair[1]).mean(0)
-        bound = 6 * (pair[0].var(0) + pair[1].var(0)).div(count).sqrt() + 1e-9
+        bound = 6 * (pair[0].var(0) + pair[1].var(0)).div(len(pair[0])).sqrt() + 1e-9
         self.report.holds(
-            "reparameterize",
+            operation,
             (apart.abs() <= bound).all(),
             f"the means of noisy and redrawn differ by {apart.abs().max():.4f}.",
+        )
+
+    def check_traces_drawn_again(self) -> None:
+        """As :meth:`check_traces` and :meth:`check_reparameterize`, but that ``map`` of the noisy
+        scores need not be z."""
+        count, operation = 2000, "reparameterize_trace"
+        for given, scores in (
+            ("scores of scale 1", self.scores(offset=51)),
+            ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
+        ):
+            repeated = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
+            sizes = self.lengths.repeat(count, *[1] * (self.lengths.dim() - 1))
+            with torch.random.fork_rng():
+                torch.manual_seed(self.seed)
+                found = self.call(operation, repeated, sizes, given=given)
+            if found is None:
+                return
+            self.members(operation, given, found.z.view(count, *scores.shape), scores)
+            self.drawn_twice(operation, found, repeated, scores)
+            self.mean_score(operation, given, found.log_probs, repeated, count)
+
+    def mean_score(
+        self, operation: str, given: str, log_probs: Tensor, leaf: Tensor, count: int
+    ) -> None:
+        (slopes,) = torch.autograd.grad(log_probs.sum(), leaf)
+        slopes = slopes.view(count, -1, *leaf.shape[1:])
+        bound = STANDARD_ERRORS * slopes.std(0) / count**0.5 + 1e-9
+        self.report.holds(
+            operation,
+            (slopes.mean(0).abs() <= bound).all(),
+            f"{given}: the mean gradient of log_probs over {count} traces is not 0.",
         )
 
     # ---------------------------------------------------------------- SparseMAP

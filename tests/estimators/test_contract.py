@@ -48,6 +48,7 @@ from spacy_latent.estimators.spigot_marginals import SpigotMarginals
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.estimators.sum_and_sample import SumAndSample
 from spacy_latent.estimators.top_k_sparsemax import TopKSparsemax
+from spacy_latent.estimators.trace_relax import TraceRelax
 from spacy_latent.estimators.trace_score_function import TraceScoreFunction
 from spacy_latent.testing import Check, estimator_checks
 from tests.matrix import registered
@@ -107,6 +108,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield TraceScoreFunction(), {}
     yield TraceScoreFunction(3, LeaveOneOut()), {}
     yield TraceScoreFunction(control_variate=SelfCritical(), entropy_bonus=0.1), {}
+    yield TraceRelax(), {}
+    yield TraceRelax(2, 4), {}
     yield RewardedScoreFunction(ShortArcs(), task_weight=0.5), {}
     yield RewardedScoreFunction(num_samples=2), unbiased
     yield SumAndSample(2), {**unbiased, "num_draws": 2000}

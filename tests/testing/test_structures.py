@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
-from spacy_latent.structures.results import Traces
+from spacy_latent.structures.results import ReparameterizedTrace, Traces
 from spacy_latent.testing import check_structure, structure_checks
 from tests.structures.contracts import budget_trees, chains, monotone, subsets
 
@@ -281,6 +282,12 @@ class WrongTraces(KOfN):
         return Traces(found.z, found.log_probs - high)
 
 
+class TracesNotDrawnAgain(KOfN):
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        found = super()._reparameterize_trace(scores, lengths)
+        return replace(found, redrawn=found.redrawn + found.z)
+
+
 WRONG: list[tuple[str, str, Structure]] = [
     ("map", "map: scores of scale", SecondBest()),
     ("map", "in the padding", Reaching()),
@@ -320,6 +327,7 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("samples", "the same generator", Heedless(2)),
     ("traces", "the mean gradient of log_probs", WrongTraces(2)),
     ("reparameterize", "the means of noisy and redrawn", NotDrawnAgain()),
+    ("traces_drawn_again", "the means of noisy and redrawn", TracesNotDrawnAgain(2)),
     ("smoothed", "smoothed, entropic", Unsmooth()),
     ("sparsemap", "the objective is|finite differences", BelowTheBest(1)),
     ("errors", "map: nan in item 2, part .*: given no error", Deaf()),

@@ -1,0 +1,56 @@
+"""RELAX over execution traces (Struminsky et al. 2021): T-RELAX."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spacy_latent.estimators.relax import Relax, Surrogate
+from spacy_latent.estimators.trace_score_function import check_traced
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.results import ReparameterizedTrace
+
+
+class ChoiceSurrogate(Surrogate):
+    """With a softmax of the noisy scores as relaxation, of the heads of each token, of all items:
+    marginals of trees have no second derivative, which training takes."""
+
+    def relaxation(self, structure: Structure, noisy: Tensor, lengths: Tensor) -> Tensor:
+        inside = ~noisy.detach().isneginf()
+        axes = [1 + axis for axis in structure.exclusive_axes]
+        flat = noisy.masked_fill(~inside, -1e30)
+        if axes:
+            soft = flat.softmax(axes[0])
+        else:
+            soft = flat.flatten(1).softmax(1).view_as(flat)
+        return soft.masked_fill(~inside, 0.0)
+
+
+class TraceRelax(Relax):
+    """[L(z) − c(r̃)]·∇log p(t) + ∇c(r) − ∇c(r̃), where r are scores with noise, t the choices by
+    which an algorithm builds z of them, and r̃ noisy scores drawn again given t; unbiased for any
+    c. Structures and their distribution are those of TraceScoreFunction: of ``SpanningTree`` r are
+    −log of the exponential clocks of arcs, and r̃ of clocks that make Chu-Liu-Edmonds take the same
+    arc at each node. At prediction the best structure by the sum of its scores.
+
+    c is a network of the noisy scores, relaxed by a softmax, and of the scores, trained as that of
+    Relax. In the code of the paper's authors for ListOps it sees the text as well.
+    """
+
+    requires = frozenset({"reparameterize_trace"})
+    # As for TraceScoreFunction.
+    posterior = ""
+    surrogate_of = ChoiceSurrogate
+
+    def check(self, structure: Structure) -> None:
+        check_traced(
+            self,
+            structure,
+            "SpanningTree, KOfN with exactly=true or OneOfN; or TraceScoreFunction, where the "
+            "choices are known but not the noise behind them",
+        )
+        super().check(structure)
+
+    def perturbed(
+        self, structure: Structure, scores: Tensor, lengths: Tensor
+    ) -> ReparameterizedTrace:
+        return structure.reparameterize_trace(scores, lengths)
