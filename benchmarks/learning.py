@@ -234,6 +234,7 @@ GROUPS = {
             Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
             Entry("demo", "free from the start", DEMO, settings=FREE),
             Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
+            Entry("demo_stack", "score function, continuous stacks in place of counters", DEMO),
             Entry("demo_attention", "attention over earlier words, marginals", DEMO),
             Entry("demo_attention_score_function", "the same, score function", DEMO),
             Entry("demo_growing", "arcs that grow in place of the restriction", DEMO),

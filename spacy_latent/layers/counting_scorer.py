@@ -58,8 +58,8 @@ class CountingScorer(EncodedScorer):
         """What each token adds, ``(B, n, K)``, from encoded vectors."""
         if not self.training:
             return self._exact_steps(vectors)
-        added = _cube(_with_noise(self.step(vectors), self.input_noise))
-        return _with_noise(added, self.noise)
+        added = _cube(with_noise(self.step(vectors), self.input_noise))
+        return with_noise(added, self.noise)
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:
         added = _cube(self.step(vectors))
@@ -89,7 +89,7 @@ def _cube(values: Tensor) -> Tensor:
     return torch.tanh(values) ** 3
 
 
-def _with_noise(values: Tensor, deviation: float) -> Tensor:
+def with_noise(values: Tensor, deviation: float) -> Tensor:
     if not deviation:
         return values
     # By the CPU's generator, wherever the model is.

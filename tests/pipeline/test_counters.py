@@ -38,6 +38,14 @@ SPANS = {
 MODELS: dict[str, dict[str, Any]] = {
     "trees": TREES,
     "encoded": {**TREES, "scorer": {**TREES["scorer"], "encoder": LSTM}},  # type: ignore[dict-item]
+    "stacks": {
+        **TREES,
+        "scorer": {
+            "@misc": "spacy-latent.ContinuousStackScorer.v1",
+            "stacks": 3,
+            "hidden_width": 8,
+        },
+    },
     "spans": SPANS,
 }
 

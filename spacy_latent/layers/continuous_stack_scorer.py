@@ -1,0 +1,170 @@
+"""Arc scores from continuous stacks: what a word reads there is what was left open before it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.counting_scorer import with_noise
+from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
+
+# How far a stack's height is seen by the root's score.
+LIMIT = 1.0
+
+
+class ContinuousStackScorer(EncodedScorer):
+    """Scores ``(B, n+1, n+1)``, [head, modifier], from K stacks on which each word lies as high as
+    it was pushed (the neural stack of Grefenstette et al. 2015).
+
+    Word i takes u_i = σ(U v_i) off the top of each stack and then puts itself on it, d_i = σ(D v_i)
+    high. What it reads is the topmost 1 before that: of each earlier word, how much of it lies
+    there. An arc sees, of each stack, how much of the first word the second reads, and how much of
+    the second the first; which is first and how near they are; then the vectors of both. A word is
+    a root by its vector and by the heights, up to 1, before it.
+
+    Where operators are pushed and closing brackets pop, each word reads the operator of its list:
+    however deep lists are nested, and however deep those of the training data were.
+
+    No loop over words is needed: what is left of word i reaches from where it was put up to the
+    least height of the stack since, d_i at most. So a stack is a counter with a floor, of which an
+    arc sees one thing where :class:`spacy_latent.layers.counter_scorer.CounterScorer` shows it
+    eight.
+
+    input_noise: standard deviation of what is added in training before σ, so that what is learned
+        stands out from it: pushes and pops near 0 and 1, which hold for longer texts, too.
+    whole_steps: in prediction each push and pop is rounded to 0 or 1.
+
+    Time and memory are O(n²·(K + hidden_width)), time O(n²·hidden_width²) besides.
+    """
+
+    parts = "arcs"
+    counts = True
+
+    def __init__(
+        self,
+        width: int,
+        stacks: int,
+        hidden_width: int,
+        encoder: EncoderBuilder | None = None,
+        input_noise: float = 0.0,
+        whole_steps: bool = False,
+    ) -> None:
+        super().__init__(width, encoder)
+        self.input_noise = input_noise
+        self.whole_steps = whole_steps
+        self.push = nn.Linear(self.width, stacks)
+        self.pop = nn.Linear(self.width, stacks)
+        # Of an arc: what each reads of the other, whether the head is first, the nearness.
+        self.arc = nn.Linear(2 * stacks + 2, hidden_width)
+        self.hidden = nn.Linear(hidden_width, hidden_width)
+        self.head = nn.Linear(self.width, hidden_width, bias=False)
+        self.modifier = nn.Linear(self.width, hidden_width, bias=False)
+        self.output = nn.Linear(hidden_width, 1)
+        self.root = nn.Sequential(
+            nn.Linear(self.width + stacks, hidden_width), nn.ReLU(), nn.Linear(hidden_width, 1)
+        )
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        vectors, inside = self._encoded(vectors, lengths)
+        read, before = self._reads(vectors, inside)
+        word = torch.arange(vectors.shape[1], device=vectors.device)
+        offset = (word[None, :] - word[:, None]).to(read)
+        place = torch.stack([(offset > 0).to(read), torch.exp(-offset.abs())], -1)
+        place = place.expand(len(read), -1, -1, -1)
+        seen = torch.cat([read, read.transpose(1, 2), place], -1)
+        both = self.head(vectors)[:, :, None] + self.modifier(vectors)[:, None]
+        hidden = torch.relu(self.hidden(torch.relu(self.arc(seen))) + both)
+        arcs = self.output(hidden).squeeze(-1)
+        roots = self.root(torch.cat([vectors, before.clamp_max(LIMIT)], -1)).transpose(1, 2)
+        return nn.functional.pad(torch.cat([roots, arcs], 1), (1, 0))
+
+    def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """How high each stack is after each word, ``(B, n, K)``; what stands at padding means
+        nothing."""
+        return self._heights(*self._encoded(vectors, lengths))[1]
+
+    def reads(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """How much each word reads of each other one, ``(B, n, n, K)``, [read, reader]: 0 where the
+        reader is not later. All of a reader's are 1 together, or as high as the stack is."""
+        return self._reads(*self._encoded(vectors, lengths))[0]
+
+    def _reads(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`reads`, and the heights before each word, ``(B, n, K)``."""
+        popped, pushed = self._heights(vectors, inside)
+        before = torch.cat([torch.zeros_like(pushed[:, :1]), pushed[:, :-1]], 1)
+        return _read_of_each(popped, pushed, before), before
+
+    def _encoded(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Encoded vectors, 0 at padding, and where there is none, ``(B, n, 1)`` bool."""
+        vectors = self.encode(vectors, lengths)
+        word = torch.arange(vectors.shape[1], device=vectors.device)
+        inside = (word < lengths[:, None].to(word.device))[..., None]
+        return vectors.masked_fill(~inside, 0.0), inside
+
+    def _heights(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each stack after the pop of each word, and after its push, both ``(B, n, K)``."""
+        pops, pushes = self._strengths(self.pop, vectors), self._strengths(self.push, vectors)
+        pops, pushes = pops * inside, pushes * inside
+        # Without a floor; where that is below 0, there was less to take than was asked for.
+        free = pushes.cumsum(1) - pushes - pops.cumsum(1)
+        popped = free - _running_minimum(free, 1).clamp_max(0.0)
+        return popped, popped + pushes
+
+    def _strengths(self, layer: nn.Linear, vectors: Tensor) -> Tensor:
+        if self.training:
+            return torch.sigmoid(with_noise(layer(vectors), self.input_noise))
+        strengths = torch.sigmoid(layer(vectors))
+        return strengths.round() if self.whole_steps else strengths
+
+
+def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
+    """How much of each word lies within 1 of the top before each later one, ``(B, n, n, K)``,
+    from heights ``(B, n, K)`` after each word's pop, after its push, and before its pop."""
+    words = popped.shape[1]
+    later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]
+    # The least height between the pusher's push and the reader, both left out.
+    least = _running_minimum(torch.where(later, popped[:, None], torch.inf), 2)
+    least = torch.cat([torch.full_like(least[:, :, :1], torch.inf), least[:, :, :-1]], 2)
+    bottom = popped[:, :, None]
+    top = torch.minimum(torch.maximum(least, bottom), pushed[:, :, None])
+    read = (top - torch.maximum(bottom, before[:, None] - 1)).clamp_min(0.0)
+    return torch.where(later, read, 0.0)
+
+
+def _running_minimum(values: Tensor, axis: int) -> Tensor:
+    # cummin refuses an axis without an entry.
+    return values.cummin(axis).values if values.shape[axis] else values
+
+
+def build_continuous_stack_scorer_v1(
+    stacks: int = 4,
+    hidden_width: int = 64,
+    encoder: EncoderBuilder | None = None,
+    input_noise: float = 0.0,
+    whole_steps: bool = False,
+) -> ScorerBuilder:
+    """stacks: how many. hidden_width: of the hidden layers. encoder: gives the scorer, and only the
+    scorer, the context of each token; without one, how far a token is pushed and pops depends on
+    that token alone. input_noise: standard deviation of what is added in training before the
+    sigmoid of each push and pop, so that what is learned holds for texts longer than those trained
+    on. whole_steps: round each push and pop to 0 or 1 in prediction."""
+    if stacks < 1:
+        raise LatentError(f"ContinuousStackScorer: stacks is {stacks}; it must be at least 1.")
+    if not 0 <= input_noise < float("inf"):
+        raise LatentError(
+            f"ContinuousStackScorer: input_noise is {input_noise}; expected a standard deviation, "
+            "at least 0."
+        )
+    check_hidden_width("ContinuousStackScorer", hidden_width)
+    return partial(
+        ContinuousStackScorer,
+        stacks=stacks,
+        hidden_width=hidden_width,
+        encoder=encoder,
+        input_noise=input_noise,
+        whole_steps=whole_steps,
+    )
