@@ -17,6 +17,7 @@ from thinc.api import Model, Optimizer
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
@@ -278,6 +279,10 @@ def find_traps(nlp: Language) -> list[Finding]:
             )
         for key, node in latent.layers.items():
             found += _of_layer(key, node)
+            layer = settings_of(latent.pipe, node)
+            found += [
+                Finding("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
+            ]
         for sentence in unreached_stages(latent.pipe.model, int(training.get("max_steps") or 0)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
@@ -395,6 +400,23 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
         yield Finding(
             "warning", "scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns."
         )
+
+
+def settings_of(pipe: Any, node: Model) -> LayerSettings:
+    """Of a latent layer inside a component; its module must have been built."""
+    from spacy_latent.layers.rationale_layer import RationaleLayer
+    from spacy_latent.models.inspection import latent_module
+
+    module = latent_module(node)
+    layer = module.latent
+    return LayerSettings(
+        layer.structure,
+        layer.estimator,
+        scorer_learn_rate=_shim(node).learn_rates.get("latent.scorer.", 1.0),
+        supervised=bool(getattr(pipe, "cfg", {}).get("supervision")),
+        chooses_words=isinstance(layer, RationaleLayer),
+        has_evidence=getattr(module, "evidence", None) is not None,
+    )
 
 
 def about_sentences(nlp: Language) -> list[Finding]:

@@ -1,0 +1,106 @@
+"""Settings that did worse than others where both were measured: what ``spacy latent debug`` notes
+of them.
+
+Each note gives the figures that it rests on, most of them of one seed and one task. They are those
+of benchmarks/RESULTS.md, or of the raw rows that it is written from;
+``tests/pipeline/test_measured_settings.py`` looks every one of them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# From this multiple on, and down to this step, there is a figure.
+FAST_SCORER = 3.0
+SMALL_TARGET_STEP = 0.1
+# Estimators that try single trees without asking for the loss of each.
+SINGLE_TREES = ("StraightThrough", "PerturbAndMap")
+# Baselines of the score function with which one word was chosen.
+SAMPLED_WORD_BASELINES = ("MovingAverage", "LearnedConstant", "NetworkBaseline")
+# What was measured, by the codes of the notes.
+EVIDENCE = {
+    "fast-scorer": (
+        "In the demo, where the score function follows another estimator as it does here, 12.2 % "
+        "of the trees of lists six deep were right with a rate of 3, and 100.0 % with 0.3 and 1 "
+        "(one seed). In an earlier form of the demo a rate of 3 had 97.8 %, and 0.3 had 96.4 %."
+    ),
+    "single-trees-first": (
+        "In ListOps without marginals before them StraightThrough found 38.6 % of the heads and "
+        "PerturbAndMap 24.7 % (one seed), where ScoreFunction found 100.0 % in their place. After "
+        "marginals the two found 99.1 % and 100.0 % of the demo's heads (means of five seeds). To "
+        "begin with Marginals, put both into an EstimatorSequence."
+    ),
+    "spigot-of-trees": (
+        "It found 33.6 % of the demo's heads, with marginals before it, and 3.7 % of those of "
+        "ListOps, without (one seed). ScoreFunction found 100.0 % in both."
+    ),
+    "sampled-word": (
+        "In sentence polarity ScoreFunction had an accuracy of 62.6 with MovingAverage, 61.0 with "
+        "LearnedConstant and 63.4 with NetworkBaseline; SparseMAP with marginalize = true had 67.8 "
+        "in the same time, DenseMarginalization 69.7 in four times as long (one seed)."
+    ),
+    "small-target-step": (
+        "In sentence polarity, with four words chosen, 0.1 had an accuracy of 70.5 (one seed), and "
+        "1 from 72.0 to 74.3 (five seeds)."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What the notes look at.
+
+    structure, estimator: those at the end of training; what was before them is in their ``stages``.
+    scorer_learn_rate: the scorer's learning rate, as a multiple.
+    supervised: whether the structure is learned from gold ones, be it in part.
+    chooses_words: whether the model reads chosen words alone, as ``RationaleTextCat`` does.
+    has_evidence: whether it learns from the words of texts as well.
+    """
+
+    structure: Any
+    estimator: Any
+    scorer_learn_rate: float = 1.0
+    supervised: bool = False
+    chooses_words: bool = False
+    has_evidence: bool = False
+
+    @property
+    def is_latent_tree(self) -> bool:
+        """Whether these are trees of heads that nothing but the task tells of."""
+        return self.structure.parts == "arcs" and not self.supervised
+
+    @property
+    def began_with_scores(self) -> bool:
+        """Whether another estimator taught the scorer first, as ``Marginals`` does in the demo."""
+        return any(stage.uses_scores for _, stage in self.estimator.stages)
+
+
+def measured_notes(layer: LayerSettings) -> Iterator[tuple[str, str]]:
+    """Codes and sentences."""
+    for code, setting in _found(layer):
+        yield code, f"{setting} {EVIDENCE[code]}"
+
+
+def _found(layer: LayerSettings) -> Iterator[tuple[str, str]]:
+    """Codes, and what there is of the setting."""
+    name = layer.estimator.name
+    rate = layer.scorer_learn_rate
+    if layer.is_latent_tree:
+        if name == "ScoreFunction" and layer.began_with_scores and rate >= FAST_SCORER:
+            yield "fast-scorer", f"scorer_learn_rate is {rate:g}."
+        if name in SINGLE_TREES and not layer.began_with_scores:
+            yield "single-trees-first", f"{name} learns the trees, and no estimator before it does."
+        if name == "Spigot":
+            yield "spigot-of-trees", "Spigot learns the trees from the task alone."
+    structure = layer.structure.name
+    if layer.chooses_words and not layer.has_evidence:
+        if name == "ScoreFunction" and structure == "OneOfN":
+            baseline = type(layer.estimator.control_variate).__name__
+            if baseline in SAMPLED_WORD_BASELINES:
+                yield "sampled-word", f"One word is chosen by ScoreFunction with {baseline}."
+        if name == "ImplicitMLE" and structure == "KOfN":
+            step = layer.estimator.target_step
+            if step <= SMALL_TARGET_STEP:
+                yield "small-target-step", f"target_step of ImplicitMLE is {step:g}."
