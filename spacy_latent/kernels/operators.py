@@ -295,6 +295,15 @@ def log_partition(
     return _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
 
 
+def log_partition_and_marginals(
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Both from one pass, without gradients. As an operator each would have one of its own."""
+    kept = np.empty((len(scores), 0))
+    total, result = _total(scores, lengths, family_name, options, MARGINALS, kept)
+    return (total if total.device == result.device else send(total, result.device)), result
+
+
 def _read_marginals(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,8 @@ from spacy_latent.kernels.compilation import kernel
 # Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+# Bytes.
+LINE = 64
 # Rows that are worked on together.
 GROUP = 4
 FLAGS = ("contract", "nsz")
@@ -565,6 +567,13 @@ def scan(row):
 def vector_of(kind: Any) -> ir.VectorType:
     """Of the numbers of a row."""
     return VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
+
+
+def line_of(kind: Any) -> ir.VectorType:
+    """Of a cache line of the numbers of an array: 16 of float32, or LANES of float64."""
+    if kind.dtype == types.float64:
+        return VECTOR
+    return ir.VectorType(ir.FloatType(), LINE // 4)
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:

@@ -4,7 +4,7 @@ have one class each, of which class 0 is "no label".
 The annotation says which spans have a label. A tree agrees with it that holds those, each with its
 label, and no other labelled span; spans without a label are summed out: the partially observed
 TreeCRF of Fu et al. (2021). The sum over classes is taken in each span before the chart, so that
-this is the chart of trees without labels.
+this is the chart of trees without labels; see :mod:`spacy_latent.kernels.labelled_spans`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
+from spacy_latent.kernels.labelled_spans import LabelledSpans
 from spacy_latent.kernels.transfers import send, send_together
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
@@ -30,7 +31,89 @@ Observed = tuple[int, int, tuple[int, ...]]
 TREES = ConstituencyTree()
 
 
-def fold(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass
+class Gold:
+    """What the annotation says of a group of pieces.
+
+    cells: ``(3, O)`` int64, piece, first and last token of each observed span.
+    numbers: ``(O,)`` int64, which cell of the group's each of them is.
+    classes: ``(C, O)`` bool, those that it may have.
+    """
+
+    cells: Tensor
+    numbers: Tensor
+    classes: Tensor
+
+    @classmethod
+    def of(cls, pieces: Sequence[Sequence[Observed]], group_cells: SpanCells, classes: int) -> Gold:
+        """pieces: of each its spans, which do not cross, from its own start."""
+        places = [(b, start, end - 1) for b, piece in enumerate(pieces) for start, end, _ in piece]
+        known = [own for piece in pieces for _, _, own in piece]
+        cells = np.array(places, dtype="int64").reshape(-1, 3).T.copy()
+        numbers = np.array(group_cells.starts)[cells[1]] + cells[2] - cells[1]
+        may_be = np.zeros((classes, len(known)), dtype=bool)
+        columns = np.repeat(np.arange(len(known)), [len(own) for own in known])
+        may_be[[c for own in known for c in own], columns] = True
+        return cls(*(torch.from_numpy(array) for array in (cells, numbers, may_be)))
+
+    def crossing(self, batch: int, n: int) -> Tensor:
+        """``(batch, n, n)`` bool, spans that no tree has."""
+        crossing = np.zeros((batch, n, n), dtype=bool)
+        for b, first, last in self.cells.T.tolist():
+            # From before the span into it, and from inside to behind it.
+            crossing[b, :first, first:last] = True
+            crossing[b, first + 1 : last + 1, last + 1 :] = True
+        return torch.from_numpy(crossing)
+
+
+def losses_and_gradient(
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
+) -> tuple[Tensor, Tensor]:
+    """−log p(annotation) of each piece, ``(B,)`` float64 in nats, and the gradient of their sum.
+
+    scores: ``(C, P, B)``, finite. gold: on the CPU.
+    """
+    if scores.device.type != "cpu":
+        return losses_by_tensors(scores, lengths, gold, cells)
+    batch = scores.shape[2]
+    spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+    both = np.empty((2 * batch, cells.n, cells.n))
+    observed = gold.cells.numpy(), gold.classes.numpy()
+    spans.fold(both[:batch])
+    spans.fold_agreeing(*observed, both[batch:])
+    twice = torch.cat([lengths, lengths])
+    totals, mean = TREES.log_partition_and_marginals(torch.from_numpy(both), twice)
+    marginals = mean.numpy()
+    gradient = spans.gradient(marginals[:batch])
+    spans.subtract_agreeing(*observed, both[batch:], marginals[batch:], gradient)
+    whole, agreed = totals.chunk(2)
+    return whole - agreed, torch.from_numpy(gradient)
+
+
+def losses_by_tensors(
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
+) -> tuple[Tensor, Tensor]:
+    """As :func:`losses_and_gradient`, for scores that are on a GPU and stay there."""
+    given = [gold.cells, gold.numbers, gold.classes, gold.crossing(scores.shape[2], cells.n)]
+    (b, first, last), numbers, classes, crossing = send_together(given, scores.device)
+    folded, gradient, total = fold_by_tensors(scores)
+    chosen = scores[:, numbers, b].masked_fill(~classes, -torch.inf)
+    agreeing = cells.chart(scores[0]).masked_fill_(crossing, -torch.inf)
+    agreeing[b, first, last] = chosen.logsumexp(0).double()
+    both, twice = torch.cat([cells.chart(folded), agreeing]), torch.cat([lengths, lengths])
+    totals, marginals = TREES.log_partition_and_marginals(both, twice)
+    everything, wanted = marginals.chunk(2)
+    gradient *= cells.of_chart(everything).to(scores.dtype) / total
+    # An observed span is in every tree that agrees, with one of its classes.
+    unlabelled = wanted.clone()
+    unlabelled[b, first, last] = 0.0
+    gradient[0] -= cells.of_chart(unlabelled).to(scores.dtype)
+    gradient[:, numbers, b] -= chosen.softmax(0)
+    whole, agreed = totals.chunk(2)
+    return whole - agreed, gradient
+
+
+def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of ``scores`` ``(C, P, B)`` the sum over classes in the logarithm, ``(P, B)``, and shares of
     classes ``(C, P, B)``, which are to be divided by their sum ``(P, B)``. Classes come first: sums
     over a last axis of a few entries are slow."""
@@ -40,80 +123,17 @@ def fold(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top + total.log(), shares, total
 
 
-@dataclass
-class Gold:
-    """What the annotation says of a group of pieces.
-
-    crossing: ``(B, n, n)`` bool, spans that no tree has.
-    cells: ``(3, O)`` int64, piece, first and last token of each observed span.
-    numbers: ``(O,)`` int64, which cell of the group's each of them is.
-    classes: ``(C, O)`` bool, those that it may have.
-    """
-
-    crossing: Tensor
-    cells: Tensor
-    numbers: Tensor
-    classes: Tensor
-
-    @classmethod
-    def of(cls, pieces: Sequence[Sequence[Observed]], group_cells: SpanCells, classes: int) -> Gold:
-        """pieces: of each its spans, which do not cross, from its own start."""
-        n = group_cells.n
-        crossing = np.zeros((len(pieces), n, n), dtype=bool)
-        cells, numbers, allowed = [], [], []
-        for b, piece in enumerate(pieces):
-            own = crossing[b]
-            for start, end, known in piece:
-                # From before the span into it, and from inside to behind it.
-                own[:start, start : end - 1] = True
-                own[start + 1 : end, end:] = True
-                cells.append((b, start, end - 1))
-                numbers.append(group_cells.starts[start] + end - 1 - start)
-                allowed.append(known)
-        may_be = np.zeros((classes, len(cells)), dtype=bool)
-        for place, known in enumerate(allowed):
-            may_be[list(known), place] = True
-        found = np.array(cells, dtype="int64").reshape(-1, 3).T.copy()
-        places = np.array(numbers, dtype="int64")
-        return cls(*(torch.from_numpy(array) for array in (crossing, found, places, may_be)))
-
-    def to(self, device: torch.device) -> Gold:
-        parts = [self.crossing, self.cells, self.numbers, self.classes]
-        return Gold(*send_together(parts, device))
-
-
-def losses_and_gradient(
-    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
-) -> tuple[Tensor, Tensor]:
-    """−log p(annotation) of each piece, ``(B,)`` float64 in nats, and the gradient of their sum.
-
-    scores: ``(C, P, B)``, finite.
-    """
-    folded, gradient, total = fold(scores)
-    b, first, last = gold.cells
-    chosen = scores[:, gold.numbers, b].masked_fill(~gold.classes, -torch.inf)
-    agreeing = cells.chart(scores[0]).masked_fill_(gold.crossing, -torch.inf)
-    agreeing[b, first, last] = chosen.logsumexp(0).double()
-    with torch.enable_grad():
-        both = torch.cat([cells.chart(folded), agreeing]).requires_grad_()
-        totals = TREES.log_partition(both, torch.cat([lengths, lengths]))
-        (marginals,) = torch.autograd.grad(totals.sum(), both)
-    everything, wanted = marginals.chunk(2)
-    gradient *= cells.of_chart(everything).to(scores.dtype) / total
-    # An observed span is in every tree that agrees, with one of its classes.
-    unlabelled = wanted.clone()
-    unlabelled[b, first, last] = 0.0
-    gradient[0] -= cells.of_chart(unlabelled).to(scores.dtype)
-    gradient[:, gold.numbers, b] -= chosen.softmax(0)
-    whole, agreed = totals.detach().chunk(2)
-    return whole - agreed, gradient
-
-
 def probabilities(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
     """``(C, P, B)``: that a span is in the tree with this class."""
-    folded, shares, total = fold(scores)
-    marginals = TREES.marginals(cells.chart(folded), lengths)
-    return shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
+    if scores.device.type != "cpu":
+        folded, shares, total = fold_by_tensors(scores)
+        marginals = TREES.marginals(cells.chart(folded), lengths)
+        return shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
+    spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+    chart = np.empty((scores.shape[2], cells.n, cells.n))
+    spans.fold(chart)
+    mean = TREES.marginals(torch.from_numpy(chart), lengths)
+    return torch.from_numpy(spans.gradient(mean.numpy()))
 
 
 def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
@@ -198,7 +218,7 @@ def loss_and_gradient(
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         pieces_of_group = [within[d][s] for d, s in group.members]
-        gold = Gold.of(pieces_of_group, cells, len(scores)).to(scores.device)
+        gold = Gold.of(pieces_of_group, cells, len(scores))
         lengths = send(group.lengths, scores.device)
         with threads_of(scores), torch.no_grad():
             losses, gradient = losses_and_gradient(scores, lengths, gold, cells)

@@ -45,6 +45,14 @@ class ConstituencyTree(CompiledStructure):
         inside = word[None] < lengths.to(scores.device)[:, None]
         return (word[:, None] <= word)[None] & inside[:, None]
 
+    def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
+        from spacy_latent.kernels import operators
+
+        prepared, lengths = self._read(scores.detach(), lengths)
+        total, mean = operators.log_partition_and_marginals(prepared, lengths, self.family, [])
+        return total.to(scores.dtype), mean.to(scores.dtype)
+
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """0/1 spans ``(R, N, N)`` from those of more than a word ``(R, N, 2)``, −1 for none, and
         all words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -15,8 +16,9 @@ from spacy_latent.models.span_losses import (
     Observed,
     choose,
     crosses,
-    fold,
+    fold_by_tensors,
     losses_and_gradient,
+    losses_by_tensors,
     most_compatible,
     probabilities,
 )
@@ -62,8 +64,11 @@ OBSERVED: list[list[Observed]] = [
 ]
 
 
+@pytest.mark.parametrize("losses_of", [losses_and_gradient, losses_by_tensors])
 @pytest.mark.parametrize("observed", OBSERVED)
-def test_the_loss_and_its_gradient_are_those_of_all_trees(observed: list[Observed]) -> None:
+def test_the_loss_and_its_gradient_are_those_of_all_trees(
+    observed: list[Observed], losses_of: Callable[..., tuple[Tensor, Tensor]]
+) -> None:
     torch.manual_seed(0)
     n, trees = 4, labelled_trees(4)
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64, requires_grad=True)
@@ -74,12 +79,36 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(observed: list[Observe
     batch[:, 0, :n, :n], batch[:, 1, 0, 0] = scores.detach(), 0.0
     cells = span_cells(n + 1)
     gold = Gold.of([observed, [(0, 1, (1,))]], cells, CLASSES)
-    losses, found = losses_and_gradient(packed(batch), torch.tensor([n, 1]), gold, cells)
+    losses, found = losses_of(packed(batch), torch.tensor([n, 1]), gold, cells)
     gradient = torch.stack([cells.chart(part) for part in found])
     torch.testing.assert_close(losses[0], expected.detach())
     torch.testing.assert_close(gradient[:, 0, :n, :n], wanted)
     assert losses[1].item() == pytest.approx(np.log(CLASSES))
     assert not gradient[:, 0, :, n:].any() and not gradient[:, 1, :, 1:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bound", [None, 4])
+def test_kernels_and_tensors_give_the_same(bound: int | None, dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    n, batch, classes = 20, 9, 6
+    cells = span_cells(n, bound)
+    scores = 3.0 * torch.randn(classes, len(cells), batch, dtype=dtype)
+    lengths = torch.tensor([20, 1, 7, 19, 20, 3, 12, 20, 5])
+    observed: list[list[Observed]] = [
+        [(0, 1, (1,)), *([(1, 5, (2, 3)), (2, 4, (5,)), (0, 7, (4,))] if n >= 7 else [])]
+        for n in lengths.tolist()
+    ]
+    observed = [[own for own in piece if own[1] - own[0] <= (bound or n)] for piece in observed]
+    gold = Gold.of(observed, cells, classes)
+    expected = losses_by_tensors(scores.double(), lengths, gold, cells)
+    padding = cells.last[:, None] >= lengths
+    scores[:, padding] = torch.nan
+    losses, gradient = losses_and_gradient(scores, lengths, gold, cells)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(losses, expected[0], rtol=tolerance, atol=tolerance)
+    assert not gradient[:, padding].any()
+    torch.testing.assert_close(gradient.double(), expected[1], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3])
@@ -128,7 +157,7 @@ def test_what_is_certainly_wrong_still_has_a_gradient() -> None:
 
 def test_folding_is_a_sum_and_shares() -> None:
     scores = 300 * torch.randn(4, 6, 3, dtype=torch.float64)
-    folded, shares, whole = fold(scores)
+    folded, shares, whole = fold_by_tensors(scores)
     torch.testing.assert_close(folded, scores.logsumexp(0))
     torch.testing.assert_close(shares / whole, scores.softmax(0))
 
