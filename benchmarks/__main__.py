@@ -14,6 +14,7 @@ PROGRAMS = (
     "footprint",
     "entities",
     "calibration",
+    "explain",
     "entity_curves",
     "parsing",
     "spans",

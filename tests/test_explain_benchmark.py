@@ -1,0 +1,83 @@
+"""The program that measures explanations runs; what it measures is not tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from spacy.tokens import DocBin
+
+from benchmarks import explain as program
+from benchmarks.raw_results import read
+from benchmarks.sections import RESULTS
+from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM
+from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
+
+
+def test_what_is_measured_of_texts_makes_the_table(tmp_path: Path) -> None:
+    nlp = keyword_pipeline(CHOICE, steps=30)
+    examples = keyword_examples(nlp, 9, heads=False)
+    DocBin(docs=[example.reference for example in examples]).to_disk(tmp_path / "test.spacy")
+    docs = program.texts(nlp, tmp_path / "test.spacy", 3)
+    assert [doc.text for doc in docs] == [examples[place].text for place in (0, 4, 8)]
+    assert len(program.texts(nlp, tmp_path / "test.spacy", 20)) == 9
+    rows = json.loads(json.dumps(program.measured(nlp, docs, steps=20), allow_nan=False))
+    assert [row["words"] for row in rows] == [len(doc) for doc in docs]
+    for row in rows:
+        # The margin holds for what was chosen, where words are hidden.
+        assert row[f"faithfulness {MASK}"][1] <= 0.1 + 1e-4
+        assert len(row) == 3 + 2 * 3
+    lines = program.table(
+        {
+            "rows": rows,
+            "date": "day",
+            "torch": "2",
+            "spacy": "3",
+            "corpus": "a",
+            "model": "b",
+            "architecture": "c",
+            "steps": 20,
+            "processor_seconds": 3.0,
+        }
+    )
+    assert "3 texts of `a`" in lines[0] and "1.0 s of a processor" in lines[0]
+    assert f"the other {sum(row['chosen'] > 0 for row in rows)}," in lines[0]
+    assert len(lines) == 4 + 2 * 3 and len({line.count("|") for line in lines[2:]}) == 1
+
+
+def test_the_mask_is_ahead_where_it_explains_more_and_needs_less() -> None:
+    rows = [
+        {
+            "words": 5,
+            "chosen": 1,
+            "hidden": "vectors",
+            **{f"{way} {MASK}": [0.6, 0.1] for way in program.WAYS},
+            **{f"{way} {LEAVE_ONE_OUT}": [0.7, 0.05] for way in program.WAYS},
+            **{f"{way} {RANDOM}": [0.2, 0.4] for way in program.WAYS},
+        }
+    ] * 4
+    # Of this one there is nothing to compare.
+    none = {key: [-0.3, -0.3] for key in rows[0] if " " in key}
+    rows.append({"words": 9, "chosen": 0, "hidden": "vectors", **none})
+    made = {"date": "", "torch": "", "spacy": "", "corpus": "", "model": "", "architecture": ""}
+    lines = program.table({**made, "steps": 1, "processor_seconds": 1.0, "rows": rows})
+    assert "In 1 of them the label stands" in lines[0] and "1.0 of 5.0 words" in lines[0]
+    cells = [[cell.strip() for cell in line.split("|")[3:-1]] for line in lines[4:7]]
+    assert cells[0] == ["60.0 (60.0 to 60.0)", "", "10.0 (10.0 to 10.0)", ""]
+    assert [cells[1][i].split()[0] for i in (1, 3)] == ["-10.0", "-5.0"]
+    assert [cells[2][i].split()[0] for i in (1, 3)] == ["40.0", "30.0"]
+
+
+def test_the_section_is_that_of_the_last_raw_row() -> None:
+    kept = read(program.PATH)
+    assert kept, "python -m benchmarks explain was never run"
+    section = RESULTS.read_text(encoding="utf8").split("<!-- explain: begin -->")[1]
+    assert "\n".join(program.table(kept[-1])) in section.split("<!-- explain: end -->")[0]
+
+
+def test_a_model_without_a_corpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["explain", "model"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
