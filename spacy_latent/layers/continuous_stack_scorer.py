@@ -107,8 +107,8 @@ class ContinuousStackScorer(EncodedScorer):
 
     def _heights(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
         """Of each stack after the pop of each word, and after its push, both ``(B, n, K)``."""
-        pops, pushes = self._strengths(self.pop, vectors), self._strengths(self.push, vectors)
-        pops, pushes = pops * inside, pushes * inside
+        pushes = self._strengths(self.push, vectors) * inside
+        pops = self._strengths(self.pop, vectors) * inside
         # Without a floor; where that is below 0, there was less to take than was asked for.
         free = pushes.cumsum(1) - pushes - pops.cumsum(1)
         popped = free - _running_minimum(free, 1).clamp_max(0.0)
