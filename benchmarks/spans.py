@@ -2,38 +2,48 @@
 
     python -m benchmarks spans "noun phrases" corpus/phrases --seconds 30 60 --seeds 0 1 2
     python -m benchmarks spans BC5CDR corpus/bc5cdr_spans --seconds 60 --seeds 0 1
+    python -m benchmarks spans --labels 1 5 10 20 50
 
 The folder holds ``train.spacy`` and ``dev.spacy`` with spans in ``doc.spans["sc"]``. All train on
 the same batches over an embedder of the same kind, and stop when their updates have taken so much
 processor time, one after the other in one process and on one thread. ``spancat`` is judged with its
 own suggester of one to three tokens, and with one of up to ten. All predict what is more probable
 than one half; what the best of a few lower thresholds would give on the same set is told beside it.
+
+With ``--labels`` it tells what labels cost: the sum over trees and its gradient, beside those of
+trees without labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
+import numpy as np
 import spacy
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
+from torch import Tensor
 
 from benchmarks.entities import shares
 from benchmarks.pipeline import TOK2VEC
 from benchmarks.sections import write_section
-from spacy_latent.models.span_losses import crosses
+from spacy_latent.kernels.labelled_spans import LabelledSpans, log_partition
+from spacy_latent.layers.span_features import span_cells
+from spacy_latent.models.span_losses import crosses, fold_by_tensors
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 KEY = "sc"
 WORDS = 1000
@@ -158,14 +168,99 @@ def measure(
     return found
 
 
+def with_gradient(total: Callable[[Tensor], Tensor], scores: Tensor) -> Callable[[], Any]:
+    leaf = scores.requires_grad_()
+    return lambda: torch.autograd.grad(total(leaf).sum(), leaf)
+
+
+def milliseconds(calls: list[Callable[[], Any]], turns: int, repeats: int = 5) -> list[float]:
+    """Of the processor, for one call: medians over turns in which each is called in its turn, a
+    first time without being timed."""
+    spent: list[list[float]] = [[] for _ in calls]
+    for _ in range(turns):
+        for call, own in zip(calls, spent):
+            call()
+            start = time.process_time()
+            for _ in range(repeats):
+                call()
+            own.append((time.process_time() - start) / repeats)
+    return [1000 * median(own) for own in spent]
+
+
+def cost_of_labels(words: int, labels: int, turns: int, batch: int = 32) -> list[float]:
+    """Milliseconds of trees over sentences of so many words: without labels, with them, and with
+    the sum over them by tensors; then the first two from one pass, without autograd."""
+    torch.manual_seed(0)
+    trees, cells = ConstituencyTree(), span_cells(words)
+    lengths = torch.full((batch,), words)
+    chart = torch.randn(batch, words, words, dtype=torch.float64)
+    scores = torch.randn(1 + labels, len(cells), batch)
+
+    def without_labels() -> Any:
+        return trees.log_partition_and_marginals(chart, lengths)
+
+    def with_labels() -> Any:
+        spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+        folded = np.empty(chart.shape)
+        spans.fold(folded)
+        total, marginals = trees.log_partition_and_marginals(torch.from_numpy(folded), lengths)
+        return total, spans.gradient(marginals.numpy())
+
+    def by_tensors() -> Any:
+        folded, shares, total = fold_by_tensors(scores)
+        leaf = cells.chart(folded).requires_grad_()
+        (marginals,) = torch.autograd.grad(trees.log_partition(leaf, lengths).sum(), leaf)
+        return shares.mul_(cells.of_chart(marginals).float() / total)
+
+    calls = [
+        with_gradient(lambda own: trees.log_partition(own, lengths), chart.clone()),
+        with_gradient(lambda own: log_partition(own, lengths, cells.starts), scores.clone()),
+        by_tensors,
+        without_labels,
+        with_labels,
+    ]
+    return milliseconds(calls, turns)
+
+
+def tell_of_labels(numbers: list[int], turns: int) -> list[str]:
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, one thread; sums over the trees of 32 "
+        "sentences and their gradients, float32 scores of labelled spans. Milliseconds of the "
+        f"processor, with a load of {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores, medians of "
+        f"{turns} turns; in brackets as a multiple of the same without labels.",
+        "",
+        "| words | labels | without labels | with labels | summed by torch before the chart "
+        "| one pass without autograd: without labels | with labels |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for words in (25, 50):
+        for labels in numbers:
+            plain, own, tensors, once, own_once = cost_of_labels(words, labels, turns)
+            lines.append(
+                f"| {words} | {labels} | {plain:.2f} | {own:.2f} ({own / plain:.2f}) "
+                f"| {tensors:.2f} ({tensors / plain:.2f}) | {once:.2f} "
+                f"| {own_once:.2f} ({own_once / once:.2f}) |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("title")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("title", nargs="?")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--labels", type=int, nargs="+", help="tell what so many labels cost")
+    parser.add_argument("--turns", type=int, default=25)
     parser.add_argument("--seconds", type=float, nargs="+", default=[30.0, 60.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.labels:
+        lines = tell_of_labels(given.labels, given.turns)
+        write_section("spans_labels", "Spans: what labels cost", lines)
+        return
+    if given.folder is None:
+        parser.error("give a title and a folder, or --labels")
     found = measure(given.folder, given.seconds, given.seeds)
     lines = [
         f"{date.today()}, torch {torch.__version__}, one thread; the whole development set.",
