@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.relax import Relax, Surrogate
 from spacy_latent.estimators.trace_score_function import check_traced
 from spacy_latent.structures.base import Structure
@@ -34,12 +35,27 @@ class TraceRelax(Relax):
 
     c is a network of the noisy scores, relaxed by a softmax, and of the scores, trained as that of
     Relax. In the code of the paper's authors for ListOps it sees the text as well.
+
+    num_samples, hidden_width: as for Relax.
+    leave_one_out: subtract from each loss the mean loss of the text's other samples first, so that
+        c has to tell only how samples of one text differ; for two samples or more.
     """
 
     requires = frozenset({"reparameterize_trace"})
     # As for TraceScoreFunction.
     posterior = ""
     surrogate_of = ChoiceSurrogate
+
+    def __init__(
+        self, num_samples: int = 1, hidden_width: int = 16, leave_one_out: bool = False
+    ) -> None:
+        super().__init__(num_samples, hidden_width)
+        if leave_one_out and num_samples < 2:
+            raise LatentError(
+                f"{self.name}: leave_one_out is true and num_samples {num_samples}; expected at "
+                "least 2 samples, or false."
+            )
+        self.leave_one_out = leave_one_out
 
     def check(self, structure: Structure) -> None:
         check_traced(
@@ -54,3 +70,8 @@ class TraceRelax(Relax):
         self, structure: Structure, scores: Tensor, lengths: Tensor
     ) -> ReparameterizedTrace:
         return structure.reparameterize_trace(scores, lengths)
+
+    def judged(self, losses: Tensor) -> Tensor:
+        if not self.leave_one_out:
+            return losses
+        return losses - (losses.sum(0) - losses) / (self.num_samples - 1)

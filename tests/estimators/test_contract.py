@@ -110,6 +110,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield TraceScoreFunction(control_variate=SelfCritical(), entropy_bonus=0.1), {}
     yield TraceRelax(), {}
     yield TraceRelax(2, 4), {}
+    yield TraceRelax(3, 4, leave_one_out=True), {}
     yield RewardedScoreFunction(ShortArcs(), task_weight=0.5), {}
     yield RewardedScoreFunction(num_samples=2), unbiased
     yield SumAndSample(2), {**unbiased, "num_draws": 2000}

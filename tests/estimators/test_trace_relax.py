@@ -43,8 +43,10 @@ class Steep(nn.Module):
         return each.masked_fill(~inside, 0.0).flatten(1).sum(1) - self.shift
 
 
-def with_steep(scores: Tensor, structure: Structure, n: int, num_samples: int = 1) -> TraceRelax:
-    estimator = TraceRelax(num_samples)
+def with_steep(
+    scores: Tensor, structure: Structure, n: int, num_samples: int, leave_one_out: bool
+) -> TraceRelax:
+    estimator = TraceRelax(num_samples, leave_one_out=leave_one_out)
     estimator.surrogate = Steep(tuple(scores.shape))
     torch.manual_seed(4)
     sizes = torch.full((2000,), n)
@@ -54,6 +56,25 @@ def with_steep(scores: Tensor, structure: Structure, n: int, num_samples: int = 
             structure, drawn.redrawn, scores, sizes
         ).mean()
     return estimator
+
+
+def test_one_sample_has_no_others_to_be_compared_with() -> None:
+    with pytest.raises(LatentError, match="TraceRelax: leave_one_out is true and num_samples 1"):
+        TraceRelax(leave_one_out=True)
+
+
+@pytest.mark.parametrize("structure", [SpanningTree(), KOfN(2)], ids=repr)
+def test_the_mean_of_the_others_stands_for_a_network_that_knows_nothing(
+    structure: Structure,
+) -> None:
+    """On texts whose losses differ more between texts than among the samples of one, nothing that
+    does not see the text can."""
+    torch.manual_seed(0)
+    plain, others = (
+        gradients(TraceRelax(3, leave_one_out=given).double(), structure, 3000, shift=20.0)
+        for given in (False, True)
+    )
+    assert others.var(0).sum() < 0.05 * plain.var(0).sum()
 
 
 def trained(structure: Structure, updates: int) -> TraceRelax:
@@ -104,10 +125,12 @@ def test_bad_settings_are_refused_under_its_own_name(settings: tuple[int, int]) 
         TraceRelax(*settings)
 
 
-@pytest.mark.parametrize("num_samples", [1, 2])
+@pytest.mark.parametrize(
+    ("num_samples", "leave_one_out"), [(1, False), (2, False), (2, True), (3, True)]
+)
 @pytest.mark.parametrize("single_root", [False, True])
 def test_its_gradient_is_that_of_the_loss_expected_over_traces(
-    single_root: bool, num_samples: int
+    single_root: bool, num_samples: int, leave_one_out: bool
 ) -> None:
     n, count = 3, 8000
     structure = SpanningTree(single_root=single_root)
@@ -121,7 +144,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
     def losses_of(z: Tensor) -> Tensor:
         return (z * weights).sum((2, 3)) + 3.0 * z[:, :, 0, 2]
 
-    compare(structure, leaf.detach(), n, losses_of, exact, count, num_samples)
+    compare(structure, leaf.detach(), n, losses_of, exact, count, num_samples, leave_one_out)
 
 
 def test_its_gradient_is_unbiased_for_trees_of_four_tokens() -> None:
@@ -164,9 +187,10 @@ def compare(
     exact: Tensor,
     count: int,
     num_samples: int = 1,
+    leave_one_out: bool = False,
 ) -> None:
     """The mean of ``count`` gradients with the exact one, by five standard errors."""
-    estimator = with_steep(scores, structure, n, num_samples)
+    estimator = with_steep(scores, structure, n, num_samples, leave_one_out)
     copies = scores.repeat(count, *[1] * scores.dim()).requires_grad_()
     torch.manual_seed(5)
     draw = estimator(structure, copies, torch.full((count,), n), True)

@@ -76,13 +76,15 @@ def known_mean(structure: Structure) -> TraceScoreFunction:
     return TraceScoreFunction(control_variate=constant)
 
 
-def trace_relax() -> TraceRelax:
+def trace_relax(num_samples: int = 1, leave_one_out: bool = False) -> TraceRelax:
     torch.manual_seed(0)
-    return TraceRelax().double()
+    return TraceRelax(num_samples, leave_one_out=leave_one_out).double()
 
 
-def trained_trace_relax(structure: SpanningTree) -> Relax:
-    return trained_relax(trace_relax(), structure)
+def trained_trace_relax(
+    structure: SpanningTree, num_samples: int = 1, leave_one_out: bool = False
+) -> Relax:
+    return trained_relax(trace_relax(num_samples, leave_one_out), structure)
 
 
 def main() -> None:
@@ -92,8 +94,12 @@ def main() -> None:
         traces: dict[str, Callable[[], Estimator]] = {
             "score of the trace": TraceScoreFunction,
             "less the mean loss": partial(known_mean, structure),
+            "leave one out (three samples)": lambda: TraceScoreFunction(3, LeaveOneOut()),
             "RELAX over traces, untrained": trace_relax,
             "RELAX over traces, trained": partial(trained_trace_relax, structure),
+            "RELAX, leave one out (three samples), trained": partial(
+                trained_trace_relax, structure, 3, True
+            ),
         }
         print_table(traces, structure, exact_trace_gradient(structure))
 
