@@ -336,6 +336,7 @@ GROUPS = {
             Entry("rationale_budget"),
             Entry("rationale_contiguous", "contiguous words, a chain of tags"),
             Entry("rationale_runs", "four words in two runs, I-MLE"),
+            Entry("rationale_spectra", "four words, a chain in a factor graph: SPECTRA"),
             Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),

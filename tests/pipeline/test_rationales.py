@@ -49,6 +49,18 @@ MODELS = {
     },
     "contiguous tags": {**TAGS, "rate": 0.3, "transition_cost": 0.5},
 }
+FEW = {"@misc": "spacy-latent.LineBudget.v1", "limit": 2, "but_first": True}
+SPECTRA = {
+    "structure": {
+        "@misc": "spacy-latent.FactorGraph.v1",
+        "structures": {"chain": {"@misc": "spacy-latent.LinearChain.v1"}},
+        "constraints": {"length": {**FEW, "axis": 2}},
+    },
+    "scorer": CHAIN["scorer"],
+    "estimator": {"@misc": "spacy-latent.SparseMAP.v1", "tolerance": 1e-6},
+    "transition_cost": 0.5,
+    "temperature": 0.1,
+}
 
 
 def held(nlp, words: list[str], others: list[str]) -> tuple[Doc, Doc]:
@@ -65,6 +77,27 @@ def held(nlp, words: list[str], others: list[str]) -> tuple[Doc, Doc]:
         del layer.read
     assert len(kept) == 2
     return first, second
+
+
+def test_a_factor_graph_chooses_few_contiguous_words() -> None:
+    """SPECTRA: a chain of two tags and a budget."""
+    nlp = trained_rationale(rationale_pipeline(config={"annotate": "none"}, **SPECTRA), steps=40)
+    layer = latent_layer(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
+    kept, read = [], layer.read
+    layer.read = lambda *given: kept.append(read(*given)) or kept[-1]
+    try:
+        docs = list(nlp.pipe(text for text, _ in DATA))
+    finally:
+        del layer.read
+    for draw, _ in kept:
+        assert (layer.chosen(draw).sum(1) <= 2 + 1e-4).all()
+    assert all(doc.cats[label] > 0.5 for doc, (_, label) in zip(docs, DATA))
+    tags = {**SPECTRA, **TAGS, "structure": dict(SPECTRA["structure"])}  # type: ignore[call-overload]
+    tags["structure"]["structures"] = {"tags": TAGS["structure"]}
+    tags["structure"]["constraints"] = {"length": {**FEW, "axis": 1}}
+    with pytest.raises(IncompatiblePair, match="SparseMAP needs parts"):
+        rationale_pipeline(**tags)
+    rationale_pipeline(**{**tags, "transition_cost": 0.0})
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -40,6 +40,7 @@ from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.released import release
 from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 from tests import enumeration
 from tests.structures.oracles import listed_subsets, nearest_in_hull
 
@@ -344,6 +345,34 @@ def test_a_graph_from_a_config_trains_in_a_layer() -> None:
         LatentLayer(scorer, made, StraightThrough(), composer)
     best = made.map(output.scores.detach(), torch.tensor([5, 3]))
     assert made.contains(best, torch.tensor([5, 3])).all()
+
+
+@pytest.mark.parametrize("kind", ["LinearChain", "TagSequence"])
+def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
+    """As docs/factor_graphs.md has it: rationales of bounded size, contiguous by transitions."""
+    torch.manual_seed(0)
+    n, limit = 6, 2
+    chain: LinearChain | TagSequence = LinearChain() if kind == "LinearChain" else TagSequence()
+    axis = 2 if kind == "LinearChain" else 1
+    graph = FactorGraph({"chain": chain}, {"few": LineBudget(limit, axis, but_first=True)})
+    scores = normal(4, n, *[2] * (chain.part_axes - 1), scale=2.0)
+    lengths = torch.full((4,), n)
+    allowed = np.array([tags for tags in product((0, 1), repeat=n) if sum(tags) <= limit])
+    encoded = np.stack([np.asarray(chain.encode(tags, n, num_tags=2)) for tags in allowed])
+    members = torch.as_tensor(encoded.reshape(len(allowed), *scores.shape[1:]), dtype=scores.dtype)
+    values = members.flatten(1) @ scores.flatten(1).T
+    best = graph.map(scores, lengths)
+    torch.testing.assert_close((best * scores).flatten(1).sum(1), values.max(0).values)
+    assert (best[..., 1].flatten(1).sum(1) <= limit).all()
+    mean = graph.sparsemap(scores, lengths).mean
+    assert (mean[..., 1].flatten(1).sum(1) <= limit + 1e-5).all()
+    # The local polytope holds all members, so that its best point is no worse than any of them.
+    objective = (mean * scores - mean**2 / 2).flatten(1).sum(1)
+    assert (objective >= (values - n / 2).max(0).values - 1e-6).all()
+    # What is asked of words in no part of the budget would not be kept.
+    wrong = FactorGraph({"chain": chain}, {"few": LineBudget(limit, axis, but_first=False)})
+    with pytest.raises(InfeasibleError):
+        wrong.sparsemap(scores, lengths)
 
 
 def test_a_best_member_far_down_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
