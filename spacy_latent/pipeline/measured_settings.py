@@ -38,8 +38,9 @@ EVIDENCE = {
     ),
     "sampled-word": (
         "In sentence polarity ScoreFunction had an accuracy of 62.6 with MovingAverage, 61.0 with "
-        "LearnedConstant and 63.4 with NetworkBaseline; SparseMAP with marginalize = true had 67.8 "
-        "in the same time, DenseMarginalization 69.7 in four times as long (one seed)."
+        "LearnedConstant and 63.4 with NetworkBaseline (one seed); SparseMAP with marginalize = "
+        "true had 67.8 and 64.8 (two seeds), DenseMarginalization 69.7 in four times as long (one "
+        "seed)."
     ),
     "small-target-step": (
         "In sentence polarity, with four words chosen, 0.1 had an accuracy of 70.5 (one seed), and "

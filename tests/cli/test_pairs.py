@@ -19,6 +19,8 @@ from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
 from tests.pipeline.small_pipelines import save_small_transformer
+from tests.test_recipes import CONFIGS as RECIPES
+from tests.test_recipes import OVER_A_PARSER
 
 app = typer.Typer()
 app.command()(main)
@@ -83,10 +85,11 @@ def test_what_is_not_there_is_named(tmp_path):
     assert result.exit_code == 1 and "not exist" in result.output
 
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+# tests/pipeline/test_given_tree_recipes.py has a parser for those that stand over one.
+CONFIGS = [p for p in RECIPES if p.stem.startswith("pairs_") and p not in OVER_A_PARSER]
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("pairs_*.cfg")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_configs_train_and_apply(config, tmp_path):
     rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
     srsly.write_jsonl(tmp_path / "pairs.jsonl", rows)

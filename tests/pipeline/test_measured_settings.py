@@ -48,13 +48,13 @@ FIGURES: dict[str, list[tuple[str, str, list[str]]]] = {
         ("Learning: the demo", "| `demo_spigot`", ["33.6"]),
         ("Learning: ListOps", "| `listops_spigot`", ["3.7"]),
         ("Learning: ListOps", "| `listops_score_function`", ["mean 100.0"]),
-        ("Learning: the demo", "| `demo`", ["mean 100.0"]),
+        ("Learning: the demo", "| `demo`: score function |", ["mean 100.0"]),
     ],
     "sampled-word": [
         ("Learning: rationales", "| `rationale_moving_average`", ["62.6", "0.9"]),
         ("Learning: rationales", "| `rationale_learned_constant`", ["61.0", "0.9"]),
         ("Learning: rationales", "| `rationale_network_baseline`", ["63.4", "0.9"]),
-        ("Learning: rationales", "| `rationale_one_word`", ["67.8", "0.9"]),
+        ("Learning: rationales", "| `rationale_one_word`", ["67.8, 64.8"]),
         ("Learning: rationales", "| `rationale_dense_marginalization`", ["69.7", "4.0"]),
     ],
     "small-target-step": [
@@ -89,7 +89,7 @@ def noted(nlp: Language) -> dict[str, str]:
     [
         path.stem
         for path in CONFIGS
-        if "_transformer" not in path.stem and not OVER_A_PARSER.search(path.stem)
+        if "_transformer" not in path.stem and path not in OVER_A_PARSER
     ],
 )
 def test_what_is_noted_of_each_config(stem: str) -> None:
