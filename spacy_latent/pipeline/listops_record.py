@@ -38,7 +38,8 @@ def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores])
         for measure in MEASURES:
             key = key_of(measure, corpus if place else None)
             values = [scores[key] for scores in runs.values() if key in scores]
-            if values:
+            # What only some of them say would stand beside what all say under one name.
+            if len(values) == len(runs):
                 # Between seeds lies something else than the interval of one pipeline.
                 shares[measure] = [mean(values), math.nan, math.nan]
         found |= bool(shares)
