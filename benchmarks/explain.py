@@ -117,8 +117,8 @@ def table(found: dict[str, Any]) -> list[str]:
                     cells.append("")
                     continue
                 # The more comprehensive the better, and the less is missed of what suffices.
-                better = paired_drop(accuracy, mask, own) if place == 0 else None
-                better = better or paired_drop(accuracy, own, mask)
+                pair = (mask, own) if place == 0 else (own, mask)
+                better = paired_drop(accuracy, *pair)
                 cells.append(f"{share(better.drop)} ({share(better.low)} to {share(better.high)})")
             lines.append(f"| {' | '.join(cells)} |")
     return lines
