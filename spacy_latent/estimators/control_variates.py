@@ -143,10 +143,15 @@ class SelfCritical(ControlVariate):
         return greedy
 
 
+def mean_of_others(values: Tensor) -> Tensor:
+    """Of the samples ``(K, ...)`` beside each, for K of 2 and more."""
+    return (values.sum(0) - values) / (len(values) - 1)
+
+
 class LeaveOneOut(ControlVariate):
     """The mean loss of the other samples of the same text (Kool et al. 2019)."""
 
     min_samples = 2
 
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
-        return (losses.sum(0) - losses) / (losses.shape[0] - 1)
+        return mean_of_others(losses)

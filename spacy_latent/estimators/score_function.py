@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.estimators.control_variates import ControlVariate, mean_of_others
 from spacy_latent.structures.base import Structure
 
 
@@ -108,7 +108,7 @@ class ScoreFunction(Estimator, nn.Module):
         if self.entropy_bonus:
             value = log_probs[: self.num_samples].detach()
             if self.num_samples > 1:
-                value = value - (value.sum(0) - value) / (self.num_samples - 1)
+                value = value - mean_of_others(value)
             advantage = advantage + self.entropy_bonus * value
         return objective + (advantage * log_probs[: self.num_samples]).mean(0)
 

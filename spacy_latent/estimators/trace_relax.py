@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
+from spacy_latent.estimators.control_variates import mean_of_others
 from spacy_latent.estimators.relax import Relax, Surrogate
 from spacy_latent.estimators.trace_score_function import check_traced
 from spacy_latent.structures.base import Structure
@@ -74,4 +75,4 @@ class TraceRelax(Relax):
     def judged(self, losses: Tensor) -> Tensor:
         if not self.leave_one_out:
             return losses
-        return losses - (losses.sum(0) - losses) / (self.num_samples - 1)
+        return losses - mean_of_others(losses)
