@@ -30,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -169,6 +169,34 @@ FOUR_WORDS_ENTRIES = (
     Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
 ARGUMENTS = ("corpus/arguments/test.spacy",)
+# Of texts like those of the training, then of others: products, and whole reviews.
+POLARITY = (
+    "corpus/sentiment/dev.spacy",
+    "corpus/elsewhere/products.spacy",
+    "corpus/elsewhere/reviews.spacy",
+)
+SENTIMENT_ENTRIES = (
+    Entry("sentiment_baseline", "control: no structure"),
+    Entry("sentiment_attention", "control: heads without a tree"),
+    Entry("sentiment_marginals", "structured attention, non-projective"),
+    Entry("sentiment_projective", "structured attention, projective"),
+    Entry("sentiment_constituency", "structured attention, constituents"),
+    Entry("sentiment_chart", "Tree-LSTM over the chart of soft constituents, two epochs"),
+    Entry("sentiment_segments", "structured attention, segments"),
+    Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
+    Entry("sentiment_spigot", "SPIGOT"),
+    Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+    Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
+    Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
+    Entry("sentiment_tag_sequence", "latent tags, marginals"),
+    Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
+    Entry(
+        "sentiment_constrained",
+        "one of two labels by a constraint, SparseMAP, each tree's loss",
+    ),
+    Entry("sentiment_selection", "four words, SparseMAP"),
+    Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
+)
 DEPTHS = range(2, 7)
 # A trained control: the trees of spaCy's own parser, in an encoder that begins as over the others.
 STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
@@ -297,11 +325,19 @@ GROUPS = {
     ),
     "systems": Group(
         "Learning: systems of the literature",
-        ("listops-data", "sentiment-data", "ner-data", "pairs-snli-data", "tree-data"),
+        (
+            "listops-data",
+            "sentiment-data",
+            "ner-data",
+            "pairs-snli-data",
+            "pairs-alignment-data",
+            "tree-data",
+        ),
         {
             **ACCURACY,
             "spans F1": "brackets",
             "attachment": "attachment",
+            "alignment F1": "latent_align_f",
             "entity F1": "ents_f",
             "of the parser": "dep_uas",
         },
@@ -309,16 +345,19 @@ GROUPS = {
             *LISTOPS_ENTRIES,
             Entry("sentiment_baseline", "control: no structure"),
             Entry("sentiment_marginals", "structured attention, non-projective"),
+            Entry("sentiment_projective", "structured attention, projective"),
             Entry("sentiment_segments", "structured attention, segments"),
             Entry("sentiment_perturb_and_parse", "perturb-and-parse, graph convolution"),
             Entry("sentiment_spigot", "SPIGOT"),
             Entry("rationale_full_text", "control: all words"),
             Entry("rationale_fusedmax", "fusedmax attention"),
+            Entry("rationale_oscarmax", "oscarmax attention"),
             Entry("rationale_learning_to_explain", "learning to explain, I-MLE"),
             Entry("rationale_hard_kuma", "HardKuma rationales"),
             Entry("rationale_one_word", "latent categorical, sparse marginalization"),
             Entry("pairs_snli_one_to_one", "structured alignment, SparseMAP matching"),
             Entry("pairs_snli_attention", "control: attention"),
+            Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
             Entry("ner_crf", "CRF tagger"),
             Entry("ner_crf_quadratic", "L2 tagger: quadratic smoothing"),
             Entry("ner_baseline", "control: spaCy's ner"),
@@ -418,30 +457,9 @@ GROUPS = {
     ),
     "sentiment": Group(
         "Learning: sentence polarity over latent trees",
-        ("sentiment-data",),
-        ACCURACY,
-        (
-            Entry("sentiment_baseline", "control: no structure"),
-            Entry("sentiment_attention", "control: heads without a tree"),
-            Entry("sentiment_marginals", "structured attention, non-projective"),
-            Entry("sentiment_projective", "structured attention, projective"),
-            Entry("sentiment_constituency", "structured attention, constituents"),
-            Entry("sentiment_chart", "Tree-LSTM over the chart of soft constituents, two epochs"),
-            Entry("sentiment_segments", "structured attention, segments"),
-            Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
-            Entry("sentiment_spigot", "SPIGOT"),
-            Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
-            Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
-            Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
-            Entry("sentiment_tag_sequence", "latent tags, marginals"),
-            Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
-            Entry(
-                "sentiment_constrained",
-                "one of two labels by a constraint, SparseMAP, each tree's loss",
-            ),
-            Entry("sentiment_selection", "four words, SparseMAP"),
-            Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
-        ),
+        ("sentiment-data", "elsewhere-data"),
+        ACCURACY | {name: f"{name} cats_micro_f" for name in ("products", "reviews")},
+        tuple(replace(entry, tests=POLARITY) for entry in SENTIMENT_ENTRIES),
     ),
     "spans": Group(
         "Learning: noun phrases of UD English EWT",

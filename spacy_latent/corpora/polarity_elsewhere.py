@@ -1,0 +1,86 @@
+"""Polarity of other texts than those of :mod:`sentence_polarity`: does what a classifier learned of
+sentences of film reviews hold elsewhere?
+
+Two corpora, both for tests alone. "products": what people wrote under "pros" or "cons" of a product
+(Ganapathibhotla and Liu 2008), a thousand of each side. "reviews": whole film reviews and their
+revisions, edited until the sentiment turned (Kaushik et al. 2020), the development set. Words are
+in lower case, as in the sentences that the classifier learned from.
+
+    python -m spacy_latent.corpora.polarity_elsewhere corpus/elsewhere
+"""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+
+from spacy_latent.corpora import edited_reviews, product_aspects
+from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, write_examples
+from spacy_latent.corpora.sources import read_source
+from spacy_latent.errors import LatentError
+
+LABELS = {product_aspects.PROS: POSITIVE, product_aspects.CONS: NEGATIVE}
+SHORTEST = 3
+OF_EACH_SIDE = 1000
+
+
+def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple[str, str]]:
+    """(text, label), ``count`` of each side, shuffled: of three words and more, each once, and none
+    that stands on both sides. texts: the file of each side, as published."""
+    sides = {
+        side: {
+            " ".join(html.unescape(line).lower().split())
+            for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE)
+        }
+        for side, text in texts.items()
+    }
+    both = set.intersection(*sides.values())
+    rng = random.Random(seed)
+    found: list[tuple[str, str]] = []
+    for side, label in LABELS.items():
+        own = sorted(text for text in sides[side] - both if len(text.split()) >= SHORTEST)
+        if len(own) < count:
+            raise LatentError(
+                f"On the side of {side} there are {len(own)} texts of {SHORTEST} words and more "
+                f"that do not stand on the other; expected {count}. Give all that were published."
+            )
+        found += [(text, label) for text in rng.sample(own, count)]
+    rng.shuffle(found)
+    return found
+
+
+def read_reviews(table: str) -> list[tuple[str, str]]:
+    """(text, label) of both versions of each review."""
+    pairs = edited_reviews.read_pairs(table)
+    return [(text.lower(), label) for versions in pairs for text, label in versions]
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:
+    """Write products.spacy and reviews.spacy to OUTPUT."""
+    import spacy
+
+    sides = {
+        side: read_source(source, downloads) for side, source in product_aspects.SOURCES.items()
+    }
+    table = read_source(edited_reviews.SOURCES["dev"], downloads)
+    corpora = {
+        "products": read_products(sides, seed, OF_EACH_SIDE),
+        "reviews": read_reviews(table),
+    }
+    tokenizer = spacy.blank("en").tokenizer
+    for name, examples in corpora.items():
+        split = [
+            (" ".join(token.text for token in tokenizer(text) if not token.is_space), label)
+            for text, label in examples
+        ]
+        write_examples(output / f"{name}.spacy", split)
+        print(f"{output / name}.spacy: {len(split)} texts")
+
+
+if __name__ == "__main__":
+    typer.run(main)
