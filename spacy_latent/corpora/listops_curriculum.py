@@ -98,14 +98,25 @@ def read_listops_v2(
             "of expressions: 0 for none, and for all as the limit."
         )
 
+    # spaCy asks five times and more for a few examples before the first step.
+    kept: dict[int, list[Expression]] = {}
+
+    def read_whole(file: Path) -> list[Expression]:
+        written = file.stat().st_mtime_ns
+        if written not in kept:
+            kept.clear()
+            kept[written] = list(islice(read(file), limit or None))
+        if not kept[written]:
+            raise LatentError(f"ListOps corpus {path} holds no expressions.")
+        return kept[written]
+
     def read_corpus(nlp: Language) -> Iterator[Example]:
-        found: Iterable[Expression] = islice(read(existing(path)), limit or None)
+        found: Iterable[Expression]
         if flat or growth:
             check_streaming(nlp)
-            expressions = list(found)
-            if not expressions:
-                raise LatentError(f"ListOps corpus {path} holds no expressions.")
-            found = in_order(expressions, flat, growth, random.Random(seed))
+            found = in_order(read_whole(existing(path)), flat, growth, random.Random(seed))
+        else:
+            found = islice(read(existing(path)), limit or None)
         for label, tokens in found:
             yield make_example(nlp, label, tokens, heads, brackets)
 

@@ -103,8 +103,14 @@ class MergeSequence(Structure):
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """The spans of the tree, as ConstituencyTree gives them; their order is not kept."""
         n = int(length)
-        spans = merged_spans(torch.as_tensor(z[None]), torch.tensor([n])).spans
-        return np.argwhere(spans[0, :n, :n].numpy() > 0.5).astype("int32")
+        row = [(token, token) for token in range(n)]
+        spans = list(row)
+        for step in range(n - 1):
+            place = int(z[step].argmax())
+            merged = row[place][0], row[place + 1][1]
+            row[place : place + 2] = [merged]
+            spans.append(merged)
+        return np.array(sorted(spans), dtype="int32").reshape(-1, 2)
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
         """The merges of a tree from its spans, those that end first before others. Raises

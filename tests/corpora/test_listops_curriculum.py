@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from itertools import islice
 
@@ -96,6 +97,17 @@ def test_the_order_is_told_by_the_seed(path):
     # Initialization calls it, too, and must not change what training reads.
     reader, nlp = read_listops_v2(path, flat=5), streaming()
     assert texts(islice(reader(nlp), 9)) == texts(islice(reader(nlp), 9))
+
+
+def test_what_was_read_once_is_read_again_where_the_file_has_changed(path, tmp_path):
+    copy = tmp_path / "train.tsv"
+    copy.write_bytes(path.read_bytes())
+    reader = read_listops_v2(copy, flat=10, growth=10, seed=1)
+    first, again = (texts(islice(reader(streaming()), 400)) for _ in range(2))
+    assert first == again == curriculum(path, 400, flat=10, growth=10, seed=1)
+    listops.write(copy, [["[MAX", "2", "9", "]"]])
+    os.utime(copy, ns=(0, 0))
+    assert {*texts(islice(reader(streaming()), 5))} == {"[MAX 2 9 ]"}
 
 
 def test_values_heads_and_brackets_are_those_of_the_expression(path):
