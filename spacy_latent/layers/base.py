@@ -92,7 +92,7 @@ class Composer(nn.Module):
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
         parts = [(0, len(vectors))]
-        if not _drops(self) and not torch.is_autocast_enabled("cpu"):
+        if not drops(self) and not torch.is_autocast_enabled("cpu"):
             each = self._cost(vectors, z) / max(1, len(vectors))
             parts = ranges(np.full(len(vectors), each))
         if len(parts) == 1:
@@ -118,7 +118,7 @@ class Composer(nn.Module):
         composed once."""
         if item is None:
             return self(vectors, z, lengths)
-        shared = None if _drops(self) else share_equals(z, len(vectors), item)
+        shared = None if drops(self) else share_equals(z, len(vectors), item)
         if shared is None:
             return self(vectors[item], z, lengths[item])
         first, kind = shared
@@ -135,7 +135,7 @@ ScorerBuilder = Callable[[int], PartScorer]
 ComposerBuilder = Callable[[int], Composer]
 
 
-def _drops(module: nn.Module) -> bool:
+def drops(module: nn.Module) -> bool:
     """Whether the same call may give something else."""
     return module.training and any(
         isinstance(child, _DropoutNd) and child.p > 0 for child in module.modules()

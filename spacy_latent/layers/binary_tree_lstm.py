@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width, drops
+from spacy_latent.layers.recursion import Recursion
+from spacy_latent.layers.shared_structures import Merges
 
 Output = Literal["constituents", "root"]
 
@@ -34,7 +36,8 @@ class BinaryTreeComposer(Composer):
     time and memory O(n·output_width) for a tree, whatever its depth. A state enters what is above
     it as a product with its z, so the gradient at z of a surrogate estimator exists for the spans
     of the tree; it is 0 for other spans, which have no state. It makes no difference whether z
-    holds the spans of one token.
+    holds the spans of one token. Where z gets no gradient, what several trees of an item have in
+    common is composed once.
     """
 
     parts = "spans"
@@ -55,26 +58,72 @@ class BinaryTreeComposer(Composer):
     def merge(self, left: State, right: State) -> State:
         """Hidden state and memory of a node from those of its halves, each ``(..., size)``."""
 
+    def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """The trees ``(S, n, n)`` [first, last] that structures over n = ``longest`` places are."""
+        return z
+
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        batch, longest, _ = vectors.shape
-        spans = read_spans(z, lengths)
+        trees = self.spans_of(z, lengths, vectors.shape[1])
+        spans = read_spans(trees, lengths)
         leaf_hidden, leaf_cell = self.leaves(vectors)
-        hidden, _ = self.states(spans, z, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
-        token = torch.arange(longest, device=z.device)
+        hidden, _ = self.states(spans, trees, leaf_hidden.flatten(0, 1), leaf_cell.flatten(0, 1))
+        nodes = torch.arange(len(hidden), device=z.device)
+        return self._of_tokens(spans, lengths, leaf_hidden, hidden, nodes)
+
+    def compose_range(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        alone = item is None or len(z) <= len(vectors)
+        if alone or z.requires_grad or not self.requires_hard or drops(self):
+            return super().compose_range(vectors, z, lengths, item)
+        assert item is not None
+        of_each = lengths[item]
+        trees = self.spans_of(z, of_each, vectors.shape[1])
+        spans = read_spans(trees, of_each)
+        leaf_hidden, leaf_cell = self.leaves(vectors)
+        (hidden, _), nodes = self.shared_states(spans, item, leaf_hidden, leaf_cell)
+        return self._of_tokens(spans, of_each, leaf_hidden[item], hidden, nodes)
+
+    def _of_tokens(
+        self, spans: Spans, lengths: Tensor, leaves: Tensor, states: Tensor, nodes: Tensor
+    ) -> Tensor:
+        """What each token gets. leaves: ``(S, n, output_width)``. nodes: ``(S · 2n,)`` int64, which
+        of the states each node has; any where there is none."""
+        batch, longest, _ = leaves.shape
         if self.output == "root" and longest:
-            row = torch.arange(batch, device=z.device)
-            root = 2 * longest * row
-            whole = spans.first + spans.last == lengths.to(z.device)[spans.item] - 1
+            root = 2 * longest * torch.arange(batch, device=nodes.device)
+            whole = spans.first + spans.last == lengths.to(nodes.device)[spans.item] - 1
             whole &= spans.first == 0
             root[spans.item[whole]] = spans.node[whole]
-            return hidden[root][:, None].expand(-1, longest, -1)
-        contains = vectors.new_zeros(batch * 2 * longest, longest)
+            return states[nodes[root]][:, None].expand(-1, longest, -1)
+        token = torch.arange(longest, device=nodes.device)
+        contains = leaves.new_zeros(batch * 2 * longest, longest)
         contains[spans.node] = (
             (spans.first[:, None] <= token) & (token <= spans.last[:, None])
         ).to(contains.dtype)
-        nodes = (batch, 2 * longest)
-        above = hidden.unflatten(0, nodes)[:, longest:]
-        return add_constituents(leaf_hidden, above, contains.unflatten(0, nodes)[:, longest:])
+        shape = (batch, 2 * longest)
+        above = states[nodes.unflatten(0, shape)[:, longest:]]
+        return add_constituents(leaves, above, contains.unflatten(0, shape)[:, longest:])
+
+    def shared_states(
+        self, spans: Spans, item: Tensor, hidden: Tensor, cell: Tensor
+    ) -> tuple[State, Tensor]:
+        """Hidden states and cells of the different subtrees of S trees, those of the leaves
+        ``(B, n, size)`` first, and which of them each of the ``(S · 2n)`` nodes has. Trees get no
+        gradient.
+
+        item: ``(S,)`` int64, over whose leaves each tree is.
+        """
+        merges, nodes = share_halves(spans, item, hidden.shape[1], len(hidden))
+        size = hidden.shape[-1]
+        leaves = torch.cat([hidden, cell], -1).flatten(0, 1)
+
+        def merge(left: Tensor, right: Tensor) -> Tensor:
+            made = self.merge((left[:, :size], left[:, size:]), (right[:, :size], right[:, size:]))
+            return torch.cat(made, -1)
+
+        states = Recursion.apply(merge, merges, leaves, None, *self.parameters())
+        return (states[:, :size], states[:, size:]), nodes
 
     def states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> State:
         """Hidden states and cells ``(B · 2n, size)`` of all nodes, from those of the leaves
@@ -242,6 +291,37 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
         leaf_depth,
         int(leaf_depth.max()) if len(leaf_depth) else 0,
     )
+
+
+def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[Merges, Tensor]:
+    """The different subtrees of two words and more of S trees over the leaves of B items, and which
+    of them each of the ``(S · 2n)`` nodes is, counted after the ``(B · n)`` leaves.
+
+    item: ``(S,)`` int64, over whose leaves each tree is.
+    """
+    height = torch.zeros(len(item) * 2 * longest, dtype=torch.int64, device=item.device)
+    while True:
+        above = torch.maximum(height[spans.left], height[spans.right]) + 1
+        if torch.equal(height[spans.node], above):
+            break
+        height[spans.node] = above
+    nodes = torch.zeros_like(height)
+    leaf = spans.leaf_item * 2 * longest + spans.leaf_token
+    nodes[leaf] = item[spans.leaf_item] * longest + spans.leaf_token
+    count = items * longest
+    # More than there are subtrees, so that a pair of them is one number.
+    most = count + len(spans.node) + 1
+    found, sizes = [], []
+    levels = _by_level(above, int(above.max()) + 1)[1:] if len(above) else []
+    for level in levels:
+        pairs = nodes[spans.left[level]] * most + nodes[spans.right[level]]
+        different, which = torch.unique(pairs, return_inverse=True)
+        nodes[spans.node[level]] = count + which
+        count += len(different)
+        found.append(different)
+        sizes.append(len(different))
+    pairs = torch.cat(found) if found else nodes[:0]
+    return Merges(pairs // most, pairs % most, sizes), nodes
 
 
 def build_binary_tree_lstm_v1(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.gated_recursive_tree import GatedRecursiveTree
-from spacy_latent.layers.shared_structures import SharedMerges, share_merges
+from spacy_latent.layers.recursion import Recursion
+from spacy_latent.layers.shared_structures import share_merges
 
 
 class GatedRecursiveHeads(Composer):
@@ -53,7 +50,7 @@ class GatedRecursiveHeads(Composer):
             weights = z[shared.arcs.unbind(1)].to(leaves)[:, None]
         leaf = set(self.cell.leaf.parameters())
         parameters = [parameter for parameter in self.cell.parameters() if parameter not in leaf]
-        states = _Recursion.apply(self._merged, shared, leaves, weights, *parameters)
+        states = Recursion.apply(self._merged, shared, leaves, weights, *parameters)
         return states.index_select(0, shared.result.flatten()).unflatten(0, shared.result.shape)
 
     def _merged(self, left: Tensor, right: Tensor) -> Tensor:
@@ -62,65 +59,6 @@ class GatedRecursiveHeads(Composer):
     def _cost(self, vectors: Tensor, z: Tensor) -> float:
         weights = sum(parameter.numel() for parameter in self.cell.parameters())
         return len(z) * vectors.shape[1] * weights / 20 if vectors.device.type == "cpu" else 0.0
-
-
-class _Recursion(torch.autograd.Function):
-    """States of all rows, ``(leaves + merges, d)``, round by round in one piece of memory; the
-    gradient computes each round again, so that nothing but the states is kept.
-
-    weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces; or None.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        merge: Callable[[Tensor, Tensor], Tensor],
-        shared: SharedMerges,
-        leaves: Tensor,
-        weights: Tensor | None,
-        *parameters: Tensor,
-    ) -> Tensor:
-        count = len(leaves)
-        states = leaves.new_empty(count + len(shared.left), leaves.shape[1])
-        states[:count] = leaves
-        for begin, end in shared.rounds():
-            left, right = (states[rows[begin:end]] for rows in (shared.left, shared.right))
-            states[count + begin : count + end] = merge(left, right)
-        ctx.merge, ctx.shared, ctx.count = merge, shared, count
-        ctx.weighs = weights is not None
-        ctx.save_for_backward(states, *parameters)
-        return states
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        states, *parameters = ctx.saved_tensors
-        shared, count = ctx.shared, ctx.count
-        of_states = gradient.clone()
-        # The others are frozen.
-        learned = [parameter for parameter in parameters if parameter.requires_grad]
-        totals = [torch.zeros_like(parameter) for parameter in learned]
-        of_weights = gradient.new_zeros(len(shared.left), 1) if ctx.weighs else None
-        for begin, end in reversed([*shared.rounds()]):
-            left, right = shared.left[begin:end], shared.right[begin:end]
-            halves = [states[rows].requires_grad_() for rows in (left, right)]
-            given = of_states[count + begin : count + end]
-            with torch.enable_grad():
-                made = ctx.merge(*halves)
-            slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
-            for rows, slope in zip((left, right), slopes):
-                of_states.index_add_(0, rows, slope)
-            for total, slope in zip(totals, slopes[2:]):
-                if slope is not None:
-                    total += slope
-            if of_weights is not None:
-                first, last = halves
-                before = torch.where(shared.on_right[begin:end, None], first, last)
-                change = given * (made - before).detach()
-                of_weights[begin:end] = change.sum(1, keepdim=True)
-        rest = iter(totals)
-        of_parameters = [next(rest) if one.requires_grad else None for one in parameters]
-        return None, None, of_states[:count], of_weights, *of_parameters
 
 
 def build_gated_recursive_heads_v1(

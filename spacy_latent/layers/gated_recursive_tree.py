@@ -17,7 +17,7 @@ from spacy_latent.layers.binary_tree_lstm import (
     State,
     check_output,
 )
-from spacy_latent.structures.merge_sequence import merged_spans
+from spacy_latent.structures.merge_sequence import trees_of_merges
 
 
 class GatedRecursiveTree(BinaryTreeComposer):
@@ -67,10 +67,8 @@ class MergeGatedRecursiveTree(GatedRecursiveTree):
 
     parts = "merges"
 
-    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        longest = vectors.shape[1]
-        spans = merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
-        return super().forward(vectors, spans.to(vectors.dtype), lengths)
+    def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        return trees_of_merges(z, lengths, longest)
 
 
 def build_gated_recursive_tree_v1(

@@ -68,18 +68,17 @@ class BoundMergeSequence(MergeSequence):
         rows, steps = z.shape[:2]
         if not rows or not steps:
             return scores.new_zeros(z.shape)
-        copies = rows // len(lengths)
-        lengths = lengths.repeat(copies).to(z.device)
-        hidden, cell = (state.repeat(copies, 1, 1).flatten(0, 1) for state in self.leaves)
+        item = torch.arange(len(lengths), device=z.device).repeat(rows // len(lengths))
+        lengths = lengths.to(z.device)[item]
         merged = merged_spans(z, lengths)
         spans = read_spans(merged.spans, lengths)
-        states = self.scorer.lstm.states(spans, merged.spans.to(hidden.dtype), hidden, cell)
+        states, known = self.scorer.lstm.shared_states(spans, item, *self.leaves)
         index = torch.arange(steps, device=z.device)
         there = (index[:, None] + index) < (lengths - 1)[:, None, None]
         row, step, place = there.nonzero(as_tuple=True)
         node = node_places(spans, merged.spans)
         left, right = (
-            node[row, merged.first[row, step, at], merged.last[row, step, at]]
+            known[node[row, merged.first[row, step, at], merged.last[row, step, at]]]
             for at in (place, place + 1)
         )
         pairs, inverse = torch.unique(left * len(states[0]) + right, return_inverse=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, check_output
-from spacy_latent.structures.merge_sequence import merged_spans
+from spacy_latent.structures.merge_sequence import trees_of_merges
 
 
 class MergeTreeLstm(BinaryTreeLstm):
@@ -17,10 +17,8 @@ class MergeTreeLstm(BinaryTreeLstm):
 
     parts = "merges"
 
-    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
-        longest = vectors.shape[1]
-        spans = merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
-        return super().forward(vectors, spans.to(vectors.dtype), lengths)
+    def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        return trees_of_merges(z, lengths, longest)
 
 
 def build_merge_tree_lstm_v1(

@@ -77,22 +77,33 @@ def share_subtrees(
 
 
 @dataclass
-class SharedMerges:
-    """See kernels.head_merges.Merges; tensors on the device of the structures.
+class Merges:
+    """What is made of two halves, from the leaves up.
 
-    on_right: ``(M,)`` bool, whether the modifier is the right half.
+    left, right: ``(M,)`` int64, the halves of each: leaves are counted first, then what earlier
+        rounds made.
+    sizes: how many each round makes.
     """
 
     left: Tensor
     right: Tensor
     sizes: list[int]
-    arcs: Tensor
-    on_right: Tensor
-    result: Tensor
 
     def rounds(self) -> Iterator[tuple[int, int]]:
         """The first merge of each round, and that after its last."""
         yield from pairwise(accumulate(self.sizes, initial=0))
+
+
+@dataclass
+class SharedMerges(Merges):
+    """See kernels.head_merges.Merges; tensors on the device of the structures.
+
+    on_right: ``(M,)`` bool, whether the modifier is the right half.
+    """
+
+    arcs: Tensor
+    on_right: Tensor
+    result: Tensor
 
 
 def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:

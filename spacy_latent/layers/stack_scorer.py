@@ -82,20 +82,23 @@ class BoundShiftReduce(ShiftReduce):
 
     def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Decisions, Tensor]:
         batch, longest = len(lengths), z.shape[-1]
-        copies = len(z) // max(1, batch)
-        lengths = lengths.repeat(copies)
-        decisions = Decisions(z, lengths)
-        hidden, cell = (state.repeat(copies, 1, 1).flatten(0, 1) for state in self.leaves)
-        spans = read_spans(z, lengths)
-        states, _ = self.scorer.lstm.states(spans, z.detach(), hidden, cell)
+        item = torch.arange(batch, device=z.device).repeat(len(z) // max(1, batch))
+        of_each = lengths.to(z.device)[item]
+        decisions = Decisions(z, of_each)
+        spans = read_spans(z, of_each)
+        (states, _), known = self.scorer.lstm.shared_states(spans, item, *self.leaves)
         node = node_places(spans, z)
         row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
+        left, right = known[node[row, second, top - 1]], known[node[row, top, last]]
+        following = item[row] * longest + last + 1
+        # Parsers of an item come to the same decision in many places.
+        triples = (left * len(states) + right) * len(states) + following
+        triples, which = torch.unique(triples, return_inverse=True)
+        pairs, following = triples // len(states), triples % len(states)
         logits = self.scorer.decide(
-            states[node[row, second, top - 1]],
-            states[node[row, top, last]],
-            hidden[row * longest + last + 1],
+            states[pairs // len(states)], states[pairs % len(states)], states[following]
         )
-        return decisions, logits / self.temperature
+        return decisions, logits[which] / self.temperature
 
 
 class StackStates(Policy):

@@ -195,6 +195,11 @@ def merged_spans(z: Tensor, lengths: Tensor) -> MergedSpans:
     )
 
 
+def trees_of_merges(z: Tensor, lengths: Tensor, longest: int) -> Tensor:
+    """The trees ``(R, n, n)`` [first, last] that merges make of n = ``longest`` places."""
+    return merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
+
+
 def allowed_merges(steps: int, lengths: Tensor) -> Tensor:
     """``(B, steps, steps)`` bool [step, place]."""
     index = torch.arange(steps, device=lengths.device)

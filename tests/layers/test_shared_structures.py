@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,14 +12,28 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels import pool
 from spacy_latent.layers.base import Composer
+from spacy_latent.layers.binary_tree_lstm import (
+    BinaryTreeComposer,
+    Output,
+    State,
+    build_binary_tree_lstm_v1,
+)
+from spacy_latent.layers.chart_tree_lstm import build_chart_tree_lstm_v1
+from spacy_latent.layers.gated_recursive_tree import (
+    build_gated_recursive_tree_v1,
+    build_merge_gated_recursive_tree_v1,
+)
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
+from spacy_latent.layers.merge_tree_lstm import build_merge_tree_lstm_v1
 from spacy_latent.layers.recursive_message_passing import (
     MAX_ROUNDS,
     RecursiveMessagePassing,
     depth,
 )
 from spacy_latent.layers.shared_structures import share_equals, share_subtrees
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.independent_heads import IndependentHeads
+from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -129,6 +144,69 @@ def test_every_subtree_is_one_state() -> None:
     # With one round each token hears of its modifiers as they were before.
     once = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), 1, True)
     assert once is not None and once.own and len(once.rounds) == 1
+
+
+BINARY = {
+    "BinaryTreeLstm": build_binary_tree_lstm_v1,
+    "GatedRecursiveTree": build_gated_recursive_tree_v1,
+    "MergeTreeLstm": build_merge_tree_lstm_v1,
+    "MergeGatedRecursiveTree": build_merge_gated_recursive_tree_v1,
+}
+
+
+@pytest.mark.parametrize("output", ["root", "constituents"])
+@pytest.mark.parametrize("scale", [0.1, 4.0, 100.0])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_trees_of_an_item_are_composed_as_each_alone(
+    name: str, scale: float, output: Output
+) -> None:
+    torch.manual_seed(0)
+    composer = BINARY[name](output_width=5, output=output)(WIDTH).double()
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
+    steps = SIZE - 1 if name.startswith("Merge") else SIZE
+    structure = MergeSequence() if name.startswith("Merge") else ConstituencyTree()
+    z = structure.sample(scale * torch.randn(ITEMS, steps, steps), LENGTHS, COUNT).flatten(0, 1)
+    item = torch.arange(ITEMS).repeat(COUNT)
+    with counted(composer) as composed:
+        found = composer.compose_several(vectors, z, LENGTHS, item)
+    once = sum(composed)
+    with counted(composer) as composed:
+        wanted = composer(vectors[item], z, LENGTHS[item])
+    assert once < sum(composed) == int((LENGTHS - 1).clamp_min(0).sum()) * COUNT
+    compare(composer, wanted, found, vectors, item)
+
+
+@contextmanager
+def counted(composer: Composer) -> Iterator[list[int]]:
+    """How many pairs each call of the cell merges."""
+    assert isinstance(composer, BinaryTreeComposer)
+    merge, counts = composer.merge, []
+
+    def counting(left: State, right: State) -> State:
+        counts.append(len(left[0]))
+        return merge(left, right)
+
+    composer.__dict__["merge"] = counting
+    yield counts
+    del composer.__dict__["merge"]
+
+
+def test_soft_charts_and_spans_with_a_gradient_are_not_shared() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64)
+    scores = torch.randn(ITEMS, SIZE, SIZE, dtype=torch.float64)
+    item = torch.arange(ITEMS).repeat(2)
+    marginals = ConstituencyTree().marginals(scores, LENGTHS).repeat(2, 1, 1)
+    chart = build_chart_tree_lstm_v1()(WIDTH).double()
+    inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
+    found = chart.compose_several(vectors, marginals, LENGTHS, item)
+    torch.testing.assert_close(
+        found[inside], chart(vectors[item], marginals, LENGTHS[item])[inside]
+    )
+    z = ConstituencyTree().map(scores, LENGTHS).repeat(2, 1, 1).requires_grad_()
+    composer = build_binary_tree_lstm_v1()(WIDTH).double()
+    composer.compose_several(vectors, z, LENGTHS, item)[inside].sum().backward()
+    assert z.grad is not None and bool(z.grad.any())
 
 
 @pytest.mark.parametrize("rounds", [1, 4, None])

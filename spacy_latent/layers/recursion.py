@@ -1,0 +1,73 @@
+"""States of trees that are composed of two halves each, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.layers.shared_structures import Merges
+
+
+class Recursion(torch.autograd.Function):
+    """States of all rows, ``(leaves + merges, d)``, round by round in one piece of memory; the
+    gradient computes each round again, so that nothing but the states is kept.
+
+    merge: states of what halves make, ``(m, d)`` each. parameters: those that it has.
+    weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces, where what is
+        shared is of heads; or None.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        merge: Callable[[Tensor, Tensor], Tensor],
+        shared: Merges,
+        leaves: Tensor,
+        weights: Tensor | None,
+        *parameters: Tensor,
+    ) -> Tensor:
+        count = len(leaves)
+        states = leaves.new_empty(count + len(shared.left), leaves.shape[1])
+        states[:count] = leaves
+        for begin, end in shared.rounds():
+            left, right = (states[rows[begin:end]] for rows in (shared.left, shared.right))
+            states[count + begin : count + end] = merge(left, right)
+        ctx.merge, ctx.shared, ctx.count = merge, shared, count
+        ctx.weighs = weights is not None
+        ctx.save_for_backward(states, *parameters)
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        states, *parameters = ctx.saved_tensors
+        shared, count = ctx.shared, ctx.count
+        of_states = gradient.clone()
+        # The others are frozen.
+        learned = [parameter for parameter in parameters if parameter.requires_grad]
+        totals = [torch.zeros_like(parameter) for parameter in learned]
+        of_weights = gradient.new_zeros(len(shared.left), 1) if ctx.weighs else None
+        for begin, end in reversed([*shared.rounds()]):
+            left, right = shared.left[begin:end], shared.right[begin:end]
+            halves = [states[rows].requires_grad_() for rows in (left, right)]
+            given = of_states[count + begin : count + end]
+            with torch.enable_grad():
+                made = ctx.merge(*halves)
+            slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
+            for rows, slope in zip((left, right), slopes):
+                of_states.index_add_(0, rows, slope)
+            for total, slope in zip(totals, slopes[2:]):
+                if slope is not None:
+                    total += slope
+            if of_weights is not None:
+                first, last = halves
+                before = torch.where(shared.on_right[begin:end, None], first, last)
+                change = given * (made - before).detach()
+                of_weights[begin:end] = change.sum(1, keepdim=True)
+        rest = iter(totals)
+        of_parameters = [next(rest) if one.requires_grad else None for one in parameters]
+        return None, None, of_states[:count], of_weights, *of_parameters
