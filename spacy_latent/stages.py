@@ -50,18 +50,24 @@ class Staged:
 
 
 def follow(first: Kind, then: Kind, end: int) -> Kind:
-    """``then``, with ``first`` in its place in updates before ``end``; both may have stages."""
+    """``then``, with ``first`` in its place in updates before ``end``; both may have stages, of
+    which none may be without an update."""
     if isinstance(end, bool) or not isinstance(end, int) or end < 1:
         raise LatentError(
             f"{then.end_setting} is {end!r}; expected the number of updates of training, at least "
             f"1, after which {following(first, then)}."
         )
+    idle = [(first, own, stage, first) for own, stage in first.stages if own >= end]
+    idle += [(then, own, stage, stage) for own, stage in then.stages if own <= end]
+    for inner, own, stage, unused in idle:
+        raise LatentError(
+            f"{following(stage, inner)} after {own} updates, and {following(first, then)} after "
+            f"{end}: {unused.shown} has no update in between. Give it some, or leave it out."
+        )
     made = copy.deepcopy(then)
-    early = tuple((own, stage) for own, stage in first.stages if own < end)
-    late = tuple((own, stage) for own, stage in then.stages if own > end)
     plain = copy.deepcopy(first)
     plain.stages = ()
-    made.stages = (*early, (end, plain), *late)
+    made.stages = (*first.stages, (end, plain), *then.stages)
     return made
 
 

@@ -22,7 +22,7 @@ class SparseMAP(Estimator):
     prediction ("sparsemap" or "map"): what composes the vectors when not training.
     max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it uses
         the optimum over the structures found so far.
-    tolerance: bound on the duality gap.
+    tolerance: bound on the distance of the mean from the optimum.
     """
 
     has_support = True

@@ -27,6 +27,8 @@ def solve_with_oracle(
 ) -> SparseSolution:
     """argmax over the convex hull of the structures of μ·s − ½‖μ‖², with its sparse weights.
 
+    tolerance: see :func:`least_gap`.
+
     Each iteration asks for the best structure under the gradient s − μ, once for all unfinished
     items, and moves to the optimum over the structures found so far, dropping those whose weight
     falls to zero. It strictly descends, so it ends, with the exact solution; an item that has used
@@ -37,7 +39,7 @@ def solve_with_oracle(
     check_options(structure, max_iter, tolerance)
 
     def solve(scores: Tensor) -> Supports:
-        return _solve_by_map(structure, scores, lengths, max_iter, tolerance)
+        return _solve_by_map(structure, scores, lengths, max_iter, least_gap(tolerance))
 
     return _solution(scores, solve)
 
@@ -78,7 +80,7 @@ def solve_with_kernel(
         )
         written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
         sums = (supports.means, supports.counts, supports.gaps, status)
-        options = (oracle, max_iter, tolerance)
+        options = (oracle, max_iter, least_gap(tolerance))
         spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
         check(structure.name, status)
         return supports
@@ -92,6 +94,17 @@ def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
             f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
             "expected max_iter >= 1 and tolerance > 0."
         )
+
+
+# Of the tolerance, at which the search ends. A structure of the support that is not found yet has a
+# small weight and changes the mean little, but the gradient as much as any other.
+SHARE_OF_TOLERANCE = 0.1
+
+
+def least_gap(tolerance: float) -> float:
+    """The duality gap at which the search for better structures ends. The mean is at most
+    √(2·gap) from the optimum, which is well within the tolerance."""
+    return 0.5 * (SHARE_OF_TOLERANCE * tolerance) ** 2
 
 
 # ------------------------------------------------------------------------------------ gradients
@@ -275,7 +288,7 @@ class _Support:
 
 
 def _solve_by_map(
-    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, gap: float
 ) -> Supports:
     batch = scores.shape[0]
     # float64: the gap is the difference of sums of parts that may be as large as the scores.
@@ -304,7 +317,7 @@ def _solve_by_map(
         gradients = gradients.view(len(active), *scores.shape[1:]).to(scores.device)
         index = torch.as_tensor(active, device=lengths.device)
         atoms = _ask(structure, gradients, lengths[index])
-        active = [b for b, parts in zip(active, atoms) if state[b].add(parts, tolerance)]
+        active = [b for b, parts in zip(active, atoms) if state[b].add(parts, gap)]
     for support in state:
         support.finish()
     return _pack(state, flat.shape)

@@ -312,7 +312,9 @@ class Structure(Staged, ABC):
         """SparseMAP (Niculae et al. 2018a) by the active-set method; differentiable.
 
         max_iter: bound on the number of calls of the MAP oracle per item.
-        tolerance: bound on the duality gap.
+        tolerance: bound on the distance of the mean from the optimum. The search goes on as long
+            as it finds structures that count, whose weights may be too small to change the mean,
+            but not its gradient.
         """
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)

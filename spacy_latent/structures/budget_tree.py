@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
 from spacy_latent.kernels.transfers import send
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
@@ -29,10 +30,12 @@ MOST_CALLS = 5_000
 DIVE_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
-# ADMM takes more and cheaper steps than an active set does.
+# ADMM takes more and cheaper steps than an active set does; that of a budget has to end with a tree
+# among some hundreds, where scores are small.
 ITERATIONS_PER_CALL = 10
-# Scores up to which a duality gap can be told to some 1e-12.
-LARGEST_WITH_GAP = 1e3
+# Of a solution over all trees that was not given up, over the largest score: the support has some
+# hundred trees, whose weights are sums of as many numbers.
+LARGEST_GAP = 1e-8
 
 
 class BudgetTree(DependencyTree):
@@ -88,31 +91,34 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
         """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. Items whose
-        SparseMAP over all trees keeps to the budgets have that, after 0 iterations; the others
-        are solved by ADMM.
+        SparseMAP over all trees is found and keeps to the budgets have that, after 0 iterations;
+        the others are solved by ADMM.
 
-        max_iter: bound on the calls of the oracle over all trees, and a tenth of that on the
-            iterations of ADMM. Where it is reached, ``residual`` says how good the point is.
+        max_iter: a tenth of the bound on the iterations of ADMM, and of that on the calls of the
+            oracle over all trees. Where ADMM reaches it, ``residual`` says how good the point is.
         tolerance: bound on the residual.
         """
+        check_options(self, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
         prepared, lengths = own._read(given, known)
+        steps = max_iter * ITERATIONS_PER_CALL
         try:
-            alone = self.tree.sparsemap(prepared, lengths, max_iter, 0.5 * tolerance**2)
+            alone = self.tree.sparsemap(prepared, lengths, steps, tolerance)
         except InfeasibleError as error:
             raise InfeasibleError(self.name, error.items) from None
+        except InvalidScores as error:
+            raise InvalidScores(str(error).replace(self.tree.name, self.name)) from None
         # The best point of a larger set is the best one of the smaller, too, where it lies in it.
         # While scores are small it mostly does, and ADMM takes some hundred times as long.
         crowded = (alone.mean.detach()[:, 1:].sum(2) > self.max_modifiers + tolerance).any(1)
-        # A gap between large numbers is rounded away; ADMM does not ask for it.
+        # What was given up is not; of what was found, rounding leaves a gap.
         largest = prepared.detach().masked_fill(prepared.isinf(), 0.0).abs().amax((1, 2))
-        crowded |= (largest > LARGEST_WITH_GAP) & (alone.gap > 0.5 * tolerance**2)
+        crowded |= alone.gap > LARGEST_GAP * largest.clamp_min(1.0)
         mean, residual = alone.mean, (2.0 * alone.gap).sqrt()
         iterations = torch.zeros(len(lengths), dtype=torch.int64)
         if bool(crowded.any()):
             places = crowded.nonzero().flatten()
             graphs = self._graphs(lengths[places].tolist())
-            steps = max_iter * ITERATIONS_PER_CALL
             try:
                 found = solve_graphs(graphs, prepared[places], steps, tolerance, self.name)
             except InfeasibleError as error:

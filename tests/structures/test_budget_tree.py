@@ -91,6 +91,21 @@ def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> Non
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
 
 
+@pytest.mark.parametrize("n", [30, 60])
+def test_small_scores_of_long_sentences_are_solved(n: int) -> None:
+    """By the trees alone, or by ADMM where these are given up."""
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(6), torch.tensor([n, n])
+    scores = torch.tensor([0.1, 1.0], dtype=torch.float64)[:, None, None] * normal(2, n + 1, n + 1)
+    graphs = structure._graphs([n, n])
+    masked = scores.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
+    by_admm = solve_graphs(graphs, masked, 2000, 1e-6)
+    for max_iter in (200, 20):
+        solution = structure.sparsemap(scores, lengths, max_iter)
+        assert float(solution.residual.max()) < 1e-4
+        torch.testing.assert_close(solution.mean, by_admm.mean, atol=1e-5, rtol=0.0)
+
+
 @pytest.mark.parametrize("projective", [False, True])
 def test_gradient(projective: bool) -> None:
     torch.manual_seed(0)

@@ -50,9 +50,16 @@ def test_releases_one_after_another_however_they_are_nested() -> None:
     for structure in (left, right):
         found = [(s.direction, s.max_arc_length) for s in map(structure.at, (1, 2, 4, 5, None))]
         assert found == [("earlier", 2), *[("earlier", None)] * 2, *[("any", None)] * 2]
-    # A stage whose time is over before it begins is left out.
-    never = release(SHORT, release(EARLIER, FREE, 2), 4)
-    assert [never.at(update).max_arc_length for update in (0, 3, 4)] == [2, 2, None]
+
+
+@pytest.mark.parametrize("end", [4, 5])
+def test_stages_without_an_update_are_refused(end: int) -> None:
+    """Over before they begin, or begun when what follows has begun."""
+    over = r"ProjectiveTree.* follows .* updates, and .* follows .* has no update in between"
+    with pytest.raises(LatentError, match=over):
+        release(SHORT, release(EARLIER, FREE, 4), end)
+    with pytest.raises(LatentError, match=over):
+        release(release(SHORT, EARLIER, end), FREE, 4)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])

@@ -108,6 +108,29 @@ def test_gradients_of_mean_and_weights(structure: Structure) -> None:
     assert torch.autograd.gradcheck(outputs, (scores,), eps=1e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("n, scale", [(8, 0.1), (12, 0.1), (12, 0.3), (20, 0.3), (20, 1.0)])
+def test_gradient_of_small_scores_at_the_default_tolerance(n: int, scale: float) -> None:
+    """A hundred trees and more have a share then, the last of them a ten-millionth; a gradient
+    that lacks one of these is another one."""
+    torch.manual_seed(n)
+    shape, lengths = (1, n + 1, n + 1), torch.tensor([n])
+    scores = scale * torch.randn(*shape, dtype=torch.float64)
+    weight, direction = torch.randn(2, *shape, dtype=torch.float64)
+
+    def seen(s: torch.Tensor) -> torch.Tensor:
+        return (SpanningTree().sparsemap(s, lengths, 3000).mean * weight).sum()
+
+    def slope(step: float) -> float:
+        return float(seen(scores + step * direction) - seen(scores - step * direction)) / 2 / step
+
+    (gradient,) = torch.autograd.grad(seen(scores.requires_grad_()), scores)
+    with torch.no_grad():
+        differences = [slope(step) for step in (1e-5, 1e-6)]
+    # Where the two differ, trees come in or drop out between.
+    assert differences[0] == pytest.approx(differences[1], abs=0.05)
+    assert float((gradient * direction).sum()) == pytest.approx(differences[1], abs=0.05)
+
+
 def test_gradient_is_zero_on_padding_and_forbidden_parts() -> None:
     scores = torch.randn(2, 4, 4, dtype=torch.float64)
     scores[0, 1, 2] = -torch.inf
