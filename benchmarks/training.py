@@ -85,6 +85,9 @@ SOON = {
     "components.latent_textcat.model.structure.release_at": WARM_UP // 2,
     "components.latent_textcat.model.estimator.switch_at": WARM_UP,
 }
+SWITCHED = {"components.latent_textcat.model.estimator.switch_at": WARM_UP}
+# No flat lists first. Of one each, as a curriculum never ends.
+ALL_DEPTHS = {"corpora.train.flat": 1, "corpora.train.growth": 1, "training.max_epochs": -1}
 ROWS = (
     Row("demo: its last stage", "demo", DEMO, SOON, both=False),
     Row("demo by perturb-and-MAP: its last stage", "demo_perturb_and_map", DEMO, SOON, both=False),
@@ -96,9 +99,18 @@ ROWS = (
         "SPINN, given transitions",
         "listops_spinn",
         FOUR_OPERATORS,
-        # No flat lists first.
-        {"corpora.train.flat": 0, "corpora.train.growth": 0},
+        ALL_DEPTHS,
     ),
+    Row(
+        "RL-SPINN: its last stage",
+        "listops_reinforce_shift_reduce",
+        FOUR_OPERATORS,
+        ALL_DEPTHS | SWITCHED,
+    ),
+    Row(
+        "merges by PPO: its last stage", "listops_ppo_merges", FOUR_OPERATORS, ALL_DEPTHS | SWITCHED
+    ),
+    Row("merges, mixture of a beam", "listops_beam_merges", FOUR_OPERATORS, ALL_DEPTHS),
 )
 
 
