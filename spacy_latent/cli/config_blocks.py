@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -222,26 +223,42 @@ def takes(name: str, setting: str) -> bool:
 def registered_name(given: str, argument: str, base: type) -> str:
     """The full name of a structure or estimator: ``spacy-latent.SpanningTree.v1`` is found as
     SpanningTree, spanning-tree and spanning_tree, in its last version."""
-    from spacy.util import registry
-
     from spacy_latent.errors import LatentError
 
-    names = sorted(
+    names = names_of(base)
+    if given in names:
+        return given
+    near = nearest(given, names)
+    if near and short_name(near) == short_name(given):
+        return near
+    meant = f"Did you mean {short(near)}? " if near else ""
+    known = sorted({short(name) for name in names})
+    raise LatentError(f"There is no {argument} {given!r}. {meant}There are {', '.join(known)}.")
+
+
+def names_of(base: type) -> list[str]:
+    """Registered names of the classes of a kind, sorted."""
+    from spacy.util import registry
+
+    return sorted(
         name
         for name in registry.misc.get_all()
         if isinstance(kind := registry.misc.get(name), type) and issubclass(kind, base)
     )
-    if given in names:
-        return given
-    same = [name for name in names if short_name(name) == short_name(given)]
-    if same:
-        return max(same, key=lambda name: int(name.rpartition(".v")[2] or 0))
-    known = {short_name(name): name.split(".")[-2] for name in names}
-    near = difflib.get_close_matches(short_name(given), known, n=1)
-    meant = f"Did you mean {known[near[0]]}? " if near else ""
-    raise LatentError(
-        f"There is no {argument} {given!r}. {meant}There are {', '.join(sorted(known.values()))}."
-    )
+
+
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """Of names the one that is spelt most alike, in its last version; None where none is."""
+    by_short: dict[str, list[str]] = {}
+    for name in names:
+        by_short.setdefault(short_name(name), []).append(name)
+    near = difflib.get_close_matches(short_name(given), by_short, n=1)
+    return max(by_short[near[0]], key=_version) if near else None
+
+
+def _version(name: str) -> int:
+    found = re.search(r"\.v(\d+)$", name)
+    return int(found[1]) if found else 0
 
 
 def short_name(name: str) -> str:

@@ -92,8 +92,11 @@ def debug_cli(
 def from_config(path: Path, overrides: dict[str, Any]) -> Language:
     from spacy.util import load_config, load_model_from_config
 
+    from spacy_latent.cli.config_errors import errors_with_blocks
+
     config = load_config(path, overrides=overrides, interpolate=False)
-    return load_model_from_config(config, auto_fill=True)
+    with errors_with_blocks(config):
+        return load_model_from_config(config, auto_fill=True)
 
 
 def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:

@@ -169,7 +169,10 @@ def filled(config: Config) -> Config:
 def loaded(config: Config) -> Language:
     from spacy.util import load_model_from_config
 
-    return load_model_from_config(config, auto_fill=True, validate=True)
+    from spacy_latent.cli.config_errors import errors_with_blocks
+
+    with errors_with_blocks(config):
+        return load_model_from_config(config, auto_fill=True, validate=True)
 
 
 def with_refusal(config: Config) -> Config:
