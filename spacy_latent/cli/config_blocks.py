@@ -29,6 +29,8 @@ OF_WORDS = ("spacy.MultiHashEmbed.", "spacy.CharacterEmbed.", "spacy-latent.Mult
 CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers": 1}
 # Of a sequence of tags that chooses words: outside and inside.
 TAGS = 2
+# The share of words that a relaxed mask chooses.
+RATE = 0.2
 
 
 def named(block: Block, argument: str) -> str:
@@ -179,7 +181,8 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
     from spacy_latent.layers.fitting import fitting_layers
 
-    blocks = {"structure": structure_block(structure), "estimator": estimator_block(estimator)}
+    made_of = structure_block(structure)
+    blocks = {"structure": made_of, "estimator": estimator_block(estimator, made_of)}
     made = registry.resolve(blocks)
     scorer, composer = fitting_layers(made["structure"], made["estimator"])
     return {**blocks, "scorer": {"@misc": scorer}, "composer": {"@misc": composer}}
@@ -199,17 +202,28 @@ def tagged(name: str) -> Block:
     return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
 
 
-def estimator_block(given: str, chooses: bool = False) -> Block:
-    """chooses: as of :func:`structure_block`."""
-    from spacy_latent.estimators.base import Estimator
+def estimator_block(given: str, structure: Block, chooses: bool = False) -> Block:
+    """structure: the block of what it is for. chooses: as of :func:`structure_block`."""
+    from spacy.util import registry
 
-    block: Block = {"@misc": registered_name(given, "estimator", Estimator)}
-    if takes(block["@misc"], "control_variate"):
+    from spacy_latent.estimators.base import Estimator
+    from spacy_latent.estimators.stochastic_mask import StochasticMask
+
+    name = registered_name(given, "estimator", Estimator)
+    block: Block = {"@misc": name}
+    if takes(name, "control_variate"):
         # Without one the gradient of a single sample is mostly noise.
         block["control_variate"] = {"@misc": "spacy-latent.SelfCritical.v1"}
-    if chooses and takes(block["@misc"], "prediction"):
+    if chooses and takes(name, "prediction"):
         # Else words that hardly have a weight are read, too.
         block["prediction"] = "map"
+    if chooses and issubclass(registry.misc.get(name), StochasticMask):
+        # Else nothing keeps it from choosing all words.
+        block["rate"] = RATE
+    if takes(name, "noise") and takes(name, "k") and takes(structure["@misc"], "k"):
+        # That of the noise is the size of a typical structure, which is known here.
+        default = inspect.signature(registry.misc.get(structure["@misc"])).parameters["k"].default
+        block["k"] = structure.get("k", default)
     return block
 
 

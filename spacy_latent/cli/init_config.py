@@ -177,7 +177,11 @@ def init_cli(
     for finding in about_sentences(nlp):
         print(f"{finding.level.capitalize()}: {finding.text}", file=stream(output == STREAM))
     if output != STREAM:
-        msg.good(f"Saved {output}", "Try it with 'spacy latent debug', then 'spacy train'.")
+        paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
+        # Not by wasabi alone, which breaks lines: they are there to be copied.
+        msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
+        print(f"spacy latent debug {output} {paths}")
+        print(f"spacy train {output} --output ./training {paths}")
 
 
 def filled(config: Config) -> Config:
@@ -320,12 +324,12 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
         if isinstance(block.get(argument), dict)
     }
     chooses = "composer" not in block
+    for argument, name in zip(("structure", "estimator"), defaults(block)):
+        layers.setdefault(argument, {"@misc": name})
     if structure is not None:
         layers["structure"] = structure_block(structure, chooses)
     if estimator is not None:
-        layers["estimator"] = estimator_block(estimator, chooses)
-    for argument, name in zip(("structure", "estimator"), defaults(block)):
-        layers.setdefault(argument, {"@misc": name})
+        layers["estimator"] = estimator_block(estimator, layers["structure"], chooses)
     made = registry.resolve(layers)
     composer = reader(made["structure"]) if chooses else made.get("composer")
     if "scorer" in made and composer is not None:

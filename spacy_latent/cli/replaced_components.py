@@ -173,26 +173,44 @@ def with_rationale(
     if not names and len(able) > 1:
         options = ", ".join(f"--component {name}" for name in able)
         raise LatentError(f"Several components could give a rationale. Name one: {options}.")
-    if not names and not able:
+    # Ours are refused by what they are, not as if there were no classifier.
+    ours = [name for name in pipeline if components[name].get("factory") in OWNERS[1:]]
+    names = names or able or ours
+    if not names:
         raise LatentError(
             f"None of {', '.join(pipeline) or 'its components'} is a {' or a '.join(TEXTCATS)}. "
             "Begin with 'spacy init config --pipeline textcat'."
         )
-    layers = {
-        "structure": structure_block(structure or CHOICE, chooses=True),
-        "estimator": estimator_block(estimator or CHOOSING, chooses=True),
-    }
-    for name in names or able:
+    for name in names:
         check_there(components, pipeline, name)
-        component = components[name]
-        if component.get("factory") not in TEXTCATS or has_latent(component.get("model", {})):
-            raise LatentError(
-                f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale "
-                "could be made."
-            )
-        components[name] = rationale_component(component, layers)
+        why = no_rationale(name, components[name])
+        if why is not None:
+            raise LatentError(why)
+    made_of = structure_block(structure or CHOICE, chooses=True)
+    layers = {
+        "structure": made_of,
+        "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
+    }
+    for name in names:
+        components[name] = rationale_component(components[name], layers)
     changed["training"]["score_weights"]["rationale_rate"] = 0.0
     return changed
+
+
+def no_rationale(name: str, component: Block) -> str | None:
+    """Why no rationale can be made of a component, or None."""
+    factory, model = component.get("factory"), component.get("model", {})
+    if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
+        return (
+            f"{name} is a {factory} that chooses words already: leave out --rationale. --structure "
+            "and --estimator alone change how it chooses."
+        )
+    if factory not in TEXTCATS or has_latent(model):
+        return (
+            f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale could "
+            "be made. Begin with the config that it was made of."
+        )
+    return None
 
 
 def rationale_component(component: Block, layers: dict[str, Block]) -> Block:

@@ -17,7 +17,7 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_blocks import registered_name
+from spacy_latent.cli.config_blocks import estimator_block, registered_name
 from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
 from spacy_latent.errors import IncompatiblePair, LatentError
@@ -178,6 +178,13 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
     assert "-[components.ner]" not in result.output
+    # Lines to copy.
+    paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
+    lines = result.output.splitlines()
+    assert f"spacy latent debug {output} {paths}" in lines
+    assert f"spacy train {output} --output ./training {paths}" in lines
+    for line in lines[-2:]:
+        pages.check_spacy(line.split()[1:])
     written = load_config(output)
     nlp = load_model_from_config(written)
     assert nlp.pipe_names == ["tok2vec", "ner"]
@@ -439,6 +446,45 @@ def test_other_choices_of_words(structure: str, estimator: str) -> None:
     assert model["scorer"]["@misc"] == "spacy-latent.ItemScorer.v1"
     assert model["estimator"]["prediction"] == "map"
     assert len(trained(config)("A b c").spans["rationale"]) == 1
+
+
+@pytest.mark.parametrize(("structure", "k"), [("k-of-n", 5), ("runs", 3)])
+@pytest.mark.parametrize("estimator", ["implicit-mle", "perturb-and-map"])
+def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator: str) -> None:
+    def layer(config: Config) -> dict[str, Any]:
+        found: dict[str, Any] = components(config)["textcat"]["model"]
+        return found
+
+    config = filled(with_rationale(filled(made(["textcat"])), [], structure, estimator))
+    assert layer(config)["structure"]["k"] == layer(config)["estimator"]["k"] == k
+    layer(config)["structure"]["k"] = 7
+    config = filled(with_structure(config, [], None, "implicit-mle"))
+    assert layer(config)["estimator"]["k"] == 7
+    # Of other estimators k is a number of structures, and trees have none.
+    assert "k" not in estimator_block("top-k-sparsemax", layer(config)["structure"])
+    assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
+
+
+@pytest.mark.parametrize("estimator", ["hard-kuma", "hard-concrete"])
+def test_a_relaxed_mask_has_the_share_that_the_page_names(estimator: str) -> None:
+    config = filled(with_rationale(filled(made(["textcat"])), [], "bits", estimator))
+    rate = components(config)["textcat"]["model"]["estimator"]["rate"]
+    page = pages.ROOT / "docs" / "rationales.md"
+    assert f"HardKuma or HardConcrete, `rate = {rate}`" in page.read_text(encoding="utf8")
+    trained(config)
+
+
+def test_a_rationale_is_told_that_it_is_one() -> None:
+    config = filled(with_rationale(filled(made(["textcat"])), []))
+    for names in ([], ["textcat"]):
+        with pytest.raises(LatentError) as raised:
+            with_rationale(config, names, "runs")
+        assert str(raised.value).startswith(
+            "textcat is a latent_textcat that chooses words already: leave out --rationale"
+        )
+    other = filled(with_structure(filled(made(["textcat"])), [], None, "score-function"))
+    with pytest.raises(LatentError, match=r"textcat is no textcat or .* as spaCy makes one"):
+        with_rationale(other, [])
 
 
 def test_what_does_not_become_a_rationale() -> None:
