@@ -117,7 +117,9 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
             f"None of {', '.join(pipeline) or 'its components'} is {old}. Begin with 'spacy init "
             f"config --pipeline {old}'."
         )
-    architecture = Language.get_factory_meta(made.factory).default_config["model"]["@architectures"]
+    defaults = Language.get_factory_meta(made.factory).default_config
+    assert defaults is not None
+    architecture = defaults["model"]["@architectures"]
     for name in names:
         check_there(components, pipeline, name)
         component = components[name]

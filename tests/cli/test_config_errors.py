@@ -98,3 +98,14 @@ def test_commands_say_so(command: str, tmp_path: Path) -> None:
     assert result.exit_code == 1 and not result.stdout
     said = " ".join(result.stderr.split())
     assert f"[{place}]" in said and "Did you mean spacy-latent.SpanningTree.v1?" in said
+
+
+def test_debug_says_so_of_training_too(tmp_path: Path) -> None:
+    config = load_model_from_config(latent_pipeline("textcat").config, auto_fill=True).config.copy()
+    config["training"]["batcher"]["@batchers"] = "spacy.batch_by_word.v1"
+    config.to_disk(tmp_path / "wrong.cfg")
+    result = CliRunner().invoke(app, ["latent", "debug", str(tmp_path / "wrong.cfg")])
+    said = " ".join((result.stdout + result.stderr).split())
+    assert (
+        "[training.batcher] @batchers" in said and "Did you mean spacy.batch_by_words.v1?" in said
+    )
