@@ -102,9 +102,11 @@ gpu_allocator = null
 
 
 def check_config(text: str) -> None:
-    """A whole config loads. Of a piece, components are made, and every other registered name is
-    filled with the settings that are given."""
-    if re.search(r"^\[nlp\]", text, re.M) and re.search(r"^\[components\]", text, re.M):
+    """A whole config loads. Of a piece, or of one that takes components of a pipeline that is not
+    here, components are made, and every other registered name is filled with the settings that are
+    given."""
+    whole = all(re.search(rf"^\[{section}\]", text, re.M) for section in ("nlp", "components"))
+    if whole and not re.search(r"^source = ", text, re.M):
         load_model_from_config(Config().from_str(text), auto_fill=True, validate=True)
         return
     given = Config().from_str(with_parents(text), interpolate=False)

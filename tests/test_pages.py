@@ -21,10 +21,12 @@ import pytest
 import spacy
 import srsly
 import torch
+from spacy.cli.init_config import fill_config
 from thinc.api import fix_random_seed
 
 from tests import drawings, pages
 from tests.pages import PAGES, ROOT
+from tests.pipeline.test_sourcing import small_pipeline
 
 
 def of_language(language: str, run: bool = False) -> Any:
@@ -206,6 +208,33 @@ def test_the_config_is_of_names_and_settings_that_there_are(block: pages.Block) 
         # An extra, which the environment of the tests has and a user's may not.
         pytest.importorskip("spacy_transformers")
     pages.check_config(block.code)
+
+
+WHOLE = [
+    block
+    for page in PAGES
+    for block in pages.blocks(page)
+    if block.language == "ini" and re.search(r"^\[nlp\]\nlang = ", block.code, re.M)
+]
+
+
+def test_whole_configs_are_found() -> None:
+    assert {block.page for block in WHOLE} >= {"index.md", "pipelines.md"}
+
+
+@pytest.mark.parametrize("block", WHOLE, ids=str)
+def test_a_whole_config_goes_through_fill_config_as_it_stands(
+    block: pages.Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in set(re.findall(r'^source = "(\w+)"$', block.code, re.M)):
+        if not spacy.util.is_package(name):
+            # A directory is found by this name, too.
+            small_pipeline().to_disk(tmp_path / name)
+    (tmp_path / "base_config.cfg").write_text(block.code, encoding="utf8")
+    fill_config(tmp_path / "config.cfg", tmp_path / "base_config.cfg", silent=True)
+    filled = spacy.util.load_config(tmp_path / "config.cfg", interpolate=False)
+    assert filled["training"]["optimizer"] and filled["corpora"]["train"]
 
 
 @of_language("bash")

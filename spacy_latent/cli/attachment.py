@@ -38,18 +38,18 @@ def main(
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
     heads, beside a parser's and trees of no model."""
-    import spacy
     import srsly
     from spacy.cli._util import setup_gpu
-    from spacy.training import Corpus
 
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.report import progress
+    from spacy_latent.cli.show import load
 
     import_code(code)
     for path in (corpus, *models):
         if not path.exists():
             fail(f"{path} does not exist.")
+    refuse_other_order(corpus, models)
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
     names = [
@@ -57,8 +57,8 @@ def main(
         for path in models
     ]
     for path, short in zip(models, names):
-        nlp = spacy.load(path)
-        examples = list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
+        nlp = load(str(path))
+        examples = read_docs(nlp, corpus, gold_preproc)
         name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc, progress)
         if not trees:
@@ -72,6 +72,32 @@ def main(
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         srsly.write_json(metrics, for_json(table))
+
+
+def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
+    """Other commands have one pipeline, and it comes first."""
+    order = (
+        "Give the corpus first, and the pipelines after it: spacy latent attachment CORPUS MODEL"
+    )
+    if (corpus / "config.cfg").is_file():
+        fail(f"{corpus} is a pipeline, and a corpus was expected", order)
+    for path in models:
+        if path.is_file():
+            fail(f"{path} is a file, and the directory of a pipeline was expected", order)
+
+
+def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
+    from spacy.training import Corpus
+
+    try:
+        return list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
+    except Exception as error:
+        # Whatever a reader stumbles over, the user needs the file's name and the reason.
+        fail(
+            f"The corpus {corpus} cannot be read",
+            f"{type(error).__name__}: {error}\nGive docs with heads in spaCy's binary format, as "
+            "'spacy convert' writes them.",
+        )
 
 
 # What counts: as in spaCy's dep_uas, and everything.

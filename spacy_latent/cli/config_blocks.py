@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -28,6 +29,8 @@ OF_WORDS = ("spacy.MultiHashEmbed.", "spacy.CharacterEmbed.", "spacy-latent.Mult
 CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers": 1}
 # Of a sequence of tags that chooses words: outside and inside.
 TAGS = 2
+# The share of words that a relaxed mask chooses.
+RATE = 0.2
 
 
 def named(block: Block, argument: str) -> str:
@@ -178,7 +181,8 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
     from spacy_latent.layers.fitting import fitting_layers
 
-    blocks = {"structure": structure_block(structure), "estimator": estimator_block(estimator)}
+    made_of = structure_block(structure)
+    blocks = {"structure": made_of, "estimator": estimator_block(estimator, made_of)}
     made = registry.resolve(blocks)
     scorer, composer = fitting_layers(made["structure"], made["estimator"])
     return {**blocks, "scorer": {"@misc": scorer}, "composer": {"@misc": composer}}
@@ -198,17 +202,28 @@ def tagged(name: str) -> Block:
     return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
 
 
-def estimator_block(given: str, chooses: bool = False) -> Block:
-    """chooses: as of :func:`structure_block`."""
-    from spacy_latent.estimators.base import Estimator
+def estimator_block(given: str, structure: Block, chooses: bool = False) -> Block:
+    """structure: the block of what it is for. chooses: as of :func:`structure_block`."""
+    from spacy.util import registry
 
-    block: Block = {"@misc": registered_name(given, "estimator", Estimator)}
-    if takes(block["@misc"], "control_variate"):
+    from spacy_latent.estimators.base import Estimator
+    from spacy_latent.estimators.stochastic_mask import StochasticMask
+
+    name = registered_name(given, "estimator", Estimator)
+    block: Block = {"@misc": name}
+    if takes(name, "control_variate"):
         # Without one the gradient of a single sample is mostly noise.
         block["control_variate"] = {"@misc": "spacy-latent.SelfCritical.v1"}
-    if chooses and takes(block["@misc"], "prediction"):
+    if chooses and takes(name, "prediction"):
         # Else words that hardly have a weight are read, too.
         block["prediction"] = "map"
+    if chooses and issubclass(registry.misc.get(name), StochasticMask):
+        # Else nothing keeps it from choosing all words.
+        block["rate"] = RATE
+    if takes(name, "noise") and takes(name, "k") and takes(structure["@misc"], "k"):
+        # That of the noise is the size of a typical structure, which is known here.
+        default = inspect.signature(registry.misc.get(structure["@misc"])).parameters["k"].default
+        block["k"] = structure.get("k", default)
     return block
 
 
@@ -222,26 +237,42 @@ def takes(name: str, setting: str) -> bool:
 def registered_name(given: str, argument: str, base: type) -> str:
     """The full name of a structure or estimator: ``spacy-latent.SpanningTree.v1`` is found as
     SpanningTree, spanning-tree and spanning_tree, in its last version."""
-    from spacy.util import registry
-
     from spacy_latent.errors import LatentError
 
-    names = sorted(
+    names = names_of(base)
+    if given in names:
+        return given
+    near = nearest(given, names)
+    if near and short_name(near) == short_name(given):
+        return near
+    meant = f"Did you mean {short(near)}? " if near else ""
+    known = sorted({short(name) for name in names})
+    raise LatentError(f"There is no {argument} {given!r}. {meant}There are {', '.join(known)}.")
+
+
+def names_of(base: type) -> list[str]:
+    """Registered names of the classes of a kind, sorted."""
+    from spacy.util import registry
+
+    return sorted(
         name
         for name in registry.misc.get_all()
         if isinstance(kind := registry.misc.get(name), type) and issubclass(kind, base)
     )
-    if given in names:
-        return given
-    same = [name for name in names if short_name(name) == short_name(given)]
-    if same:
-        return max(same, key=lambda name: int(name.rpartition(".v")[2] or 0))
-    known = {short_name(name): name.split(".")[-2] for name in names}
-    near = difflib.get_close_matches(short_name(given), known, n=1)
-    meant = f"Did you mean {known[near[0]]}? " if near else ""
-    raise LatentError(
-        f"There is no {argument} {given!r}. {meant}There are {', '.join(sorted(known.values()))}."
-    )
+
+
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """Of names the one that is spelt most alike, in its last version; None where none is."""
+    by_short: dict[str, list[str]] = {}
+    for name in names:
+        by_short.setdefault(short_name(name), []).append(name)
+    near = difflib.get_close_matches(short_name(given), by_short, n=1)
+    return max(by_short[near[0]], key=_version) if near else None
+
+
+def _version(name: str) -> int:
+    found = re.search(r"\.v(\d+)$", name)
+    return int(found[1]) if found else 0
 
 
 def short_name(name: str) -> str:

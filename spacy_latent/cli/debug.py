@@ -92,23 +92,28 @@ def debug_cli(
 def from_config(path: Path, overrides: dict[str, Any]) -> Language:
     from spacy.util import load_config, load_model_from_config
 
+    from spacy_latent.cli.config_errors import errors_with_blocks
+
     config = load_config(path, overrides=overrides, interpolate=False)
-    return load_model_from_config(config, auto_fill=True)
+    with errors_with_blocks(config):
+        return load_model_from_config(config, auto_fill=True)
 
 
 def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
     """The first examples, or none and the reason."""
     from spacy.util import registry, resolve_dot_names
 
+    from spacy_latent.cli.config_errors import errors_with_blocks
     from spacy_latent.cli.corpus import read_examples
 
     if corpus is not None:
         return read_examples(nlp, corpus, count), ""
     try:
         config = nlp.config.interpolate()
-        training = registry.resolve(config["training"])
         reader: Any
-        (reader,) = resolve_dot_names(config, [training["train_corpus"]])
+        with errors_with_blocks(config):
+            training = registry.resolve(config["training"])
+            (reader,) = resolve_dot_names(config, [training["train_corpus"]])
         return list(islice(reader(nlp), count)), "the training corpus is empty."
     except Exception as error:
         # A config may name files that are not here; everything else can be checked all the same.

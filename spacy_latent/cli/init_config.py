@@ -39,7 +39,12 @@ from spacy_latent.cli.config_blocks import (
     tagged,
 )
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.replaced_components import with_crf_ner, with_rationale
+from spacy_latent.cli.replaced_components import (
+    REPLACEMENTS,
+    hints,
+    with_rationale,
+    with_replacement,
+)
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -61,6 +66,8 @@ Examples:
   spacy latent init config.cfg config.cfg --force --estimator implicit-mle
 
   spacy latent init base.cfg config.cfg --crf-ner
+
+  spacy latent init base.cfg config.cfg --latent-parser --component parser
 
   spacy latent init base.cfg config.cfg --rationale
 """
@@ -99,6 +106,12 @@ def init_cli(
     crf_ner: bool = typer.Option(
         False, "--crf-ner", help="Make a crf_ner of ner, over the same embedder; nothing is latent"
     ),
+    latent_parser: bool = typer.Option(
+        False, "--latent-parser", help="Make a latent_parser of parser, over the same embedder"
+    ),
+    tree_spancat: bool = typer.Option(
+        False, "--tree-spancat", help="Make a tree_spancat of spancat, over the same embedder"
+    ),
     rationale: bool = typer.Option(
         False, "--rationale", help="Make of textcat one that reads only the words that it chose"
     ),
@@ -117,11 +130,15 @@ def init_cli(
     from spacy_latent.pipeline.diagnosis import about_sentences
 
     import_code(code)
-    if crf_ner and (rationale or shared or structure or estimator):
+    asked = {"crf_ner": crf_ner, "latent_parser": latent_parser, "tree_spancat": tree_spancat}
+    replacements = [REPLACEMENTS[factory] for factory, wanted in asked.items() if wanted]
+    if replacements and (rationale or shared or structure or estimator or len(replacements) > 1):
+        chosen = replacements[0]
         fail(
-            "--crf-ner goes with --component alone",
-            "Its structure is a chain of tags, which it learns from annotated ones. Leave out "
-            "--structure, --estimator, --shared and --rationale.",
+            f"{chosen.option} goes with --component alone",
+            f"Its structure is {chosen.learns}, which it learns from annotated ones. Leave out "
+            "--structure, --estimator, --shared and --rationale, and take one replacement after "
+            "another.",
         )
     if rationale and shared:
         fail(
@@ -139,8 +156,8 @@ def init_cli(
             else load_config(Path(config), interpolate=False)
         )
         names = component or []
-        if crf_ner:
-            made = with_crf_ner(before, names)
+        if replacements:
+            made = with_replacement(before, names, replacements[0])
         elif rationale:
             made = with_refusal(with_rationale(before, names, structure, estimator))
         else:
@@ -155,10 +172,16 @@ def init_cli(
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         after.to_disk(output)
     print_changes(before, after, to_stderr=output == STREAM)
+    for hint in hints(before, after):
+        print(f"Note: {hint}", file=stream(output == STREAM))
     for finding in about_sentences(nlp):
         print(f"{finding.level.capitalize()}: {finding.text}", file=stream(output == STREAM))
     if output != STREAM:
-        msg.good(f"Saved {output}", "Try it with 'spacy latent debug', then 'spacy train'.")
+        paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
+        # Not by wasabi alone, which breaks lines: they are there to be copied.
+        msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
+        print(f"spacy latent debug {output} {paths}")
+        print(f"spacy train {output} --output ./training {paths}")
 
 
 def filled(config: Config) -> Config:
@@ -169,7 +192,10 @@ def filled(config: Config) -> Config:
 def loaded(config: Config) -> Language:
     from spacy.util import load_model_from_config
 
-    return load_model_from_config(config, auto_fill=True, validate=True)
+    from spacy_latent.cli.config_errors import errors_with_blocks
+
+    with errors_with_blocks(config):
+        return load_model_from_config(config, auto_fill=True, validate=True)
 
 
 def with_refusal(config: Config) -> Config:
@@ -298,12 +324,12 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
         if isinstance(block.get(argument), dict)
     }
     chooses = "composer" not in block
+    for argument, name in zip(("structure", "estimator"), defaults(block)):
+        layers.setdefault(argument, {"@misc": name})
     if structure is not None:
         layers["structure"] = structure_block(structure, chooses)
     if estimator is not None:
-        layers["estimator"] = estimator_block(estimator, chooses)
-    for argument, name in zip(("structure", "estimator"), defaults(block)):
-        layers.setdefault(argument, {"@misc": name})
+        layers["estimator"] = estimator_block(estimator, layers["structure"], chooses)
     made = registry.resolve(layers)
     composer = reader(made["structure"]) if chooses else made.get("composer")
     if "scorer" in made and composer is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spacy_latent.cli.config_blocks import (
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from thinc.api import Config
 
 RATIONALE = "spacy-latent.RationaleTextCat.v2"
-NERS = ("ner", "beam_ner")
 # Those of a rationale: so many words, and each with a weight of 1.
 CHOICE, CHOOSING = "k-of-n", "sparsemap"
 # Where the words of a rationale are on a doc.
@@ -40,51 +41,120 @@ SELECTOR: Block = {
 }
 
 
-def with_crf_ner(config: Config, names: list[str]) -> Config:
-    """A copy of a filled config in which ``crf_ner`` has the place and the embedder of ``ner``.
+@dataclass(frozen=True)
+class Replacement:
+    """A component with annotated structures that takes the place of one of spaCy's.
+
+    factory: the new one. replaces: the old ones, of which the first is what users ask for. keeps:
+    settings that both have and that mean the same. settings: of the new one, beside its defaults.
+    learns: its structure, in words. hint: what there is to say to who puts a latent structure under
+    the old one; empty for nothing.
+    """
+
+    factory: str
+    replaces: tuple[str, ...]
+    keeps: tuple[str, ...]
+    learns: str
+    settings: Block = field(default_factory=dict)
+    hint: str = ""
+
+    @property
+    def option(self) -> str:
+        """Of ``spacy latent init``."""
+        return "--" + self.factory.replace("_", "-")
+
+
+REPLACEMENTS = {
+    made.factory: made
+    for made in (
+        Replacement(
+            "crf_ner",
+            ("ner", "beam_ner"),
+            ("incorrect_spans_key", "scorer"),
+            "a chain of tags",
+            # Confidences are made of them.
+            {"annotate": "probabilities"},
+        ),
+        Replacement(
+            "latent_parser",
+            ("parser", "beam_parser"),
+            ("scorer",),
+            "a labelled tree of each sentence",
+            {"annotate": "probabilities"},
+            "The latent structure is one under it, which it need not agree with. For a parser "
+            "whose trees have probabilities, give --latent-parser instead.",
+        ),
+        Replacement(
+            "tree_spancat",
+            ("spancat", "spancat_singlelabel"),
+            ("spans_key", "threshold", "scorer"),
+            "a tree of spans over each sentence",
+            {},
+            "The latent structure is one under it, which its spans need not agree with. For spans "
+            "that are those of a tree, give --tree-spancat instead.",
+        ),
+    )
+}
+
+
+def with_replacement(config: Config, names: list[str], made: Replacement) -> Config:
+    """A copy of a filled config in which a component has the name, the place and the embedder of
+    the one that it replaces.
 
     names: the components; empty for every one of that kind.
     """
+    from spacy.language import Language
+
     from spacy_latent.errors import LatentError
 
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     pipeline: list[str] = changed["nlp"]["pipeline"]
-    names = names or [name for name in pipeline if components[name].get("factory") in NERS]
+    old = made.replaces[0]
+    names = names or [name for name in pipeline if components[name].get("factory") in made.replaces]
     if not names:
         raise LatentError(
-            f"None of {', '.join(pipeline) or 'its components'} is an ner. Begin with 'spacy init "
-            "config --pipeline ner'."
+            f"None of {', '.join(pipeline) or 'its components'} is {old}. Begin with 'spacy init "
+            f"config --pipeline {old}'."
         )
+    defaults = Language.get_factory_meta(made.factory).default_config
+    assert defaults is not None
+    architecture = defaults["model"]["@architectures"]
     for name in names:
         check_there(components, pipeline, name)
         component = components[name]
-        if component.get("factory") not in NERS:
+        if component.get("factory") not in made.replaces:
             raise LatentError(
                 f"{name} is {component.get('factory', 'taken from a trained pipeline')}; "
-                "--crf-ner replaces ner alone."
+                f"{made.option} replaces {old} alone."
             )
         embedder = embedder_of(component)
         if embedder is None:
-            raise LatentError(f"The model of {name} has no block 'tok2vec' for crf_ner to read.")
+            raise LatentError(
+                f"The model of {name} has no block 'tok2vec' for {made.factory} to read."
+            )
         if has_latent(component["model"]):
             raise LatentError(
-                f"{name} has a latent structure already. Give --crf-ner the config before that, "
-                "and put a structure under crf_ner afterwards."
+                f"{name} has a latent structure already. Give {made.option} the config before "
+                f"that, and put a structure under {made.factory} afterwards."
             )
-        keys = ("incorrect_spans_key", "scorer")
         components[name] = {
-            "factory": "crf_ner",
-            # Confidences are made of them.
-            "annotate": "probabilities",
-            **{key: component[key] for key in keys if key in component},
-            "model": {
-                "@architectures": "spacy-latent.CrfTagger.v2",
-                "hidden_width": 64,
-                "tok2vec": dict(embedder),
-            },
+            "factory": made.factory,
+            **made.settings,
+            **{key: component[key] for key in made.keeps if key in component},
+            "model": {"@architectures": architecture, "tok2vec": dict(embedder)},
         }
     return changed
+
+
+def hints(before: Config, after: Config) -> Iterator[str]:
+    """For each component of spaCy's that got a latent structure under it and that another with a
+    structure of its own could replace, sentences."""
+    for name, component in after["components"].items():
+        for made in REPLACEMENTS.values():
+            if made.hint and component.get("factory") in made.replaces:
+                if has_latent(component["model"]) and component != before["components"].get(name):
+                    yield f"{name} is spaCy's {component['factory']}. {made.hint}"
 
 
 def with_rationale(
@@ -105,26 +175,44 @@ def with_rationale(
     if not names and len(able) > 1:
         options = ", ".join(f"--component {name}" for name in able)
         raise LatentError(f"Several components could give a rationale. Name one: {options}.")
-    if not names and not able:
+    # Ours are refused by what they are, not as if there were no classifier.
+    ours = [name for name in pipeline if components[name].get("factory") in OWNERS[1:]]
+    names = names or able or ours
+    if not names:
         raise LatentError(
             f"None of {', '.join(pipeline) or 'its components'} is a {' or a '.join(TEXTCATS)}. "
             "Begin with 'spacy init config --pipeline textcat'."
         )
-    layers = {
-        "structure": structure_block(structure or CHOICE, chooses=True),
-        "estimator": estimator_block(estimator or CHOOSING, chooses=True),
-    }
-    for name in names or able:
+    for name in names:
         check_there(components, pipeline, name)
-        component = components[name]
-        if component.get("factory") not in TEXTCATS or has_latent(component.get("model", {})):
-            raise LatentError(
-                f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale "
-                "could be made."
-            )
-        components[name] = rationale_component(component, layers)
+        why = no_rationale(name, components[name])
+        if why is not None:
+            raise LatentError(why)
+    made_of = structure_block(structure or CHOICE, chooses=True)
+    layers = {
+        "structure": made_of,
+        "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
+    }
+    for name in names:
+        components[name] = rationale_component(components[name], layers)
     changed["training"]["score_weights"]["rationale_rate"] = 0.0
     return changed
+
+
+def no_rationale(name: str, component: Block) -> str | None:
+    """Why no rationale can be made of a component, or None."""
+    factory, model = component.get("factory"), component.get("model", {})
+    if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
+        return (
+            f"{name} is a {factory} that chooses words already: leave out --rationale. --structure "
+            "and --estimator alone change how it chooses."
+        )
+    if factory not in TEXTCATS or has_latent(model):
+        return (
+            f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale could "
+            "be made. Begin with the config that it was made of."
+        )
+    return None
 
 
 def rationale_component(component: Block, layers: dict[str, Block]) -> Block:

@@ -15,8 +15,10 @@ class ImplicitMLE(TargetDifference):
     (their algorithm 1). K = num_samples, each of weight 1/K. At prediction MAP(s).
 
     target_step: λ.
-    noise, scale, k: law of ε, see :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
+    noise, scale: law of ε, see :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
     num_samples: number of structures drawn per item.
+    k: for "sum_of_gamma", the number of parts of a typical structure: that of KOfN, where the
+        structure is one.
     scale_by_batch: multiply g by the number of items, for losses that are means over them.
     """
 

@@ -13,6 +13,7 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, Scor
 from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
+KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
 # Where there are several: what reads and composes in the simplest way.
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
 
@@ -43,16 +44,20 @@ def check_parts(
     check_kind("estimator", estimator, Estimator)
     for first, _ in periods(structure, estimator):
         estimator.at(first).check(structure.at(first))
-    for argument, part in (("scorer", scorer), ("composer", composer)):
-        kind = _class(part)
-        parts = getattr(kind, "parts", "")
-        if structure.parts and parts and parts != structure.parts:
-            raise IncompatiblePair(
-                kind.__name__,
-                structure.name,
-                f"this {argument} is for {parts} and the structure is made of {structure.parts}",
-                f"{_fitting(structure.parts)}, or a structure of {parts}",
-            )
+    of_parts = {
+        argument: parts
+        for argument, part in (("scorer", scorer), ("composer", composer))
+        if (parts := getattr(_class(part), "parts", ""))
+    }
+    wrong = [each for each, parts in of_parts.items() if structure.parts not in ("", parts)]
+    if wrong:
+        argument, parts = wrong[0], of_parts[wrong[0]]
+        raise IncompatiblePair(
+            _class(scorer if argument == "scorer" else composer).__name__,
+            structure.name,
+            f"this {argument} is for {parts} and the structure is made of {structure.parts}",
+            f"{_fitting(structure.parts, *wrong)}, or a structure of {parts}",
+        )
     kind = _class(scorer)
     decides = getattr(kind, "decides", "")
     if decides and decides != structure.name:
@@ -60,7 +65,7 @@ def check_parts(
             kind.__name__,
             structure.name,
             f"this scorer scores the decisions that lead to a {decides}",
-            f"{_fitting(structure.parts)}, or the structure {decides}",
+            f"{_fitting(structure.parts, 'scorer')}, or the structure {decides}",
         )
     kind = _class(composer)
     cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
@@ -88,15 +93,19 @@ def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str
     """Registered names of a scorer and a composer that can be combined with these two, with their
     default settings; :class:`spacy_latent.errors.IncompatiblePair` where there are none."""
     scorers, composers = (
-        [(name, made) for name, made in _registered(base) if _class(made).parts == structure.parts]
-        for base in (PartScorer, Composer)
+        [
+            (name, made)
+            for name, made in registered_layers(base)
+            if _class(made).parts == structure.parts
+        ]
+        for base in KINDS.values()
     )
     if not (scorers and composers):
         raise IncompatiblePair(
             structure.name,
             estimator.name,
             f"there is no scorer and composer of {structure.parts or 'parts without a name'} here",
-            f"{_fitting(structure.parts)}, or another structure",
+            f"{_fitting(structure.parts, *KINDS)}, or another structure",
         )
     refused: list[IncompatiblePair] = []
     for scorer, composer in itertools.product(scorers, composers):
@@ -116,11 +125,11 @@ def _class(part: object) -> Any:
     return kind
 
 
-def _fitting(parts: str) -> str:
-    """What there is for parts of this kind, as advice."""
+def _fitting(parts: str, *arguments: str) -> str:
+    """What there is for parts of this kind in the place of these, as advice."""
     advice = []
-    for argument, base in (("scorer", PartScorer), ("composer", Composer)):
-        found = [(name, _class(made)) for name, made in _registered(base)]
+    for argument in arguments:
+        found = [(name, _class(made)) for name, made in registered_layers(KINDS[argument])]
         names = [
             name for name, kind in found if kind.parts == parts and not getattr(kind, "decides", "")
         ]
@@ -129,11 +138,11 @@ def _fitting(parts: str) -> str:
 
 
 def _soft_composers(parts: str) -> str:
-    found = [(name, _class(made)) for name, made in _registered(Composer)]
+    found = [(name, _class(made)) for name, made in registered_layers(Composer)]
     return ", ".join(name for name, kind in found if kind.parts == parts and not kind.requires_hard)
 
 
-def _registered(base: type[Any]) -> list[tuple[str, Any]]:
+def registered_layers(base: type[Any]) -> list[tuple[str, Any]]:
     """Scorers or composers of this package by registered name, with what makes one with its default
     settings; those of :data:`FIRST` before others."""
     found = []

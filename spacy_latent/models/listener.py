@@ -1,7 +1,8 @@
 """A listener that gets its vectors from a latent encoder without ``doc.tensor``."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,20 @@ def recall(doc: Doc, upstream: str) -> Floats2d | None:
     return _vectors.get(doc, {}).get(upstream)
 
 
+def no_such_component(component: str, upstream: str, there: str, encoders: Iterable[str]) -> str:
+    """Sentences for a component that listens to a name that no component has.
+
+    there: what the pipeline has instead, in words. encoders: names that may be meant.
+    """
+    near = get_close_matches(upstream, list(encoders), n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return (
+        f"{component} listens to {upstream!r}, and the pipeline has no such component (it has: "
+        f"{there}). {hint}Set upstream, in the block of the spacy-latent.LatentListener.v1 of "
+        f"{component}, to the name of a latent encoder."
+    )
+
+
 class LatentListener(Tok2VecListener):
     """Passes on the vectors of a ``latent_encoder`` and sends the gradient back to it."""
 
@@ -41,7 +56,23 @@ class LatentListener(Tok2VecListener):
             attrs={"trained": False},
         )
         self.upstream_name = upstream_name
+        # What can be known here of the pipeline, which a listener never sees: the component that it
+        # is in, and names that it may listen to.
+        self.component = ""
+        self.encoders: set[str] = set()
         self.clear()
+
+    def meet(self, encoder: str, component: str) -> None:
+        """Called by each latent encoder before the component, at any of its listeners."""
+        self.component = component
+        self.encoders.add(encoder)
+
+    def refuse_unknown_upstream(self) -> None:
+        """Raise LatentError where there are latent encoders and none has the name."""
+        if self.encoders and self.upstream_name not in self.encoders:
+            names = sorted(self.encoders)
+            there = f"the latent encoder{'s' * (len(names) > 1)} {', '.join(names)}"
+            raise LatentError(no_such_component(self.component, self.upstream_name, there, names))
 
     def clear(self) -> None:
         self._batch_id = None
@@ -65,7 +96,10 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     return LatentListener(upstream_name=upstream, width=width)
 
 
-def init(model: Model, X: Any = None, Y: Any = None) -> None:
+def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:
+    # Components that know the pipeline look at all names, and none of these is initialized where
+    # all of them are frozen.
+    model.refuse_unknown_upstream()
     model.attrs["trained"] = False
 
 
@@ -77,12 +111,17 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     vectors = [recall(doc, model.upstream_name) for doc in docs]
     missing = any(found is None and len(doc) for doc, found in zip(docs, vectors))
     if is_train and missing:
+        model.refuse_unknown_upstream()
+        # It is another mistake where there is nothing of that name.
+        rehearsal = (
+            f"For nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r})"
+            ".pipe(docs)) with the docs of the examples. "
+        )
         raise LatentError(
             f"No vectors from {model.upstream_name!r}: it is neither trained nor run in this "
             "training step. Look whether the pipeline has a component of this name, before this "
-            "one. If it is frozen, add it to training.annotating_components. For "
-            f"nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r}).pipe(docs)) "
-            "with the docs of the examples. Or give this component a copy of its own with "
+            "one. If it is frozen, add it to training.annotating_components. "
+            f"{rehearsal if model.encoders else ''}Or give this component a copy of its own with "
             "replace_listeners."
         )
     if missing and model.attrs["trained"]:

@@ -533,12 +533,10 @@ class CrfEntityRecognizer(StoredComponent):
         for name in names:
             self.add_label(name)
         if not self.labels:
-            warnings.warn(
-                f"{self.name}: no entity in the training data, so it has no labels to learn, and "
-                "will find nothing. Texts need annotated entities in doc.ents; or give the labels, "
-                f"under initialize.components.{self.name}.labels.",
-                LatentWarning,
-                stacklevel=2,
+            self.warn_without_labels(
+                "entity",
+                "no labels to learn, and will find nothing",
+                "annotated entities in doc.ents",
             )
         self._resize()
         sample = [example.predicted for example in islice(get_examples(), 10)]

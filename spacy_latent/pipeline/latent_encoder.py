@@ -305,6 +305,8 @@ class LatentEncoder(StoredComponent):
         model = getattr(component, "model", None)
         if isinstance(model, Model):
             for node in model.walk():
+                if isinstance(node, LatentListener):
+                    node.meet(self.name, component.name)
                 if isinstance(node, Tok2VecListener) and node.upstream_name == self.name:
                     self.add_listener(node, component.name)
 

@@ -286,7 +286,7 @@ class LatentParser(StoredComponent):
 
         labels: names, such as ``spacy init labels`` writes.
         """
-        from spacy_latent.models.labelled_parser import begin_evidence
+        from spacy_latent.models.labelled_parser import begin_evidence, evidence_of
 
         validate_get_examples(get_examples, "LatentParser.initialize")
         refuse_missing_upstreams(nlp)
@@ -294,14 +294,21 @@ class LatentParser(StoredComponent):
         check_lexeme_norms(self.vocab, "latent_parser")
         for name in _labels_of(get_examples()) if labels is None else labels:
             self.add_label(name)
-        if not self.cfg["labels"]:
-            # Of examples without arcs.
+        has_arcs = bool(self.cfg["labels"])
+        if not has_arcs:
             self.add_label(OTHER)
         self._resize()
         sample = [example.predicted for example in islice(get_examples(), 10)]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
         begin_evidence(self.model, (example.predicted for example in get_examples()))
+        # With a loss of words there is something to learn all the same.
+        if not has_arcs and evidence_of(self.model) is None:
+            self.warn_without_labels(
+                "dependency",
+                "no trees and no labels to learn, and its parses will say nothing",
+                "token.head and token.dep, as a parser learns from",
+            )
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:

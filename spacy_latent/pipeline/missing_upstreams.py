@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from spacy.language import Language
 from thinc.api import Model
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.listener import LatentListener
+from spacy_latent.models.listener import LatentListener, no_such_component
 
 
 def missing_upstreams(nlp: Language) -> Iterator[str]:
@@ -17,25 +16,30 @@ def missing_upstreams(nlp: Language) -> Iterator[str]:
     disabled, sentences. spaCy's own listeners are left to spaCy."""
     names = nlp.component_names
     encoders = [one for one in names if nlp.get_pipe_meta(one).factory == "latent_encoder"]
-    for name, pipe in nlp.components:
-        model = getattr(pipe, "model", None)
-        nodes = model.walk() if isinstance(model, Model) else ()
-        heard = {node.upstream_name for node in nodes if isinstance(node, LatentListener)}
-        for upstream in sorted(heard - set(names)):
-            near = get_close_matches(upstream, [one for one in encoders if one != name], n=1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            yield (
-                f"{name} listens to {upstream!r}, and the pipeline has no such component (it has: "
-                f"{', '.join(names)}). {hint}Set upstream, in the block of the "
-                f"spacy-latent.LatentListener.v1 of {name}, to the name of a latent encoder."
-            )
+    for name in names:
+        for upstream in sorted({node.upstream_name for node in _listeners(nlp, name)} - set(names)):
+            others = [one for one in encoders if one != name]
+            yield no_such_component(name, upstream, ", ".join(names), others)
+
+
+def _listeners(nlp: Language, name: str) -> list[LatentListener]:
+    pipe = dict(nlp.components)[name]
+    model = getattr(pipe, "model", None)
+    nodes = model.walk() if isinstance(model, Model) else ()
+    return [node for node in nodes if isinstance(node, LatentListener)]
 
 
 def refuse_missing_upstreams(nlp: Language | None) -> None:
     """Raise LatentError for the first one. For ``initialize``: a pipeline that is built step by
     step has all of its components only then."""
-    for sentences in missing_upstreams(nlp) if nlp is not None else ():
+    if nlp is None:
+        return
+    for sentences in missing_upstreams(nlp):
         raise LatentError(sentences)
+    for name in nlp.component_names:
+        for listener in _listeners(nlp, name):
+            # So that it refuses no name of a component that is disabled.
+            listener.meet(listener.upstream_name, name)
 
 
 __all__ = ["missing_upstreams", "refuse_missing_upstreams"]

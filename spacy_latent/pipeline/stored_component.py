@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -13,7 +14,7 @@ import srsly
 from spacy import util
 from spacy.errors import Errors
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
@@ -113,6 +114,17 @@ class StoredComponent(BatchedComponent):
         self.cfg["labels"].append(label)
         self.vocab.strings.add(label)
         return True
+
+    def warn_without_labels(self, of: str, consequence: str, needed: str) -> None:
+        """Say in initialize() that the training data teach nothing, which training itself does not
+        show but by a loss of 0. of: what is missing there. consequence: what comes of it. needed:
+        what texts are expected to have."""
+        warnings.warn(
+            f"{self.name}: no {of} in the training data, so it has {consequence}. Texts need "
+            f"{needed}; or give the labels, under initialize.components.{self.name}.labels.",
+            LatentWarning,
+            stacklevel=3,
+        )
 
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}

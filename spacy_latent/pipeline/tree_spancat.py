@@ -390,6 +390,13 @@ class TreeSpanCategorizer(StoredComponent):
                 self.add_label(label)
         for known in given:
             self.add_label_set(known)
+        if not self.labels:
+            key = f"doc.spans[{self.key!r}]"
+            self.warn_without_labels(
+                f"span in {key}",
+                "no labels to learn, and will find nothing",
+                f"annotated spans in {key}, the name that spans_key gives",
+            )
         sample = [example.predicted for example in islice(get_examples(), 10)]
         assert sample, Errors.E923.format(name=self.name)
         from spacy_latent.models.tree_span_classifier import set_classes

@@ -41,6 +41,29 @@ def shares(row):
     return [row["without punctuation"], row["all tokens"]]
 
 
+def refused(*arguments: object) -> str:
+    """What is said, in one line."""
+    result = run(*arguments)
+    assert result.exit_code == 1
+    return " ".join(result.stderr.split())
+
+
+def test_the_other_order_is_told_of(files: Path) -> None:
+    said = refused(files / "both" / "model-best", files / "dev.spacy")
+    assert "is a pipeline" in said and "Give the corpus first" in said
+    said = refused(files / "dev.spacy", files / "dev.spacy")
+    assert "is a file" in said and "Give the corpus first" in said
+
+
+def test_what_cannot_be_read_is_named(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "cannot be loaded" in refused(files / "dev.spacy", tmp_path / "empty")
+    broken = tmp_path / "broken.spacy"
+    broken.write_bytes(b"no docs")
+    said = refused(broken, files / "both" / "model-best")
+    assert "broken.spacy cannot be read" in said
+
+
 @pytest.mark.parametrize("options", [[], ["--gold-preproc"]])
 def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     metrics = files / "metrics" / "trees.json"

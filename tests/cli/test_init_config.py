@@ -17,9 +17,9 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_blocks import registered_name
+from spacy_latent.cli.config_blocks import estimator_block, registered_name
 from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
-from spacy_latent.cli.replaced_components import with_crf_ner, with_rationale
+from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.diagnosis import find_traps
@@ -32,6 +32,8 @@ GOLD: dict[str, Any] = {
     "entities": ["O", "U-X", "O"],
     "tags": ["T", "U", "T"],
     "spans": {"sc": [(2, 3, "S")]},
+    "heads": [1, 1, 1],
+    "deps": ["x", "ROOT", "y"],
 }
 
 
@@ -176,6 +178,13 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
     assert "-[components.ner]" not in result.output
+    # Lines to copy.
+    paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
+    lines = result.output.splitlines()
+    assert f"spacy latent debug {output} {paths}" in lines
+    assert f"spacy train {output} --output ./training {paths}" in lines
+    for line in lines[-2:]:
+        pages.check_spacy(line.split()[1:])
     written = load_config(output)
     nlp = load_model_from_config(written)
     assert nlp.pipe_names == ["tok2vec", "ner"]
@@ -307,22 +316,42 @@ def test_what_of_a_structure_cannot_be_changed() -> None:
         with_structure(shared, ["ner"], shared=True)
 
 
-# ---------------------------------------------------------------- crf_ner in the place of ner
+# ---------------------------------------------------------------- ours in the place of spaCy's
 
 
+# The one that is replaced, a setting that stays, and scores that spaCy's scorer gives.
+REPLACED: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "crf_ner": ("ner", {"incorrect_spans_key": "wrong"}, {"ents_f", "ents_p", "ents_r"}),
+    "latent_parser": ("parser", {}, {"dep_uas", "dep_las", "sents_f"}),
+    "tree_spancat": ("spancat", {"spans_key": "sc", "threshold": 0.4}, {"spans_sc_f"}),
+}
+
+
+def replaced_by(factory: str, config: Config, names: list[str] | None = None) -> Config:
+    return with_replacement(config, names or [], REPLACEMENTS[factory])
+
+
+@pytest.mark.parametrize("factory", REPLACED)
 @pytest.mark.parametrize("shared", [True, False])
-def test_crf_ner_gets_the_place_of_ner(shared: bool) -> None:
-    before = filled(made(["tagger", "ner"])) if shared else filled(without_shared(["ner"]))
-    components(before)["ner"]["incorrect_spans_key"] = "wrong"
-    config = filled(with_crf_ner(before, []))
+def test_one_of_ours_gets_the_place_and_the_embedder(factory: str, shared: bool) -> None:
+    name, kept, scores = REPLACED[factory]
+    before = filled(made(["tagger", name]) if shared else without_shared([name]))
+    components(before)[name] |= kept
+    config = filled(replaced_by(factory, before))
     assert config["nlp"]["pipeline"] == before["nlp"]["pipeline"]
-    old, new = components(before)["ner"], components(config)["ner"]
-    assert new["factory"] == "crf_ner" and new["incorrect_spans_key"] == "wrong"
+    old, new = components(before)[name], components(config)[name]
+    assert new["factory"] == factory and kept.items() <= new.items()
+    assert new["scorer"] == old["scorer"]
     assert new["model"]["tok2vec"] == old["model"]["tok2vec"]
     assert ("Listener" in new["model"]["tok2vec"]["@architectures"]) == shared
+    # All else is as of one that is added to a pipeline.
+    alone = components(filled(without_shared([factory])))[factory]["model"]
+    assert {**new["model"], "tok2vec": None} == {**alone, "tok2vec": None}
     nlp = trained(config)
-    assert {"ents_f", "ents_p", "ents_r"} <= set(nlp.config["training"]["score_weights"])
-    assert all(0 <= ent._.confidence <= 1 for ent in nlp("A b c").ents)
+    assert scores <= set(nlp.config["training"]["score_weights"])
+    doc = nlp("A b c")
+    assert all(0 <= ent._.confidence <= 1 for ent in doc.ents)
+    assert name == "spancat" or doc._.latent[name].spans[0].probabilities is not None
 
 
 def test_what_the_page_says_to_do_by_hand() -> None:
@@ -341,22 +370,34 @@ def test_what_the_page_says_to_do_by_hand() -> None:
     assert nlp.get_pipe("tok2vec").listening_components == ["crf_ner"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "names", "why"),
-    [
-        (["tagger"], [], "--pipeline ner"),
-        (["tagger", "ner"], ["tagger"], "replaces ner alone"),
-        (["ner"], ["entities"], "no component 'entities'"),
-    ],
-)
-def test_what_does_not_become_a_crf_ner(pipeline: list[str], names: list[str], why: str) -> None:
-    with pytest.raises(LatentError, match=why):
-        with_crf_ner(filled(made(pipeline)), names)
-
-
-def test_what_has_a_structure_does_not_become_a_crf_ner() -> None:
+@pytest.mark.parametrize("factory", REPLACED)
+def test_what_does_not_become_one_of_ours(factory: str) -> None:
+    name = REPLACED[factory][0]
+    for pipeline, names, why in (
+        (["tagger"], [], f"--pipeline {name}"),
+        (["tagger", name], ["tagger"], f"replaces {name} alone"),
+        ([name], ["another"], "no component 'another'"),
+    ):
+        with pytest.raises(LatentError, match=why):
+            replaced_by(factory, filled(made(pipeline)), names)
     with pytest.raises(LatentError, match="structure already"):
-        with_crf_ner(filled(with_structure(filled(made(["ner"])), [])), [])
+        replaced_by(factory, filled(with_structure(filled(made([name])), [])))
+
+
+@pytest.mark.parametrize("factory", REPLACED)
+def test_who_puts_a_structure_under_spacys_is_told_of_ours(factory: str, tmp_path: Path) -> None:
+    name, base = REPLACED[factory][0], tmp_path / "base.cfg"
+    made([name, "tagger"]).to_disk(base)
+    option = REPLACEMENTS[factory].option
+    for arguments, told in (
+        (["--component", name], factory != "crf_ner"),
+        (["--component", "tagger"], False),
+        ([option], False),
+    ):
+        result = CliRunner().invoke(app, ["latent", "init", str(base), "-", *arguments])
+        assert result.exit_code == 0, result.stderr
+        assert (f"give {option} instead" in result.stderr) == told
+        assert option not in result.stdout
 
 
 # ---------------------------------------------------------------- rationales
@@ -407,6 +448,45 @@ def test_other_choices_of_words(structure: str, estimator: str) -> None:
     assert len(trained(config)("A b c").spans["rationale"]) == 1
 
 
+@pytest.mark.parametrize(("structure", "k"), [("k-of-n", 5), ("runs", 3)])
+@pytest.mark.parametrize("estimator", ["implicit-mle", "perturb-and-map"])
+def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator: str) -> None:
+    def layer(config: Config) -> dict[str, Any]:
+        found: dict[str, Any] = components(config)["textcat"]["model"]
+        return found
+
+    config = filled(with_rationale(filled(made(["textcat"])), [], structure, estimator))
+    assert layer(config)["structure"]["k"] == layer(config)["estimator"]["k"] == k
+    layer(config)["structure"]["k"] = 7
+    config = filled(with_structure(config, [], None, "implicit-mle"))
+    assert layer(config)["estimator"]["k"] == 7
+    # Of other estimators k is a number of structures, and trees have none.
+    assert "k" not in estimator_block("top-k-sparsemax", layer(config)["structure"])
+    assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
+
+
+@pytest.mark.parametrize("estimator", ["hard-kuma", "hard-concrete"])
+def test_a_relaxed_mask_has_the_share_that_the_page_names(estimator: str) -> None:
+    config = filled(with_rationale(filled(made(["textcat"])), [], "bits", estimator))
+    rate = components(config)["textcat"]["model"]["estimator"]["rate"]
+    page = pages.ROOT / "docs" / "rationales.md"
+    assert f"HardKuma or HardConcrete, `rate = {rate}`" in page.read_text(encoding="utf8")
+    trained(config)
+
+
+def test_a_rationale_is_told_that_it_is_one() -> None:
+    config = filled(with_rationale(filled(made(["textcat"])), []))
+    for names in ([], ["textcat"]):
+        with pytest.raises(LatentError) as raised:
+            with_rationale(config, names, "runs")
+        assert str(raised.value).startswith(
+            "textcat is a latent_textcat that chooses words already: leave out --rationale"
+        )
+    other = filled(with_structure(filled(made(["textcat"])), [], None, "score-function"))
+    with pytest.raises(LatentError, match=r"textcat is no textcat or .* as spaCy makes one"):
+        with_rationale(other, [])
+
+
 def test_what_does_not_become_a_rationale() -> None:
     with pytest.raises(LatentError, match="--pipeline textcat"):
         with_rationale(filled(made(["ner"])), [])
@@ -419,18 +499,23 @@ def test_what_does_not_become_a_rationale() -> None:
         filled(with_rationale(filled(made(["textcat"])), [], "spanning-tree"))
 
 
-@pytest.mark.parametrize("option", ["--crf-ner", "--rationale"])
+@pytest.mark.parametrize(
+    "option", ["--crf-ner", "--latent-parser", "--tree-spancat", "--rationale"]
+)
 def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None:
     base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
-    made(["ner", "textcat"]).to_disk(base)
+    name = "latent_textcat" if option == "--rationale" else option[2:].replace("-", "_")
+    old = REPLACED[name][0] if name in REPLACED else "ner"
+    made([old, "textcat"]).to_disk(base)
     arguments = ["latent", "init", str(base), str(output), option]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    name = {"--crf-ner": "crf_ner", "--rationale": "latent_textcat"}[option]
     assert f'+factory = "{name}"' in result.output
     trained(load_config(output))
     wrong = CliRunner().invoke(app, [*arguments, "--force", "--shared"])
     assert wrong.exit_code == 1 and option in wrong.stderr
+    other = "--crf-ner" if option != "--crf-ner" else "--tree-spancat"
+    assert CliRunner().invoke(app, [*arguments, "--force", other]).exit_code == 1
 
 
 def test_the_command_changes_its_own_output(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from spacy_latent.layers.fitting import check_parts
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces
+from spacy_latent.layers.selection import build_selection_v1
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -29,8 +30,12 @@ def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
     with pytest.raises(IncompatiblePair, match=r"TransitionScorer.*TagEmbedding"):
         check_parts(LinearChain(), Marginals(), *arcs)
     # The composer alone is wrong.
-    with pytest.raises(IncompatiblePair, match=r"^GraphConvolution .* KOfN.*Selection"):
+    with pytest.raises(IncompatiblePair, match=r"^GraphConvolution .* KOfN.*Selection") as raised:
         check_parts(KOfN(), Marginals(), build_item_scorer_v1(), arcs[1])
+    assert "scorer" not in str(raised.value)
+    with pytest.raises(IncompatiblePair, match=r"^BiaffineScorer .*ItemScorer") as raised:
+        check_parts(KOfN(), Marginals(), arcs[0], build_selection_v1())
+    assert "composer" not in str(raised.value)
 
 
 def test_parts_of_ones_own_have_no_fitting_name() -> None:

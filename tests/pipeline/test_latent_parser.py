@@ -480,9 +480,26 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
 def test_without_arcs_nothing_breaks() -> None:
     made = pipeline()
     alone = parsed(made, ("Yes", [0], "ROOT"))
-    trained(made, alone, 2)
+    with pytest.warns(LatentWarning, match="latent_parser: no dependency in the training data"):
+        trained(made, alone, 2)
     assert tree_of(made("Yes"))[0] == (0, "ROOT")
     assert {token.dep_ for token in made("Yes it is so")} <= {"ROOT", "dep"}
+
+
+@pytest.mark.parametrize("given", ["arcs", "labels", "words"])
+def test_what_there_is_to_learn_is_not_warned_of(given: str) -> None:
+    evidence = {
+        "@misc": "spacy-latent.EvidenceBound.v1",
+        "decoder": {"@misc": "spacy-latent.WordsByHeads.v1"},
+        "prior": {"@misc": "spacy-latent.LearnedArcPrior.v1"},
+    }
+    made = pipeline(model={**MODEL, "evidence": evidence} if given == "words" else MODEL)
+    if given == "labels":
+        made.config["initialize"]["components"] = {"latent_parser": {"labels": ["det"]}}
+    bare = [Example(made.make_doc("He left"), made.make_doc("He left"))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        initialized(made, sample=parsed(made) if given == "arcs" else bare)
 
 
 # ---------------------------------------------------------------- in pipelines

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import spacy
 from spacy.language import Language
+from spacy.util import load_model_from_config
 
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.diagnosis import find_traps
@@ -57,8 +59,38 @@ def test_stock_components_without_any_encoder_are_told_at_the_first_step() -> No
     """Nothing of ours is initialized with the pipeline."""
     nlp = listening("textcat", LISTENER, spacy.blank("en"))
     optimizer = initialized(nlp)
-    with pytest.raises(LatentError, match="Look whether the pipeline has a component of this name"):
+    with pytest.raises(LatentError, match="pipeline has a component of this name") as raised:
         step(nlp, examples(nlp), optimizer)
+    assert "rehearse" not in str(raised.value)
+
+
+def test_stock_components_beside_what_is_frozen_are_told_before_training(tmp_path: Path) -> None:
+    """Nothing of ours is initialized with the pipeline, as in ``spacy train``."""
+    source = latent_pipeline()
+    source.add_pipe("crf_ner", config={"model": {"tok2vec": LISTENER}})
+    initialized(source)
+    source.to_disk(tmp_path)
+    config = latent_pipeline("tagger").config.copy()
+    taken = {"source": str(tmp_path)}
+    config["nlp"]["pipeline"] = ["latent_encoder", "crf_ner", "tagger"]
+    config["components"] |= {"latent_encoder": taken, "crf_ner": taken}
+    tok2vec = config["components"]["tagger"]["model"]["tok2vec"]
+    for upstream in ("encoder", "latent_encoder"):
+        tok2vec["upstream"] = upstream
+        nlp = load_model_from_config(config, auto_fill=True)
+        with nlp.select_pipes(disable=["latent_encoder", "crf_ner"]):
+            if upstream == "latent_encoder":
+                initialized(nlp)
+                continue
+            with pytest.raises(LatentError) as raised:
+                initialized(nlp)
+        said = str(raised.value)
+        assert "tagger listens to 'encoder', and the pipeline has no such component" in said
+        assert "(it has: the latent encoder latent_encoder)" in said and "rehearse" not in said
+        # Who does not initialize is told at the first step, by the same sentence.
+        tagger: Any = nlp.get_pipe("tagger")
+        with pytest.raises(LatentError, match="tagger listens to 'encoder'"):
+            tagger.model.get_ref("tok2vec")([nlp.make_doc("a")], is_train=True)
 
 
 def test_of_several_encoders_the_one_that_is_meant_is_named() -> None:

@@ -78,6 +78,19 @@ def test_it_learns_spans_that_nest(nlp: Language) -> None:
     assert [b.probability for b in brackets] == pytest.approx(probabilities.tolist())
 
 
+def test_a_corpus_without_spans_is_warned_of() -> None:
+    nlp = pipeline(spans_key="phrases")
+    with pytest.warns(LatentWarning, match=r"no span in doc.spans\['phrases'\] in the") as warned:
+        optimizer = initialized(nlp, sample=examples(nlp))
+    said = str(warned[0].message)
+    assert "spans_key" in said and "initialize.components.tree_spancat.labels" in said
+    assert nlp.update(examples(nlp), sgd=optimizer)["tree_spancat"] == 0.0
+    nlp.config["initialize"]["components"] = {"tree_spancat": {"labels": ["NP"]}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        initialized(nlp, sample=examples(nlp))
+
+
 def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> None:
     spans: Any = nlp.get_pipe("tree_spancat")
     texts = ["the dog in a park saw the cat", "in in in", "ran the the dog a cat ran in"]
