@@ -231,6 +231,7 @@ GROUPS = {
             **ACCURACY,
             **{name: name for name in WITH_SUMS},
             "spans F1": "brackets",
+            "lists": "lists",
             "attachment": "attachment",
             "with gold trees": "gold",
         },
