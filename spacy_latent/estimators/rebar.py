@@ -8,6 +8,7 @@ from torch import Tensor
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class Rebar(Estimator):
@@ -55,7 +56,7 @@ class Rebar(Estimator):
             return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
-        drawn = structure.reparameterize(repeated, sizes)
+        drawn = of_copies(structure.reparameterize, repeated, sizes, batch)
         soft = [
             structure.marginals(noisy / self.relaxation, sizes)
             for noisy in (drawn.noisy, drawn.redrawn)

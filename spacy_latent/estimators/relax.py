@@ -3,6 +3,7 @@ variance of the gradient."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import softplus
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.results import ReparameterizedTrace
 
 
@@ -90,7 +92,7 @@ class Relax(Estimator, nn.Module):
         # Apart from the graph of the scores: the network learns here, and the scores below.
         with torch.enable_grad():
             leaf = repeated.detach().requires_grad_()
-            drawn = self.perturbed(structure, leaf, sizes)
+            drawn = of_copies(partial(self.perturbed, structure), leaf, sizes, batch)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
                 network(structure, noisy, leaf.detach(), sizes)

@@ -12,6 +12,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.relaxation import project_relaxed
 
 
@@ -111,7 +112,12 @@ class Spigot(Estimator):
         count = self.num_samples
         if self.noise is not None:
             scores, _, lengths = repeat_with_noise(scores, lengths, self.noise, self.scale, count)
-        z = _ProjectedGradient.apply(scores, structure, lengths, self)
+        z = of_copies(
+            lambda given, sizes: _ProjectedGradient.apply(given, structure, sizes, self),
+            scores,
+            lengths,
+            batch,
+        )
         weights = scores.new_full((count, batch), 1.0 / count)
         return Draw(z.view(count, batch, *scores.shape[1:]), weights)
 
