@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
@@ -35,10 +35,11 @@ class Rebar(Estimator):
     def __init__(
         self, num_samples: int = 1, strength: float = 1.0, relaxation: float = 0.5
     ) -> None:
-        if num_samples < 1 or not relaxation > 0 or not strength >= 0:
+        check_whole(self.name, num_samples=num_samples)
+        if not relaxation > 0 or not strength >= 0:
             raise LatentError(
-                f"Rebar: num_samples is {num_samples}, strength {strength} and relaxation "
-                f"{relaxation}; expected num_samples >= 1, strength >= 0 and relaxation > 0."
+                f"Rebar: strength is {strength} and relaxation {relaxation}; expected strength >= "
+                "0 and relaxation > 0."
             )
         self.num_samples = num_samples
         self.strength = strength

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
@@ -69,11 +69,7 @@ class Relax(Estimator, nn.Module):
 
     def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:
         nn.Module.__init__(self)
-        if num_samples < 1 or hidden_width < 1:
-            raise LatentError(
-                f"{self.name}: num_samples is {num_samples} and hidden_width {hidden_width}; "
-                "expected both to be at least 1."
-            )
+        check_whole(self.name, num_samples=num_samples, hidden_width=hidden_width)
         self.num_samples = num_samples
         self.hidden_width = hidden_width
         self.surrogate = self.surrogate_of(hidden_width)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
@@ -49,6 +49,7 @@ class Spigot(Estimator):
         scale: float = 1.0,
         num_samples: int = 1,
     ) -> None:
+        check_whole(self.name, num_samples=num_samples)
         if noise is not None:
             check_noise(self.name, noise, scale, num_samples, 1)
         elif num_samples != 1:
