@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ def best_structures(
 
 
 def check_marginalization(name: str, argument: str, count: int, prediction: str) -> None:
-    check_whole(name, **{argument: count})
+    counted: dict[str, Any] = {argument: count}
+    check_whole(name, **counted)
     if prediction not in ("map", "marginal"):
         raise LatentError(f"{name}: prediction is {prediction!r}; expected 'map' or 'marginal'.")

@@ -163,6 +163,24 @@ def test_results_do_not_depend_on_threads(dtype: torch.dtype) -> None:
     np.testing.assert_array_equal(again, gradient)
 
 
+@pytest.mark.parametrize(
+    "lengths, starts, told",
+    [
+        ([3, 4], (0, 3, 5, 6), "between 3 and 4, .* 0 to 3 words"),
+        ([-1, 3], (0, 3, 5, 6), "between -1 and 3"),
+        ([3, 3, 3], (0, 3, 5, 6), r"lengths \(3,\)"),
+        ([3, 3], (0, 3, 5, 7), r"starts end with \[7\]"),
+        ([3, 3], (0, 3, 5), r"starts end with \[5\]"),
+        ([3, 3], (), r"starts end with \[\]"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    lengths: list[int], starts: tuple[int, ...], told: str
+) -> None:
+    with pytest.raises(InvalidScores, match=told):
+        log_partition(torch.zeros(2, 6, 2), torch.tensor(lengths), starts)
+
+
 def test_is_an_operator() -> None:
     cells = span_cells(4)
     scores, lengths = draw(3, cells, [4, 2], padding=0.0)
