@@ -90,15 +90,20 @@ def table(found: dict[str, Any]) -> list[str]:
     compare: all three choose none."""
     every = found["rows"]
     rows = [row for row in every if row["chosen"]]
-    chosen, words = (
-        sum(row[key] for row in rows) / (len(rows) or 1) for key in ("chosen", "words")
-    )
-    lines = [
+    start = (
         f"{found['date']}, torch {found['torch']}, spaCy {found['spacy']}. {len(every)} texts of "
         f"`{found['corpus']}`, explained for `{found['model']}`: {found['steps']} steps a text, "
         f"{found['processor_seconds'] / len(every):.1f} s of a processor each. In "
-        f"{len(every) - len(rows)} of them the label stands without any word, and no word is "
-        f"chosen; the table is of the other {len(rows)}, where the mask chooses {chosen:.1f} of "
+    )
+    if not rows:
+        return [
+            f"{start}all of them the label stands without any word, and no word is chosen: there "
+            "is nothing to compare."
+        ]
+    chosen, words = (sum(row[key] for row in rows) / len(rows) for key in ("chosen", "words"))
+    lines = [
+        f"{start}{len(every) - len(rows)} of them the label stands without any word, and no word "
+        f"is chosen; the table is of the other {len(rows)}, where the mask chooses {chosen:.1f} of "
         f"{words:.1f} words. In points of probability, with 95 % intervals by the bootstrap over "
         "texts. The mask may cost 10 points of sufficiency, by hidden words.",
         "",
@@ -136,16 +141,18 @@ def main() -> None:
     if given.model is not None:
         if given.corpus is None:
             parser.error("give a corpus as well, such as corpus/sentiment/test.spacy")
+        if given.texts < 1:
+            parser.error(f"--texts is {given.texts}; expected at least 1")
         torch.set_num_threads(1)
         nlp = spacy.load(given.model)
         docs = texts(nlp, given.corpus, given.texts)
         start = time.process_time()
         rows = measured(nlp, docs, given.steps)
-        component = nlp.get_pipe(next(name for name in nlp.pipe_names if "textcat" in name))
+        if not rows:
+            sys.exit(f"No text of {given.corpus} has a word, and there is nothing to explain.")
         found = {
             "corpus": "/".join(given.corpus.parts[-2:]),
             "model": given.model.parent.name,
-            "architecture": component.model.name,  # type: ignore[attr-defined]
             "steps": given.steps,
             "rows": rows,
             "processor_seconds": round(time.process_time() - start, 1),

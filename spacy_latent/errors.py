@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 
 class LatentError(ValueError):
@@ -82,3 +83,25 @@ class NoLabels(LatentError):
 
 class LatentWarning(UserWarning):
     """Warnings of spacy-latent, so that they can be filtered by class."""
+
+
+def is_whole(number: object, least: int) -> bool:
+    """Whether it is a whole number of at least so much; true and false are none."""
+    return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= least
+
+
+def check_whole(
+    name: str,
+    least: int = 1,
+    or_null: bool = False,
+    error: type[LatentError] = LatentError,
+    **settings: object,
+) -> None:
+    """Raise ``error`` for the first of the ``settings`` of ``name`` that is no whole number of at
+    least ``least``, nor None where it may be."""
+    for setting, number in settings.items():
+        if not is_whole(number, least) and not (or_null and number is None):
+            raise error(
+                f"{name}: {setting} is {number!r}; expected a whole number of at least {least}"
+                f"{', or null' * or_null}."
+            )

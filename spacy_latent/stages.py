@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, is_whole
 
 Kind = TypeVar("Kind", bound="Staged")
 
@@ -52,7 +52,7 @@ class Staged:
 def follow(first: Kind, then: Kind, end: int) -> Kind:
     """``then``, with ``first`` in its place in updates before ``end``; both may have stages, of
     which none may be without an update."""
-    if isinstance(end, bool) or not isinstance(end, int) or end < 1:
+    if not is_whole(end, 1):
         raise LatentError(
             f"{then.end_setting} is {end!r}; expected the number of updates of training, at least "
             f"1, after which {following(first, then)}."

@@ -88,14 +88,14 @@ def _short(name: str) -> str:
 
 
 def _of_class(kind: type) -> str:
-    return _settings(kind) + _with_inherited(kind, _text(kind.__doc__), kind)
+    return _settings(kind) + _with_inherited(kind, _text(kind, kind), kind)
 
 
 def _of_maker(make: Callable[..., Any]) -> str:
     """Of a function that makes an object, or sets the arguments of another function."""
     made: Any = make()
     kind = getattr(made, "func", made if inspect.isfunction(made) else type(made))
-    about = _text(make.__doc__) + "\n" + _text(kind.__doc__)
+    about = _text(make, make) + "\n" + _text(kind, make)
     if inspect.isclass(kind):
         return _settings(make) + _with_inherited(make, about, kind)
     return _settings(make) + about
@@ -105,18 +105,17 @@ def _of_builder(build: Callable[..., Any]) -> str:
     made = build()
     assert isinstance(made, partial)
     kind: Any = made.func
-    about = _text(kind.__doc__) + "\n" + _text(build.__doc__)
+    about = _text(kind, build) + "\n" + _text(build, build)
     return _settings(build) + _with_inherited(build, about, kind)
 
 
 def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
     """The text, and what the classes that it builds on say of settings that it does not name."""
     for base in kind.__mro__[1:]:
-        lines = _text(base.__doc__).splitlines()
+        lines = _text(base, called).splitlines()
         for start, line in enumerate(lines):
-            names = re.match(r"- `([^`]*)`", line)
-            wanted = set(inspect.signature(called).parameters)
-            if names and wanted & set(names[1].split(", ")) and names[0] not in text:
+            names = re.match(r"- `(?!RETURNS)[^`]*`", line)
+            if names and names[0] not in text:
                 stop = start + 1
                 while stop < len(lines) and lines[stop].startswith("  "):
                     stop += 1
@@ -129,8 +128,8 @@ def _of_function(function: Callable[..., Any]) -> str:
     if doc is None:
         # A factory: what it makes says what it does.
         made = function.__globals__[function.__annotations__["return"].strip('"')]
-        return _settings(function) + _with_inherited(function, _text(made.__doc__), made)
-    return _settings(function) + _text(doc)
+        return _settings(function) + _with_inherited(function, _text(made, function), made)
+    return _settings(function) + _text(function, function)
 
 
 def _settings(called: Callable[..., Any]) -> str:
@@ -144,14 +143,18 @@ def _settings(called: Callable[..., Any]) -> str:
     return f"{', '.join(shown)}\n\n" if shown else ""
 
 
-def _text(doc: str | None) -> str:
-    """A docstring as Markdown: its lines of the form "name: ..." as a list."""
-    lines = inspect.cleandoc(doc or "").replace("``", "`").splitlines()
+def _text(described: Any, called: Callable[..., Any]) -> str:
+    """A docstring as Markdown: its lines of the form "name: ..." as a list, where that is a name in
+    the signature of what a config calls, or of the function that this is of."""
+    settings = {"RETURNS", *inspect.signature(called).parameters}
+    if inspect.isfunction(described):
+        settings.update(inspect.signature(described).parameters)
+    lines = inspect.cleandoc(described.__doc__ or "").replace("``", "`").splitlines()
     made: list[str] = []
     for line in lines:
         line = re.sub(r":(?:class|func|meth|attr):`~?([^`]*)`", _last_name, line)
         entry = ENTRY.match(line)
-        if entry and not line.startswith(" "):
+        if entry and settings.intersection(entry[1].split(", ")):
             before = "" if made and made[-1].startswith(("- ", "  ")) else "\n"
             if made and not made[-1]:
                 before = ""

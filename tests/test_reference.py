@@ -1,10 +1,24 @@
 """docs/reference.md is what the docstrings say."""
 
-from tests.reference import PAGE, page
+from tests.reference import PAGE, _text, page
 
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.reference"
+
+
+def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:
+    def called(width: int) -> None:
+        """Of random choices
+        t: one after another.
+
+        width: of each.
+        RETURNS: nothing.
+        """
+
+    lines = _text(called, called).splitlines()
+    assert lines[1] == "t: one after another."
+    assert lines[3:] == ["- `width`: of each.", "- `RETURNS`: nothing."]
 
 
 def test_every_setting_has_a_word_about_it() -> None:

@@ -6,7 +6,7 @@ python -m spacy_latent.cli.listops report training/demo/model-best corpus/demo/t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -186,7 +186,8 @@ def report_cli(
     try:
         files = named_files(corpora)
         paths = named_models(model, beside or ())
-        earlier = {name: recorded_runs(path) for name, path in named("--recorded", recorded or ())}
+        asked = named("--recorded", recorded or ())
+        earlier = {name: recorded_runs(path) for name, path in asked.items()}
         models = {name: load(str(path)) for name, path in paths.items()}
         found = assess_listops(models, files, component, seed, progress)
         for name, runs in earlier.items():
@@ -279,22 +280,26 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
 
     kept = ("model-best", "model-last")
     found = {model.parent.name or model.name if model.name in kept else model.name: model}
-    for name, path in named("--beside", beside):
+    for name, path in named("--beside", beside).items():
         if name in found:
             raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")
         found[name] = path
     return found
 
 
-def named(option: str, given: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Names and paths of an option that takes NAME=PATH."""
+def named(option: str, given: Sequence[str]) -> dict[str, Path]:
+    """Paths by name, of an option that takes NAME=PATH."""
     from spacy_latent.errors import LatentError
 
+    found: dict[str, Path] = {}
     for entry in given:
         name, equals, path = entry.partition("=")
         if not name or not equals or not path:
             raise LatentError(f"{option} is {entry!r}; expected {NAMED[option]}.")
-        yield name, Path(path)
+        if name in found:
+            raise LatentError(f"{option} names two {name!r}. Give one of them another name.")
+        found[name] = Path(path)
+    return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.target_difference import TargetDifference, check_positive, norms
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class AdaptiveImplicitMLE(TargetDifference, nn.Module):
@@ -112,5 +114,5 @@ class AdaptiveImplicitMLE(TargetDifference, nn.Module):
         noisy, _, repeated = repeat_with_noise(
             scores, lengths, self.noise, self.scale, count, self.k
         )
-        z = self.best(structure, noisy, repeated).view(count, *scores.shape)
-        return Draw(z, scores.new_full((count, batch), 1.0 / count))
+        z = of_copies(partial(self.best, structure), noisy, repeated, batch)
+        return Draw(z.view(count, *scores.shape), scores.new_full((count, batch), 1.0 / count))

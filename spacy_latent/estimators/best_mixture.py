@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.dense_marginalization import (
     Prediction,
@@ -36,8 +36,8 @@ class BestMixture(Estimator):
 
     def __init__(self, k: int = 5, prediction: Prediction = "map") -> None:
         check_marginalization(self.name, "k", k, prediction)
-        if k < 2:
-            raise LatentError(f"{self.name}: k is {k}; expected at least 2, the best and another.")
+        # The best and another.
+        check_whole(self.name, least=2, k=k)
         self.k = k
         self.prediction: Prediction = prediction
 

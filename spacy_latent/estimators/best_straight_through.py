@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.structures.base import Structure
@@ -25,8 +25,8 @@ class BestStraightThrough(Estimator):
     linear_only = False
 
     def __init__(self, k: int = 4) -> None:
-        if k < 2:
-            raise LatentError(f"{self.name}: k is {k}; expected at least 2, the best and another.")
+        # The best and another.
+        check_whole(self.name, least=2, k=k)
         self.k = k
 
     def __call__(

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 
 Self = TypeVar("Self", bound="ControlVariate")
 
@@ -111,8 +111,7 @@ class NetworkBaseline(ControlVariate):
 
     def __init__(self, hidden_width: int = 64) -> None:
         super().__init__()
-        if hidden_width < 1:
-            raise LatentError(f"NetworkBaseline: hidden_width is {hidden_width}, must be >= 1.")
+        check_whole("NetworkBaseline", hidden_width=hidden_width)
         self.hidden_width = hidden_width
         self.network: nn.Module | None = None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 
@@ -64,7 +64,7 @@ def best_structures(
 
 
 def check_marginalization(name: str, argument: str, count: int, prediction: str) -> None:
-    if count < 1:
-        raise LatentError(f"{name}: {argument} is {count}; expected at least 1.")
+    counted: dict[str, Any] = {argument: count}
+    check_whole(name, **counted)
     if prediction not in ("map", "marginal"):
         raise LatentError(f"{name}: prediction is {prediction!r}; expected 'map' or 'marginal'.")

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -42,10 +42,7 @@ class FactorisedEstimator(Estimator):
     hard = True
 
     def __init__(self, num_samples: int) -> None:
-        if num_samples < 1:
-            raise LatentError(
-                f"{self.name}: num_samples is {num_samples}; expected a number of at least 1."
-            )
+        check_whole(self.name, num_samples=num_samples)
         self.num_samples = num_samples
 
     def check(self, structure: Structure) -> None:

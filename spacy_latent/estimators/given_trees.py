@@ -110,10 +110,14 @@ class GivenTrees(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         """For whoever has no docs: trees that are told by the lengths."""
+        self.check(structure)
         if self.trees in LOOKS_AT_WORDS:
+            others = [
+                tree for tree in find_kind(structure.kind).trees if tree not in LOOKS_AT_WORDS
+            ]
             raise LatentError(
                 f"{self.name} with trees = {self.trees!r} looks at the words, and got only scores. "
-                "Run it inside a model over docs, or take one of left, right, flat and balanced."
+                f"Run it inside a model over docs, or take one of {', '.join(others)}."
             )
         z = torch.zeros_like(scores)
         for b, length in enumerate(lengths.tolist()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.factorised import Factorised, FactorisedEstimator, is_factorised
 from spacy_latent.estimators.straight_through import GradientOf
@@ -38,10 +38,7 @@ class GumbelRao(FactorisedEstimator):
     ) -> None:
         super().__init__(num_samples)
         check_positive(self.name, temperature=temperature)
-        if num_redrawn < 1:
-            raise LatentError(
-                f"{self.name}: num_redrawn is {num_redrawn}; expected a number of at least 1."
-            )
+        check_whole(self.name, num_redrawn=num_redrawn)
         self.temperature = temperature
         self.num_redrawn = num_redrawn
 

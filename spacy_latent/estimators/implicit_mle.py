@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.target_difference import TargetDifference, check_positive
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class ImplicitMLE(TargetDifference):
@@ -60,5 +63,5 @@ class ImplicitMLE(TargetDifference):
         noisy, _, repeated = repeat_with_noise(
             scores, lengths, self.noise, self.scale, count, self.k
         )
-        z = self.best(structure, noisy, repeated).view(count, *scores.shape)
-        return Draw(z, scores.new_full((count, batch), 1.0 / count))
+        z = of_copies(partial(self.best, structure), noisy, repeated, batch)
+        return Draw(z.view(count, *scores.shape), scores.new_full((count, batch), 1.0 / count))

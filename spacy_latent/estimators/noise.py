@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.kernels.transfers import derived, send
 
 Noise = Literal["gumbel", "sum_of_gamma", "gaussian"]
@@ -45,10 +45,7 @@ def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -
         raise LatentError(f"{name}: noise is {noise!r}; expected one of {', '.join(NOISES)}.")
     if not scale > 0:
         raise LatentError(f"{name}: scale is {scale}; expected a positive number.")
-    if num_samples < 1 or k < 1:
-        raise LatentError(
-            f"{name}: num_samples is {num_samples} and k {k}; expected both to be at least 1."
-        )
+    check_whole(name, num_samples=num_samples, k=k)
 
 
 def repeat_with_noise(

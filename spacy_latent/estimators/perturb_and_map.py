@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from spacy_latent.estimators.base import Draw, Estimator
@@ -13,6 +15,7 @@ from spacy_latent.estimators.straight_through import (
     straight_through,
 )
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class PerturbAndMap(Estimator):
@@ -61,6 +64,7 @@ class PerturbAndMap(Estimator):
         noisy, _, repeated = repeat_with_noise(
             scores, lengths, self.noise, self.scale, count, self.k
         )
-        z = straight_through(structure, noisy, repeated, self.backward)
+        solve = partial(straight_through, structure, backward=self.backward)
+        z = of_copies(solve, noisy, repeated, batch)
         weights = scores.new_full((count, batch), 1.0 / count)
         return Draw(z.view(count, *scores.shape), weights)

@@ -12,6 +12,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class PerturbedMean(Estimator):
@@ -66,7 +67,7 @@ class _PerturbedMean(torch.autograd.Function):
         noisy, noise, repeated = repeat_with_noise(
             scores, lengths, estimator.noise, estimator.scale, count, 1
         )
-        z = structure.map(noisy, repeated).view(count, *scores.shape)
+        z = of_copies(structure.map, noisy, repeated, len(scores)).view(count, *scores.shape)
         allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
         ctx.save_for_backward(z, noise.view(count, *scores.shape), allowed)
         ctx.estimator = estimator

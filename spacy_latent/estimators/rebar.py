@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class Rebar(Estimator):
@@ -34,10 +35,11 @@ class Rebar(Estimator):
     def __init__(
         self, num_samples: int = 1, strength: float = 1.0, relaxation: float = 0.5
     ) -> None:
-        if num_samples < 1 or not relaxation > 0 or not strength >= 0:
+        check_whole(self.name, num_samples=num_samples)
+        if not relaxation > 0 or not strength >= 0:
             raise LatentError(
-                f"Rebar: num_samples is {num_samples}, strength {strength} and relaxation "
-                f"{relaxation}; expected num_samples >= 1, strength >= 0 and relaxation > 0."
+                f"Rebar: strength is {strength} and relaxation {relaxation}; expected strength >= "
+                "0 and relaxation > 0."
             )
         self.num_samples = num_samples
         self.strength = strength
@@ -55,7 +57,7 @@ class Rebar(Estimator):
             return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
-        drawn = structure.reparameterize(repeated, sizes)
+        drawn = of_copies(structure.reparameterize, repeated, sizes, batch)
         soft = [
             structure.marginals(noisy / self.relaxation, sizes)
             for noisy in (drawn.noisy, drawn.redrawn)

@@ -3,15 +3,17 @@ variance of the gradient."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.results import ReparameterizedTrace
 
 
@@ -67,11 +69,7 @@ class Relax(Estimator, nn.Module):
 
     def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:
         nn.Module.__init__(self)
-        if num_samples < 1 or hidden_width < 1:
-            raise LatentError(
-                f"{self.name}: num_samples is {num_samples} and hidden_width {hidden_width}; "
-                "expected both to be at least 1."
-            )
+        check_whole(self.name, num_samples=num_samples, hidden_width=hidden_width)
         self.num_samples = num_samples
         self.hidden_width = hidden_width
         self.surrogate = self.surrogate_of(hidden_width)
@@ -90,7 +88,7 @@ class Relax(Estimator, nn.Module):
         # Apart from the graph of the scores: the network learns here, and the scores below.
         with torch.enable_grad():
             leaf = repeated.detach().requires_grad_()
-            drawn = self.perturbed(structure, leaf, sizes)
+            drawn = of_copies(partial(self.perturbed, structure), leaf, sizes, batch)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
                 network(structure, noisy, leaf.detach(), sizes)

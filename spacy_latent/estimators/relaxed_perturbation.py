@@ -13,6 +13,7 @@ from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 
 
 class RelaxedPerturbation(Estimator):
@@ -74,12 +75,13 @@ class RelaxedPerturbation(Estimator):
             given, _, lengths = repeat_with_noise(
                 scores, lengths, self.noise, self.scale, count, self.k
             )
-        z = structure.map(given, lengths) if self.straight_through else None
+        z = of_copies(structure.map, given, lengths, batch) if self.straight_through else None
         if z is None or is_train:
+            cool = given / self.temperature
             if self.relaxation == "marginals":
-                soft = structure.marginals(given / self.temperature, lengths)
+                soft = of_copies(structure.marginals, cool, lengths, batch)
             else:
-                soft = structure.sparsemap(given / self.temperature, lengths).mean
+                soft = of_copies(structure.sparsemap, cool, lengths, batch).mean
             z = soft if z is None else GradientOf.apply(soft, z)
         weights = scores.new_full((count, batch), 1.0 / count)
         return Draw(z.view(count, *scores.shape), weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.structures.base import Structure
@@ -23,10 +23,7 @@ class SampledStraightThrough(Estimator):
     """
 
     def __init__(self, num_samples: int = 1, average: bool = False) -> None:
-        if num_samples < 1:
-            raise LatentError(
-                f"{self.name}: num_samples is {num_samples}; expected a number of at least 1."
-            )
+        check_whole(self.name, num_samples=num_samples)
         self.num_samples = num_samples
         self.average = average
 

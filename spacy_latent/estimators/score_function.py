@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.control_variates import ControlVariate, mean_of_others
 from spacy_latent.structures.base import Structure
@@ -50,11 +50,9 @@ class ScoreFunction(Estimator, nn.Module):
             raise LatentError(
                 f"{self.name}: entropy_bonus is {entropy_bonus}; expected a number >= 0."
             )
-        if num_samples < 1 or inner_steps < 1 or not clip > 0:
-            raise LatentError(
-                f"{self.name}: num_samples is {num_samples}, inner_steps {inner_steps} and clip "
-                f"{clip}; expected num_samples >= 1, inner_steps >= 1 and clip > 0."
-            )
+        check_whole(self.name, num_samples=num_samples, inner_steps=inner_steps)
+        if not clip > 0:
+            raise LatentError(f"{self.name}: clip is {clip}; expected a number > 0.")
         check_control_variate(self.name, control_variate, num_samples)
         self.num_samples = num_samples
         self.control_variate = control_variate

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.relaxation import project_relaxed
 
 
@@ -48,6 +49,7 @@ class Spigot(Estimator):
         scale: float = 1.0,
         num_samples: int = 1,
     ) -> None:
+        check_whole(self.name, num_samples=num_samples)
         if noise is not None:
             check_noise(self.name, noise, scale, num_samples, 1)
         elif num_samples != 1:
@@ -111,7 +113,12 @@ class Spigot(Estimator):
         count = self.num_samples
         if self.noise is not None:
             scores, _, lengths = repeat_with_noise(scores, lengths, self.noise, self.scale, count)
-        z = _ProjectedGradient.apply(scores, structure, lengths, self)
+        z = of_copies(
+            lambda given, sizes: _ProjectedGradient.apply(given, structure, sizes, self),
+            scores,
+            lengths,
+            batch,
+        )
         weights = scores.new_full((count, batch), 1.0 / count)
         return Draw(z.view(count, batch, *scores.shape[1:]), weights)
 

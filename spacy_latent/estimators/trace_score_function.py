@@ -12,10 +12,10 @@ from spacy_latent.structures.base import Structure
 
 
 class TraceScoreFunction(ScoreFunction):
-    """The gradient of E[L(z)] for the scores, where z is what an algorithm builds by random choices
-    t: (L(z) − b)·∇log p(t), averaged over samples; unbiased. Each choice is from a softmax of
-    scores, so that no sum over structures is needed: of ``SpanningTree`` the choices are those of
-    Chu-Liu-Edmonds with exponential clocks as arcs, of ``KOfN`` the items one after another, of
+    """The gradient of E[L(z)] for the scores, where z is what an algorithm builds by random
+    choices t: (L(z) − b)·∇log p(t), averaged over samples; unbiased. Each choice is from a softmax
+    of scores, so that no sum over structures is needed: of ``SpanningTree`` the choices are those
+    of Chu-Liu-Edmonds with exponential clocks as arcs, of ``KOfN`` the items one after another, of
     ``OneOfN`` the one choice. At prediction the best structure by the sum of its scores.
 
     The distribution of z is not p(z) ∝ exp(z·s), which ScoreFunction has; for ``OneOfN``, and for

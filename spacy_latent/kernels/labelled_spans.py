@@ -25,6 +25,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor, library
 
+from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.exponential import exponential, exponential_of
 from spacy_latent.kernels.logarithms import logarithm_of
@@ -316,6 +317,8 @@ class LabelledSpans:
 
     scores: ``(C, P, B)``, float32 or float64. lengths: ``(B,)`` int64, words of each item. starts:
         see above. tops, scales: ``(P · B,)``, see :func:`_sum_classes`.
+
+    Raises InvalidScores where these do not fit together: kernels look at no bounds.
     """
 
     def __init__(
@@ -328,6 +331,17 @@ class LabelledSpans:
     ) -> None:
         self.shape = scores.shape
         classes, cells, batch = scores.shape
+        n = len(starts) - 1
+        if list(starts[-1:]) != [cells] or lengths.shape != (batch,):
+            raise InvalidScores(
+                f"Labelled spans: scores have shape {scores.shape}, lengths {lengths.shape}, and "
+                f"starts end with {list(starts[-1:])}; expected (C, P, B), (B,) and P."
+            )
+        if ((lengths < 0) | (lengths > n)).any():
+            raise InvalidScores(
+                f"Labelled spans: lengths lie between {lengths.min()} and {lengths.max()}, but the "
+                f"spans are of texts of 0 to {n} words."
+            )
         self.scores = np.ascontiguousarray(scores).reshape(classes, cells * batch)
         self.lengths = lengths
         self.starts = np.array(starts, dtype=np.int64)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.kernels.pool import ranges
 from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.shared_structures import share_equals
@@ -143,7 +143,4 @@ def drops(module: nn.Module) -> bool:
 
 
 def check_output_width(name: str, output_width: int | None) -> None:
-    if output_width is not None and output_width < 1:
-        raise LatentError(
-            f"{name}: output_width is {output_width}; expected at least 1, or null for the input's."
-        )
+    check_whole(name, or_null=True, output_width=output_width)

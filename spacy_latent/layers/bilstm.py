@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
@@ -35,9 +35,5 @@ def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
     hidden_width: of each direction.
     layers: number of LSTM layers.
     """
-    if hidden_width < 1 or layers < 1:
-        raise LatentError(
-            f"BiLSTM: hidden_width is {hidden_width} and layers is {layers}; both must be at "
-            "least 1."
-        )
+    check_whole("BiLSTM", hidden_width=hidden_width, layers=layers)
     return partial(BiLstm, hidden_width=hidden_width, layers=layers)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
@@ -152,8 +152,7 @@ def build_continuous_stack_scorer_v1(
     that token alone. input_noise: standard deviation of what is added in training before the
     sigmoid of each push and pop, so that what is learned holds for texts longer than those trained
     on. whole_steps: round each push and pop to 0 or 1 in prediction."""
-    if stacks < 1:
-        raise LatentError(f"ContinuousStackScorer: stacks is {stacks}; it must be at least 1.")
+    check_whole("ContinuousStackScorer", stacks=stacks)
     if not 0 <= input_noise < float("inf"):
         raise LatentError(
             f"ContinuousStackScorer: input_noise is {input_noise}; expected a standard deviation, "

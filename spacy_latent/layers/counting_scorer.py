@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
@@ -108,8 +108,7 @@ def build_counting_scorer(
 ) -> ScorerBuilder:
     """Of settings that are checked; hidden_width: of the layers that see two places."""
     name = kind.__name__
-    if counters < 1:
-        raise LatentError(f"{name}: counters is {counters}; it must be at least 1.")
+    check_whole(name, counters=counters)
     for setting, deviation in (("noise", noise), ("input_noise", input_noise)):
         if not 0 <= deviation < float("inf"):
             raise LatentError(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import PartScorer
 
 EncoderBuilder = Callable[[int], nn.Module]
@@ -47,10 +47,8 @@ def perceptron(width: int, hidden_width: int | None, outputs: int) -> nn.Module:
 
 
 def check_hidden_width(name: str, hidden_width: int | None) -> None:
-    if hidden_width is not None and hidden_width < 1:
-        raise LatentError(f"{name}: hidden_width is {hidden_width}; it must be at least 1.")
+    check_whole(name, or_null=True, hidden_width=hidden_width)
 
 
 def check_num_tags(name: str, num_tags: int) -> None:
-    if num_tags < 1:
-        raise LatentError(f"{name}: num_tags is {num_tags}; it must be at least 1.")
+    check_whole(name, num_tags=num_tags)

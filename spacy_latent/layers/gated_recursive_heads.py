@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.gated_recursive_tree import GatedRecursiveTree
 from spacy_latent.layers.recursion import Recursion
@@ -67,9 +67,5 @@ def build_gated_recursive_heads_v1(
     """output_width: None keeps the input's width. hidden_width: see
     :class:`GatedRecursiveHeads`."""
     check_output_width("GatedRecursiveHeads", output_width)
-    if hidden_width is not None and hidden_width < 1:
-        raise LatentError(
-            f"GatedRecursiveHeads: hidden_width is {hidden_width}; expected at least 1, or null "
-            "for four times the output's."
-        )
+    check_whole("GatedRecursiveHeads", or_null=True, hidden_width=hidden_width)
     return partial(GatedRecursiveHeads, output_width=output_width, hidden_width=hidden_width)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import (
     BinaryTreeComposer,
@@ -99,9 +99,5 @@ def _builder(
 ) -> ComposerBuilder:
     check_output_width(kind.__name__, output_width)
     check_output(kind.__name__, output)
-    if hidden_width is not None and hidden_width < 1:
-        raise LatentError(
-            f"{kind.__name__}: hidden_width is {hidden_width}; expected at least 1, or null for "
-            "four times the output's."
-        )
+    check_whole(kind.__name__, or_null=True, hidden_width=hidden_width)
     return partial(kind, output_width=output_width, hidden_width=hidden_width, output=output)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 
 
@@ -36,7 +36,6 @@ class GraphConvolution(Composer):
 
 def build_graph_convolution_v1(output_width: int | None = None, layers: int = 1) -> ComposerBuilder:
     """output_width: None keeps the input's width. layers: how many arcs information may travel."""
-    if layers < 1:
-        raise LatentError(f"GraphConvolution: layers is {layers}; it must be at least 1.")
+    check_whole("GraphConvolution", layers=layers)
     check_output_width("GraphConvolution", output_width)
     return partial(GraphConvolution, output_width=output_width, layers=layers)

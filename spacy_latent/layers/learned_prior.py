@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, check_whole
 from spacy_latent.layers.generative import Prior, PriorBuilder
 from spacy_latent.structures.base import Structure
 
@@ -36,6 +36,5 @@ class LearnedPrior(Prior):
 def build_learned_prior_v1(places: int = 64) -> PriorBuilder:
     """places: how many items have a score of their own; 1 for one that all share, as for the share
     of bits that are on."""
-    if places < 1:
-        raise LatentError(f"LearnedPrior: places is {places}; expected at least 1.")
+    check_whole("LearnedPrior", places=places)
     return partial(LearnedPrior, places=places)

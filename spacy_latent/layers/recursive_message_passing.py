@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
@@ -160,7 +160,6 @@ def build_recursive_message_passing_v1(
     output_width: int | None = None, rounds: int | None = None
 ) -> ComposerBuilder:
     """output_width: None keeps the input's width. rounds: None for the depth of the trees."""
-    if rounds is not None and rounds < 1:
-        raise LatentError(f"RecursiveMessagePassing: rounds is {rounds}; expected at least 1.")
+    check_whole("RecursiveMessagePassing", or_null=True, rounds=rounds)
     check_output_width("RecursiveMessagePassing", output_width)
     return partial(RecursiveMessagePassing, output_width=output_width, rounds=rounds)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import (
     EncodedScorer,
@@ -60,8 +60,7 @@ def build_segment_scorer_v1(
     of each token."""
     check_num_tags("SegmentScorer", num_tags)
     check_hidden_width("SegmentScorer", hidden_width)
-    if max_length < 1:
-        raise LatentError(f"SegmentScorer: max_length is {max_length}; it must be at least 1.")
+    check_whole("SegmentScorer", max_length=max_length)
     return partial(
         SegmentScorer,
         num_tags=num_tags,

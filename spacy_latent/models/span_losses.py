@@ -25,6 +25,7 @@ from spacy_latent.kernels.transfers import send, send_together
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.copies import of_copies
 
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
@@ -82,7 +83,9 @@ def losses_and_gradient(
     spans.fold(both[:batch])
     spans.fold_agreeing(*observed, both[batch:])
     twice = torch.cat([lengths, lengths])
-    totals, mean = TREES.log_partition_and_marginals(torch.from_numpy(both), twice)
+    totals, mean = of_copies(
+        TREES.log_partition_and_marginals, torch.from_numpy(both), twice, batch
+    )
     marginals = mean.numpy()
     gradient = spans.gradient(marginals[:batch])
     spans.subtract_agreeing(*observed, both[batch:], marginals[batch:], gradient)
@@ -101,7 +104,7 @@ def losses_by_tensors(
     agreeing = cells.chart(scores[0]).masked_fill_(crossing, -torch.inf)
     agreeing[b, first, last] = chosen.logsumexp(0).double()
     both, twice = torch.cat([cells.chart(folded), agreeing]), torch.cat([lengths, lengths])
-    totals, marginals = TREES.log_partition_and_marginals(both, twice)
+    totals, marginals = of_copies(TREES.log_partition_and_marginals, both, twice, len(lengths))
     everything, wanted = marginals.chunk(2)
     gradient *= cells.of_chart(everything).to(scores.dtype) / total
     # An observed span is in every tree that agrees, with one of its classes.
@@ -110,7 +113,13 @@ def losses_by_tensors(
     gradient[0] -= cells.of_chart(unlabelled).to(scores.dtype)
     gradient[:, numbers, b] -= chosen.softmax(0)
     whole, agreed = totals.chunk(2)
-    return whole - agreed, gradient
+    return whole - agreed, clear_padding(gradient, lengths, cells)
+
+
+def clear_padding(values: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
+    """``values`` ``(C, P, B)`` with 0 written where there is no span: what scores hold there may be
+    NaN, which no product with 0 takes away."""
+    return values.masked_fill_(cells.last.to(values.device)[:, None] >= lengths, 0.0)
 
 
 def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,7 +137,8 @@ def probabilities(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
     if scores.device.type != "cpu":
         folded, shares, total = fold_by_tensors(scores)
         marginals = TREES.marginals(cells.chart(folded), lengths)
-        return shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
+        shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
+        return clear_padding(shares, lengths, cells)
     spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
     chart = np.empty((scores.shape[2], cells.n, cells.n))
     spans.fold(chart)

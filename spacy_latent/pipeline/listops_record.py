@@ -13,7 +13,9 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
 
 Scores = dict[str, float]
-# What measures are called in raw results, where not as here; and those of the first corpus alone.
+# The corpus whose figures raw results give without its name: `benchmarks learning` judges on it
+# first. What measures are called there, where not as here; and those of this corpus alone.
+UNNAMED = "test"
 CALLED = {"whole trees": "whole"}
 CALLED_FIRST = {"accuracy": "cats_micro_f", "spans": "brackets"}
 
@@ -28,15 +30,16 @@ def key_of(measure: str, corpus: str | None) -> str:
 def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores]) -> None:
     """Put the means of recorded runs, by seed, beside the figures of
     :func:`~spacy_latent.pipeline.listops_assessment.assess_listops`, as "recorded" in each corpus's
-    "all". They are figures of the corpora that were of these names then.
+    "all". They are figures of the corpora that were of these names then; those that have no name in
+    raw results are of "test".
 
     Raises LatentError where there are none of any of the corpora.
     """
     found = False
-    for place, (corpus, part) in enumerate(figures["corpora"].items()):
+    for corpus, part in figures["corpora"].items():
         shares = {}
         for measure in MEASURES:
-            key = key_of(measure, corpus if place else None)
+            key = key_of(measure, None if corpus == UNNAMED else corpus)
             values = [scores[key] for scores in runs.values() if key in scores]
             # What only some of them say would stand beside what all say under one name.
             if len(values) == len(runs):
@@ -60,17 +63,32 @@ def recorded_runs(path: Path) -> dict[int, Scores]:
 
     Raises LatentError for a file that is not there, or is no such lines.
     """
-    if not path.is_file():
+    if not path.exists():
         raise LatentError(f"{path} does not exist; expected a file of recorded runs.")
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines() if line]
-        plain = [row for row in rows if not row.get("settings")]
-        kept = {r["seed"]: r["scores"] for r in plain if r["digest"] == plain[-1]["digest"]}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LatentError(
-            f"{path} is no file of recorded runs: {type(error).__name__}: {error}. Expected lines "
-            "of JSON with seed, digest and scores, as in benchmarks/runs."
-        ) from None
-    if not kept:
+    if path.is_dir():
+        raise LatentError(f"{path} is a directory; expected a file of recorded runs in it.")
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), 1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+            if not row.get("settings"):
+                rows.append((row["digest"], row["seed"], _checked(row["scores"])))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LatentError(
+                f"{path}, line {number}, is no recorded run: {type(error).__name__}: {error}. "
+                "Expected JSON with seed, digest and scores, as in benchmarks/runs."
+            ) from None
+    if not rows:
         raise LatentError(f"{path} holds no recorded run.")
-    return kept
+    return {seed: scores for digest, seed, scores in rows if digest == rows[-1][0]}
+
+
+def _checked(scores: Any) -> Scores:
+    if not isinstance(scores, dict):
+        raise TypeError(f"scores is {scores!r}, and not numbers by their names")
+    for key, value in scores.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"the score {key!r} is {value!r}, and no number")
+    return scores

@@ -82,10 +82,16 @@ def refuse_in_pipeline(nlp: Language) -> Language:
 def _comes_from_disk(nlp: Language) -> bool:
     """Whether it has just been made for weights that are on disk and not read yet.
 
-    spaCy then makes it with the ``meta.json`` beside them, and else with nothing. The property
-    ``meta`` would fill in what is not there, as spaCy does itself for the first component that is
-    sourced. An optimizer is there from ``initialize`` on, whose callbacks are asked of any
-    pipeline.
+    spaCy then makes it with the ``meta.json`` beside them, and else with nothing; its property
+    ``meta`` would fill in what is not there, and does for the first component that is sourced.
+    The ``meta.json`` of a pipeline that was saved after sourcing and not initialized holds all the
+    same. But its config names factories alone; so it is the config that tells of what was sourced
+    just now, until ``nlp.config`` is asked, which writes factories there. An optimizer is there
+    from ``initialize`` on, whose callbacks are asked of any pipeline.
+
+    ``Lang.from_config(config)`` before ``from_bytes`` cannot be told from the loading of a config
+    that is to be trained; give it ``meta``, as ``spacy.load`` does.
     """
-    sourced = "_sourced_vectors_hashes" in nlp._meta
+    components = nlp._config.get("components") or {}
+    sourced = any("source" in settings for settings in components.values())
     return bool(nlp._meta) and not sourced and nlp._optimizer is None

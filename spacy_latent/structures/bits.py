@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.errors import InvalidScores, NotTractable, check_whole
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
@@ -36,8 +36,7 @@ class Bits(Structure):
     ) -> None:
         if parts not in AXES:
             raise InvalidScores(f"{self.name}: parts is {parts!r}; expected one of {list(AXES)}.")
-        if budget is not None and budget < 1:
-            raise InvalidScores(f"{self.name}: budget is {budget}; expected at least 1, or null.")
+        check_whole(self.name, or_null=True, error=InvalidScores, budget=budget)
         self.budget = budget
         if budget is not None:
             self.tractable = self.tractable - {"reparameterize"}  # type: ignore[misc]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.structures.logic_factors import Budget, LogicFactor
 
 
@@ -62,5 +62,4 @@ class TotalBudget(Constraint):
 
 
 def check_limit(name: str, limit: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise LatentError(f"{name}: limit is {limit!r}; expected a whole number, at least 0.")
+    check_whole(name, least=0, limit=limit)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -49,10 +49,7 @@ class DependencyTree(CompiledStructure):
             raise InvalidScores(
                 f"{self.name}: direction is {direction!r}; expected one of {list(DIRECTIONS)}."
             )
-        if max_arc_length is not None and max_arc_length < 1:
-            raise InvalidScores(
-                f"{self.name}: max_arc_length is {max_arc_length}; expected at least 1, or null."
-            )
+        check_whole(self.name, or_null=True, error=InvalidScores, max_arc_length=max_arc_length)
         self.single_root = single_root
         self.direction = direction
         self.max_arc_length = max_arc_length

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
@@ -33,8 +33,7 @@ class KOfN(ItemSet, CompiledStructure):
     family: ClassVar[str] = FAMILY
 
     def __init__(self, k: int = 5, exactly: bool = True) -> None:
-        if k < 1:
-            raise InvalidScores(f"{self.name}: k is {k}; expected at least 1.")
+        check_whole(self.name, error=InvalidScores, k=k)
         self.k = k
         self.exactly = exactly
         if exactly:

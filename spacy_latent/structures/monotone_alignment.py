@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
@@ -41,8 +41,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     ) -> None:
         if moves not in MOVES:
             raise InvalidScores(f"{self.name}: moves is {moves!r}; expected one of {list(MOVES)}.")
-        if window is not None and window < 1:
-            raise InvalidScores(f"{self.name}: window is {window}; expected at least 1, or null.")
+        check_whole(self.name, or_null=True, error=InvalidScores, window=window)
         self.moves = moves
         self.window = window
         if moves == "dtw":

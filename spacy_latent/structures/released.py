@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from itertools import accumulate, groupby, islice
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.stages import follow
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
@@ -56,7 +56,7 @@ def build_growing_arcs_v1(
             f"GrowingArcs: the structure is {structure!r}; expected dependency trees such as "
             "spacy-latent.ProjectiveTree.v1, without a release of their own."
         )
-    if isinstance(release_at, bool) or not isinstance(release_at, int) or release_at < 1:
+    if not is_whole(release_at, 1):
         raise LatentError(
             f"GrowingArcs: release_at is {release_at!r}; expected the number of updates of "
             f"training after which {structure!r} is free, at least 1."

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.structures.base import Structure, chosen_parts
 from spacy_latent.structures.items import ItemSet
 
@@ -27,9 +27,7 @@ class Runs(ItemSet):
     """
 
     def __init__(self, k: int = 3, runs: int = 2, exactly: bool = True) -> None:
-        for name, value in (("k", k), ("runs", runs)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidScores(f"{self.name}: {name} is {value!r}; expected at least 1.")
+        check_whole(self.name, error=InvalidScores, k=k, runs=runs)
         self.k = k
         self.runs = runs
         self.exactly = exactly

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from spacy_latent.errors import InvalidScores, LatentError, NotTractable
+from spacy_latent.errors import InvalidScores, NotTractable, check_whole
 from spacy_latent.structures.base import SparseSolution, TopK
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
@@ -40,8 +40,7 @@ class ShiftReduce(ConstituencyTree):
     masks_itself = False
 
     def __init__(self, beam_size: int = 1) -> None:
-        if beam_size < 1:
-            raise LatentError(f"{self.name}: beam_size is {beam_size}; expected at least 1.")
+        check_whole(self.name, beam_size=beam_size)
         self.beam_size = beam_size
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:

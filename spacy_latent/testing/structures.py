@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
+from spacy_latent.structures.results import ReparameterizedTrace
 from spacy_latent.structures.smoothed import smoothed_value
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.reports import Check, Report, first_failures, written
@@ -853,7 +854,38 @@ class _Contract:
                 return
             self.members(operation, given, found.z.view(count, *scores.shape), scores)
             self.drawn_twice(operation, found, repeated, scores)
+            self.same_gradient(operation, given, found, repeated, scores)
             self.mean_score(operation, given, found.log_probs, repeated, count)
+
+    def same_gradient(
+        self,
+        operation: str,
+        given: str,
+        found: ReparameterizedTrace,
+        repeated: Tensor,
+        scores: Tensor,
+    ) -> None:
+        """That ∇E[f(noisy)] is E[∇f(redrawn) + f(redrawn)·∇log p(trace)], since both have one law:
+        what control variates rest on. f is bounded, and another one for each part."""
+        closed = (~self.parts().expand_as(scores) | scores.isneginf()).repeat(
+            len(repeated) // len(scores), *[1] * (scores.dim() - 1)
+        )
+        factors = torch.randn(scores.shape, dtype=scores.dtype, generator=self.generator(6))
+        factors = factors.repeat(len(repeated) // len(scores), *[1] * (scores.dim() - 1))
+
+        def judged(noisy: Tensor) -> Tensor:
+            return (noisy.masked_fill(closed, 0.0).tanh() * factors).flatten(1).sum(1)
+
+        free, known = judged(found.noisy), judged(found.redrawn)
+        surrogate = free - known - known.detach() * found.log_probs.view(-1)
+        (slopes,) = torch.autograd.grad(surrogate.sum(), repeated, retain_graph=True)
+        slopes = slopes.view(-1, *scores.shape)
+        bound = STANDARD_ERRORS * slopes.std(0) / len(slopes) ** 0.5 + 1e-9
+        self.report.holds(
+            operation,
+            (slopes.mean(0).abs() <= bound).all(),
+            f"{given}: the mean gradient of redrawn, with that of log_probs, is not that of noisy.",
+        )
 
     def mean_score(
         self, operation: str, given: str, log_probs: Tensor, leaf: Tensor, count: int

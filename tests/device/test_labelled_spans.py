@@ -30,7 +30,7 @@ def test_sums_over_classes_are_those_of_the_cpu() -> None:
 def test_losses_are_those_of_the_cpu() -> None:
     torch.manual_seed(0)
     scores = torch.randn(4, len(CELLS), 3)
-    scores[:, CELLS.last[:, None] >= LENGTHS] = 0.0
+    scores[:, CELLS.last[:, None] >= LENGTHS] = torch.nan
     gold = Gold.of([[(0, 3, (1, 2)), (1, 3, (3,))], [], [(2, 4, (1,))]], CELLS, 4)
     losses, gradient = losses_and_gradient(scores, LENGTHS, gold, CELLS)
     shares = probabilities(scores, LENGTHS, CELLS)

@@ -144,8 +144,15 @@ def test_what_cannot_be_is_refused() -> None:
         GivenTrees().check(KOfN())
     with pytest.raises(IncompatiblePair, match=r"trees = 'flat'.*ConstituencyTree.*one of random"):
         GivenTrees("flat").check(ConstituencyTree())
-    with pytest.raises(LatentError, match="looks at the words"):
-        GivenTrees()(SpanningTree(), torch.zeros(1, 3, 3), torch.tensor([2]), False)
+    scores, lengths = torch.zeros(1, 3, 3), torch.tensor([2])
+    for structure, others in (
+        (SpanningTree(), "left, right, flat, balanced, root"),
+        (ConstituencyTree(), "left, right, balanced"),
+    ):
+        with pytest.raises(LatentError, match=rf"looks at the words.*take one of {others}\.$"):
+            GivenTrees()(structure, scores, lengths, False)
+    with pytest.raises(IncompatiblePair, match=r"trees = 'root'.*ConstituencyTree.*one of random"):
+        GivenTrees("root")(ConstituencyTree(), scores, lengths, False)
     nlp = latent_pipeline("textcat", encoder={"model": GIVEN, "supervision": 0.5})
     with pytest.raises(IncompatiblePair, match=r"supervision.*GivenTrees.*supervision = 0.0"):
         initialized(nlp)

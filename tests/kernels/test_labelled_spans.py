@@ -14,6 +14,7 @@ from torch import Tensor, library
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import labelled_spans as kernels
 from spacy_latent.kernels.labelled_spans import LabelledSpans, log_partition
+from spacy_latent.kernels.pool import SERIAL_NANOSECONDS
 from spacy_latent.layers.span_features import SpanCells, span_cells
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from tests.enumeration import constituency_trees
@@ -140,24 +141,44 @@ def test_what_is_no_number_is_told_of(n: int, batch: int) -> None:
         log_partition(scores, lengths, cells.starts)
 
 
-def test_results_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = span_cells(20)
-    scores, lengths = draw(4, cells, [20] * 12, dtype=torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_do_not_depend_on_threads(dtype: torch.dtype) -> None:
+    """Of calls that are large enough to be shared."""
+    cells = span_cells(50)
+    scores, lengths = draw(21, cells, [50] * 64, dtype=dtype)
     spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
-    charts = np.empty((2, 12, 20, 20))
-    spans.fold(charts[0])
-    gradient = spans.gradient(charts[0])
+    assert spans.costs.sum() > SERIAL_NANOSECONDS
+    charts = np.empty((2, 64, 50, 50))
     threads = torch.get_num_threads()
-    monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
     try:
+        torch.set_num_threads(1)
+        spans.fold(charts[0])
+        gradient = spans.gradient(charts[0])
         torch.set_num_threads(3)
         spans.fold(charts[1])
-        again = spans.gradient(charts[1])
+        again = spans.gradient(charts[0])
     finally:
         torch.set_num_threads(threads)
-    # Of a vector beside the border of two ranges numbers may be rounded otherwise.
-    np.testing.assert_allclose(charts[1], charts[0], rtol=1e-6)
-    np.testing.assert_allclose(again, gradient, rtol=1e-5)
+    np.testing.assert_array_equal(charts[1], charts[0])
+    np.testing.assert_array_equal(again, gradient)
+
+
+@pytest.mark.parametrize(
+    "lengths, starts, told",
+    [
+        ([3, 4], (0, 3, 5, 6), "between 3 and 4, .* 0 to 3 words"),
+        ([-1, 3], (0, 3, 5, 6), "between -1 and 3"),
+        ([3, 3, 3], (0, 3, 5, 6), r"lengths \(3,\)"),
+        ([3, 3], (0, 3, 5, 7), r"starts end with \[7\]"),
+        ([3, 3], (0, 3, 5), r"starts end with \[5\]"),
+        ([3, 3], (), r"starts end with \[\]"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    lengths: list[int], starts: tuple[int, ...], told: str
+) -> None:
+    with pytest.raises(InvalidScores, match=told):
+        log_partition(torch.zeros(2, 6, 2), torch.tensor(lengths), starts)
 
 
 def test_is_an_operator() -> None:

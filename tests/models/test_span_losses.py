@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.layers.span_features import span_cells
 from spacy_latent.models.span_losses import (
     Gold,
@@ -101,14 +103,31 @@ def test_kernels_and_tensors_give_the_same(bound: int | None, dtype: torch.dtype
     ]
     observed = [[own for own in piece if own[1] - own[0] <= (bound or n)] for piece in observed]
     gold = Gold.of(observed, cells, classes)
-    expected = losses_by_tensors(scores.double(), lengths, gold, cells)
     padding = cells.last[:, None] >= lengths
     scores[:, padding] = torch.nan
+    expected = losses_by_tensors(scores.double(), lengths, gold, cells)
+    assert not expected[1][:, padding].any()
     losses, gradient = losses_and_gradient(scores, lengths, gold, cells)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-10
     torch.testing.assert_close(losses, expected[0], rtol=tolerance, atol=tolerance)
     assert not gradient[:, padding].any()
     torch.testing.assert_close(gradient.double(), expected[1], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("losses_of", [losses_and_gradient, losses_by_tensors])
+def test_what_is_no_number_is_told_of_by_its_piece(
+    losses_of: Callable[..., tuple[Tensor, Tensor]],
+) -> None:
+    cells = span_cells(3)
+    scores = torch.zeros(CLASSES, len(cells), 2)
+    scores[0, 0, 1] = torch.nan
+    gold = Gold.of([[], []], cells, CLASSES)
+    with pytest.raises(InvalidScores, match=re.escape("item(s) [1] of the batch")):
+        losses_of(scores, torch.tensor([3, 3]), gold, cells)
+    # This one is on the chart of what agrees alone.
+    scores[0, 0, 1] = -torch.inf
+    with pytest.raises(InfeasibleError, match=re.escape("item(s) 1 of the batch")):
+        losses_of(scores, torch.tensor([3, 3]), gold, cells)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3])

@@ -65,13 +65,42 @@ def test_means_over_seeds_stand_below_the_model(tmp_path: Path) -> None:
     assert deep["accuracy, by depth"]["heads (recorded, 2 seeds)"][1] is None
 
 
+def test_what_has_no_name_is_of_the_test_set_wherever_that_stands(tmp_path: Path) -> None:
+    path = lines(tmp_path / "runs.jsonl", run(0, cats_micro_f=0.4, accuracy_depth6=0.3))
+    found = figures()
+    found["corpora"] = dict(reversed(found["corpora"].items()))
+    add_recorded(found, "heads", recorded_runs(path))
+    for corpus, expected in (("depth6", 0.3), ("test", 0.4)):
+        shares = found["corpora"][corpus]["by_depth"]["all"]["recorded"]["heads (recorded, 1 seed)"]
+        assert shares["accuracy"][0] == expected
+    # Of another corpus alone they say nothing.
+    found = figures()
+    found["corpora"] = {"demo": found["corpora"]["test"]}
+    with pytest.raises(LatentError, match=r"no figure of the corpora demo"):
+        add_recorded(found, "heads", recorded_runs(path))
+
+
+@pytest.mark.parametrize(
+    "scores, told", [(None, "scores is None"), ([1], "scores is"), ({"whole": None}, "'whole' is")]
+)
+def test_scores_that_are_no_numbers_are_refused(tmp_path: Path, scores: Any, told: str) -> None:
+    path = lines(tmp_path / "runs.jsonl", run(0, whole=1.0), run(1) | {"scores": scores})
+    with pytest.raises(LatentError, match=f"runs.jsonl, line 2, is no recorded run: .*{told}"):
+        recorded_runs(path)
+
+
+def test_a_directory_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(LatentError, match="is a directory; expected a file"):
+        recorded_runs(tmp_path)
+
+
 def test_what_says_nothing_of_the_corpora_is_refused(tmp_path: Path) -> None:
     runs = recorded_runs(lines(tmp_path / "runs.jsonl", run(0, ents_f=0.5)))
     with pytest.raises(LatentError, match=r"recorded of heads has no figure of .* test, depth6"):
         add_recorded(figures(), "heads", runs)
-    with pytest.raises(LatentError, match=r"no file of recorded runs: KeyError"):
+    with pytest.raises(LatentError, match=r"line 1, is no recorded run: KeyError"):
         recorded_runs(lines(tmp_path / "other.jsonl", {"seed": 0, "digest": ""}))
-    with pytest.raises(LatentError, match="no file of recorded runs: JSONDecodeError"):
+    with pytest.raises(LatentError, match="line 1, is no recorded run: JSONDecodeError"):
         (tmp_path / "text.jsonl").write_text("seed 0\n", encoding="utf8")
         recorded_runs(tmp_path / "text.jsonl")
     with pytest.raises(LatentError, match="holds no recorded run"):

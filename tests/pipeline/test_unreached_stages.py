@@ -237,3 +237,23 @@ def test_what_is_sourced_beside_it_hides_nothing(tmp_path: Path) -> None:
             load_model_from_config(config, auto_fill=True)
         config["training"]["frozen_components"] = ["textcat"]
         load_model_from_config(config, auto_fill=True)
+
+
+@pytest.mark.parametrize("last", ["textcat", "latent_textcat"])
+def test_a_pipeline_with_what_was_sourced_is_loaded_from_disk(last: str, tmp_path: Path) -> None:
+    nlp = alone("latent_textcat", {"structure": RELEASED}, 3)
+    step(nlp, examples(nlp), initialized(nlp))
+    nlp.to_disk(tmp_path / "source")
+    config = config_of(inline_pipeline("textcat", estimator=STAGED[1][0]["estimator"]))
+    config["components"]["latent_textcat"] = {"source": str(tmp_path / "source")}
+    config["nlp"]["pipeline"] = sorted(config["components"], key=lambda name: name == last)
+    config["training"]["max_steps"] = 3
+    with pytest.warns(LatentWarning, match="saved after 1 updates"):
+        made = load_model_from_config(config, auto_fill=True)
+    # Not initialized: that would take the traces of sourcing away.
+    made.config["training"]["max_steps"] = 2
+    made.to_disk(tmp_path / "trained")
+    assert "_sourced_vectors_hashes" in (tmp_path / "trained" / "meta.json").read_text()
+    with pytest.warns(LatentWarning, match="saved after 1 updates"):
+        again = spacy.load(tmp_path / "trained")
+    assert again.pipe_names == config["nlp"]["pipeline"]

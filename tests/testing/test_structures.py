@@ -288,6 +288,14 @@ class TracesNotDrawnAgain(KOfN):
         return replace(found, redrawn=found.redrawn + found.z)
 
 
+class TracesThatHardlyMove(KOfN):
+    """What is drawn again moves with the scores by half."""
+
+    def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
+        found = super()._reparameterize_trace(scores, lengths)
+        return replace(found, redrawn=(found.redrawn + found.redrawn.detach()) / 2)
+
+
 WRONG: list[tuple[str, str, Structure]] = [
     ("map", "map: scores of scale", SecondBest()),
     ("map", "in the padding", Reaching()),
@@ -328,6 +336,7 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("traces", "the mean gradient of log_probs", WrongTraces(2)),
     ("reparameterize", "the means of noisy and redrawn", NotDrawnAgain()),
     ("traces_drawn_again", "the means of noisy and redrawn", TracesNotDrawnAgain(2)),
+    ("traces_drawn_again", "mean gradient of redrawn", TracesThatHardlyMove(2)),
     ("smoothed", "smoothed, entropic", Unsmooth()),
     ("sparsemap", "the objective is|finite differences", BelowTheBest(1)),
     ("errors", "map: nan in item 2, part .*: given no error", Deaf()),

@@ -1,0 +1,35 @@
+"""Batches of copies of a batch, and errors that name items of the batch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores
+
+Found = TypeVar("Found")
+
+
+def of_copies(
+    solve: Callable[[Tensor, Tensor], Found], scores: Tensor, lengths: Tensor, batch: int
+) -> Found:
+    """``solve(scores, lengths)``, for ``scores`` ``(K·B, *parts)`` and lengths of K copies of a
+    batch, one after another, and ``batch`` = B.
+
+    Raises what ``solve`` raises; InvalidScores and InfeasibleError name items of the batch, from 0
+    to B − 1, where the copies alone are refused as well.
+    """
+    try:
+        return solve(scores, lengths)
+    except (InvalidScores, InfeasibleError) as error:
+        refused = error
+    # Asked again for one copy at a time, whose items have the numbers of the batch. It costs
+    # nothing where nothing is wrong, and knows the items of any error.
+    for copy in zip(scores.detach().split(batch), lengths.split(batch)):
+        solve(*copy)
+    raise refused
+
+
+__all__ = ["of_copies"]

@@ -1,0 +1,75 @@
+"""Settings that are whole numbers, of everything that a config may name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spacy_latent.errors import InvalidScores, LatentError, check_whole
+from spacy_latent.estimators.trace_relax import TraceRelax
+from spacy_latent.structures.k_of_n import KOfN
+from tests.matrix import registered
+
+WHOLE = {
+    "beam_size",
+    "budget",
+    "counters",
+    "hidden_width",
+    "inner_steps",
+    "k",
+    "layers",
+    "max_arc_length",
+    "max_length",
+    "max_structures",
+    "num_redrawn",
+    "num_samples",
+    "num_tags",
+    "output_width",
+    "places",
+    "rounds",
+    "runs",
+    "stacks",
+    "window",
+}
+MADE: dict[str, Callable[..., Any]] = {
+    **registered.structures(),
+    **registered.estimators(),
+    **registered.scorers(),
+    **registered.composers(),
+    **registered.priors(),
+}
+SETTINGS = [
+    (name, setting)
+    for name, make in MADE.items()
+    for setting in inspect.signature(make).parameters
+    if setting in WHOLE
+]
+
+
+@pytest.mark.parametrize("name, setting", SETTINGS)
+def test_what_is_no_whole_number_is_refused_where_it_is_given(name: str, setting: str) -> None:
+    for value in (0, 1.5, True, float("nan")):
+        with pytest.raises(LatentError, match=re.escape(f"{setting} is {value}")):
+            MADE[name](**{setting: value})
+
+
+def test_all_names_occur() -> None:
+    assert {setting for _, setting in SETTINGS} == WHOLE
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    assert KOfN(np.int64(2)).k == 2  # type: ignore[arg-type]
+    assert TraceRelax(np.int64(2)).num_samples == 2  # type: ignore[arg-type]
+
+
+def test_what_was_expected_is_said() -> None:
+    with pytest.raises(InvalidScores, match=r"^It: size is '3'; .* number of at least 2, or null"):
+        check_whole("It", 2, True, InvalidScores, size="3")
+    check_whole("It", 2, True, size=None)
+    with pytest.raises(LatentError, match=r"size is None; expected a whole number of at least 0\."):
+        check_whole("It", 0, many=0, size=None)
