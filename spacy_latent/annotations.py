@@ -105,40 +105,42 @@ class SpanStructure:
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between tokens of a doc. head: token index, or None for the root."""
+    """An arc between tokens of a doc. head: token index, or None for the root. probability: None
+    where none is stored."""
 
     head: int | None
     modifier: int
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Dependency:
     """A labelled arc between tokens of a doc. head: token index, or None for the root. probability:
-    of the arc with this label; 1 where none is stored."""
+    of the arc with this label; None where none is stored."""
 
     head: int | None
     modifier: int
     label: str
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Item:
-    """A chosen token. token: index in the doc."""
+    """A chosen token. token: index in the doc. probability: None where none is stored."""
 
     token: int
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. label: number of that of a
-    segment or phrase. name: of that label, where labels have names."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. probability: None where none is
+    stored. label: number of that of a segment or phrase. name: of that label, where labels have
+    names."""
 
     start: int
     end: int
-    probability: float
+    probability: float | None
     label: int | None = None
     name: str | None = None
 
@@ -146,24 +148,24 @@ class Bracket:
 @dataclass(frozen=True)
 class Entity:
     """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
-    label; 1 where none is stored. given: whether it was on the doc before, and the component had no
-    say in it."""
+    label; None where none is stored. given: whether it was on the doc before, and the component had
+    no say in it."""
 
     start: int
     end: int
     label: str
-    probability: float
+    probability: float | None
     given: bool = False
 
 
 @dataclass(frozen=True)
 class Cell:
     """An aligned pair of words. source, target: token indices in the doc, of the first and the
-    second text."""
+    second text. probability: None where none is stored."""
 
     source: int
     target: int
-    probability: float
+    probability: float | None
 
 
 # What components may be asked to write; see LatentEncoder.
@@ -219,7 +221,8 @@ class LatentAnnotation:
         return counters
 
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
-        """Arcs of the best trees, or of all arcs at least ``threshold`` probable.
+        """Arcs of the best trees, or of all arcs at least ``threshold`` probable. Their probability
+        is None where the component stored none (``annotate = "map"``).
 
         threshold: needs probabilities (``annotate = "probabilities"``).
         alternative: take this one of the alternatives instead; spans without it have no arcs.
@@ -257,7 +260,7 @@ class LatentAnnotation:
 
     def _labelled(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float]]:
+    ) -> list[tuple[tuple[int, ...], float | None]]:
         """Places (head, modifier, label) within the span, with their probabilities."""
         known = {}
         if span.labelled_parts is not None and span.labelled_probabilities is not None:
@@ -274,7 +277,7 @@ class LatentAnnotation:
             heads = span.alternatives[alternative][0]
             labels = span.alternative_labels[alternative]
         assert labels is not None
-        otherwise = 1.0 if span.labelled_parts is None else 0.0
+        otherwise = None if span.labelled_parts is None else 0.0
         places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
         return [(place, known.get(place, otherwise)) for place in places]
 
@@ -288,8 +291,7 @@ class LatentAnnotation:
         return found
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative. Where
-        no probabilities of an alternative's entities are stored, they come with its weight."""
+        """The entities that named tags make: of the best sequences, or of this alternative."""
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -302,16 +304,14 @@ class LatentAnnotation:
             if alternative is not None:
                 if alternative >= len(span.alternatives):
                     continue
-                tags, weight = span.alternatives[alternative]
+                tags, _ = span.alternatives[alternative]
                 known = span.alternative_probabilities
                 probabilities = known[alternative] if known else None
             given = set()
             if span.given is not None:
                 given = set(compress(entities_of(span.decoded, span.labels), span.given))
             for i, (start, end, label) in enumerate(entities_of(tags, span.labels)):
-                p = 1.0 if alternative is None else weight
-                if probabilities is not None:
-                    p = float(probabilities[i])
+                p = None if probabilities is None else float(probabilities[i])
                 here = (start, end, label) in given
                 found.append(Entity(span.start + start, span.start + end, label, p, here))
         return found
@@ -433,7 +433,7 @@ class LatentAnnotation:
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
-                "label": _arc_label(span, arc),
+                "label": _arc_label(arc),
                 "dir": "left" if arc.modifier < arc.head else "right",
             }
             for arc in arcs
@@ -477,8 +477,9 @@ class LatentAnnotation:
 
     def _chosen(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float]]:
-        """Indices of parts within the span, with their probabilities."""
+    ) -> list[tuple[tuple[int, ...], float | None]]:
+        """Indices of parts within the span, with their probabilities: 0 where that is below the
+        threshold that the component stores them from, None where it stored none."""
         known = {}
         if span.parts is not None and span.probabilities is not None:
             pairs = zip(span.parts.tolist(), span.probabilities.tolist())
@@ -492,7 +493,7 @@ class LatentAnnotation:
             if alternative >= len(span.alternatives):
                 return []
             decoded = span.alternatives[alternative][0]
-        otherwise = 1.0 if span.probabilities is None else 0.0
+        otherwise = None if span.probabilities is None else 0.0
         chosen = find_kind(span.kind).parts(decoded)
         return [(part, known.get(part, otherwise)) for part in chosen]
 
@@ -571,19 +572,19 @@ def _style_of(accessors: Sequence[str]) -> str:
     return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
 
 
-def _label(span: SpanStructure, probability: float, label: int | None = None) -> str:
+def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
     shown = []
     if label is not None:
         # displaCy does not escape it.
         shown.append(str(label) if span.labels is None else escape(span.labels[label]))
-    if span.probabilities is not None:
+    if probability is not None:
         shown.append(f"{probability:.2f}")
     return " ".join(shown)
 
 
-def _arc_label(span: SpanStructure, arc: Arc | Dependency) -> str:
+def _arc_label(arc: Arc | Dependency) -> str:
     shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
-    if span.probabilities is not None:
+    if arc.probability is not None:
         shown.append(f"{arc.probability:.2f}")
     return " ".join(shown)
 
@@ -819,9 +820,9 @@ def to_json(
     ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
     of words have cells, [token of the first text, token of the second, probability]; spans have
     brackets, [start, end, probability], and segments and phrases their label at the end of these.
-    All have the decoded structure and alternatives of each span, as in
-    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
-    nothing in their lists.
+    Probabilities that are not stored are null. All have the decoded structure and alternatives of
+    each span, as in :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the
+    same keys, with nothing in their lists.
 
     kinds: of what components write, by the names that it is stored under; for texts without
         tokens.
@@ -841,10 +842,10 @@ def to_json(
             entry["heads"] = annotation.heads.tolist()
         if "arcs" in given:
             arcs = annotation.arcs()
-            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
+            entry["arcs"] = [[arc.head, arc.modifier, _rounded(arc.probability)] for arc in arcs]
             if annotation.spans and all(s.arc_labels is not None for s in annotation.spans):
                 entry["dependencies"] = [
-                    [arc.head, arc.modifier, arc.label, round(arc.probability, 4)]
+                    [arc.head, arc.modifier, arc.label, _rounded(arc.probability)]
                     for arc in annotation.dependencies()
                 ]
         if "tags" in given:
@@ -856,13 +857,13 @@ def to_json(
                     entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
         if "cells" in given:
             cells = annotation.cells()
-            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
+            entry["cells"] = [[c.source, c.target, _rounded(c.probability)] for c in cells]
         if "items" in given:
             items = annotation.items()
-            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
+            entry["items"] = [[item.token, _rounded(item.probability)] for item in items]
         if "brackets" in given:
             entry["brackets"] = [
-                [b.start, b.end, round(b.probability, 4)]
+                [b.start, b.end, _rounded(b.probability)]
                 + ([] if b.label is None else [b.name or b.label])
                 for b in annotation.brackets()
             ]
@@ -888,8 +889,12 @@ def to_json(
     return found
 
 
+def _rounded(probability: float | None) -> float | None:
+    return None if probability is None else round(probability, 4)
+
+
 def _entity(entity: Entity) -> list[Any]:
-    return [entity.start, entity.end, entity.label, round(entity.probability, 4)]
+    return [entity.start, entity.end, entity.label, _rounded(entity.probability)]
 
 
 def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:

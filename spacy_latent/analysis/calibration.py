@@ -119,7 +119,7 @@ def judged_entities(
             right = (entity.start, entity.end, entity.label) in gold
             if entity.given:
                 found.gold -= right
-            elif all(reference[i].ent_iob for i in tokens):
+            elif entity.probability is not None and all(reference[i].ent_iob for i in tokens):
                 found.probabilities.append(entity.probability)
                 found.correct.append(right)
                 found.labels.append(entity.label)
