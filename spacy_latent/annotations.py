@@ -225,15 +225,41 @@ class LatentAnnotation:
         is None where the component stored none (``annotate = "map"``).
 
         threshold: needs probabilities (``annotate = "probabilities"``).
-        alternative: take this one of the alternatives instead; spans without it have no arcs.
+        alternative: take this one of the alternatives instead; spans that have fewer than others
+            have no arcs in it.
+
+        Raises LatentError for a threshold outside of [0, 1] or without stored probabilities, and
+        for an alternative that no span has.
         """
-        found = []
-        for span in self.spans:
-            _check_kind(span, "arcs")
-            shift = span.start - 1
-            for (h, m), p in self._chosen(span, threshold, alternative):
-                found.append(Arc(None if h == 0 else h + shift, m + shift, p))
-        return found
+        self._check(threshold, alternative)
+        return [arc for span in self.spans for arc in self._arcs(span, threshold, alternative)]
+
+    def _arcs(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Arc]:
+        _check_kind(span, "arcs")
+        shift = span.start - 1
+        return [
+            Arc(None if h == 0 else h + shift, m + shift, p)
+            for (h, m), p in self._chosen(span, threshold, alternative)
+        ]
+
+    def _check(self, threshold: float | None, alternative: int | None) -> None:
+        """Refuse what would read as if nothing were so probable, or all alternatives agreed."""
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
+        if alternative is None or not self.spans:
+            return
+        count = max(len(span.alternatives) for span in self.spans)
+        if 0 <= alternative < count:
+            return
+        numbers = f" (0 to {count - 1})" if count > 1 else " (0)" if count else ""
+        are = "alternative is" if count == 1 else "alternatives are"
+        raise LatentError(
+            f"alternative is {alternative}, and of {self.component!r} {count or 'no'} {are} stored"
+            f"{numbers}. Give one that is there, or set `alternatives` in the component's config or "
+            "in inspect_docs to more; of a short text there may be no more structures."
+        )
 
     def dependencies(
         self, threshold: float | None = None, alternative: int | None = None
@@ -244,19 +270,25 @@ class LatentAnnotation:
 
         Raises LatentError where arcs have no labels.
         """
-        found = []
-        for span in self.spans:
-            _check_kind(span, "arcs", "dependencies")
-            if span.arc_labels is None or span.labels is None:
-                raise LatentError(
-                    f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
-                    "without them arcs are in doc._.latent[...].arcs()."
-                )
-            shift, names = span.start - 1, span.labels
-            for (h, m, label), p in self._labelled(span, threshold, alternative):
-                head = None if h == 0 else h + shift
-                found.append(Dependency(head, m + shift, names[label], p))
-        return found
+        self._check(threshold, alternative)
+        return [
+            arc for span in self.spans for arc in self._dependencies(span, threshold, alternative)
+        ]
+
+    def _dependencies(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Dependency]:
+        _check_kind(span, "arcs", "dependencies")
+        if span.arc_labels is None or span.labels is None:
+            raise LatentError(
+                f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
+                "without them arcs are in doc._.latent[...].arcs()."
+            )
+        shift, names = span.start - 1, span.labels
+        return [
+            Dependency(None if h == 0 else h + shift, m + shift, names[label], p)
+            for (h, m, label), p in self._labelled(span, threshold, alternative)
+        ]
 
     def _labelled(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
@@ -283,15 +315,20 @@ class LatentAnnotation:
 
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
-        found = []
-        for span in self.spans:
-            _check_kind(span, "items")
-            for (i,), p in self._chosen(span, threshold, alternative):
-                found.append(Item(span.start + i, p))
-        return found
+        self._check(threshold, alternative)
+        return [item for span in self.spans for item in self._items(span, threshold, alternative)]
+
+    def _items(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Item]:
+        _check_kind(span, "items")
+        chosen = self._chosen(span, threshold, alternative)
+        return [Item(span.start + i, p) for (i,), p in chosen]
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative."""
+        """The entities that named tags make: of the best sequences, or of this alternative.
+        Raises LatentError for an alternative that no span has."""
+        self._check(None, alternative)
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -318,7 +355,9 @@ class LatentAnnotation:
 
     def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
         """What an alternative of named tags says other than the first one: the entities that only
-        the first one has, and those that only this one has."""
+        the first one has, and those that only this one has. Raises LatentError for an alternative
+        that no span has."""
+        self._check(None, alternative)
         gone: list[Entity] = []
         new: list[Entity] = []
         for span in self.spans:
@@ -359,19 +398,25 @@ class LatentAnnotation:
     ) -> list[Bracket]:
         """The spans or segments of the best structures, or all at least ``threshold`` probable; as
         :meth:`arcs`."""
+        self._check(threshold, alternative)
+        return [b for span in self.spans for b in self._brackets(span, threshold, alternative)]
+
+    def _brackets(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Bracket]:
+        _check_kind(span, "brackets", "spans")
         found = []
-        for span in self.spans:
-            _check_kind(span, "brackets", "spans")
-            for (first, last, *label), p in self._chosen(span, threshold, alternative):
-                end = last if label else last + 1
-                number = label[0] if label else None
-                name = None if span.labels is None or number is None else span.labels[number]
-                found.append(Bracket(span.start + first, span.start + end, p, number, name))
+        for (first, last, *label), p in self._chosen(span, threshold, alternative):
+            end = last if label else last + 1
+            number = label[0] if label else None
+            name = None if span.labels is None or number is None else span.labels[number]
+            found.append(Bracket(span.start + first, span.start + end, p, number, name))
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
         """The aligned pairs of words, or all pairs at least ``threshold`` probable; as
         :meth:`arcs`."""
+        self._check(threshold, alternative)
         found = []
         for span in self.spans:
             _check_kind(span, "cells")
@@ -403,16 +448,16 @@ class LatentAnnotation:
         The root of a tree is marked by the tag "root"; probabilities, where there are any, label
         the parts. For the arguments see :meth:`arcs`.
         """
+        self._check(threshold, alternative)
         drawings: list[dict[str, object]] = []
         for span in self.spans:
-            alone = LatentAnnotation(self.doc, self.component, [span])
             style = _displacy_style(span)
             if style == "dep":
-                drawings.append(alone._draw_arcs(span, threshold, alternative))
+                drawings.append(self._draw_arcs(span, threshold, alternative))
             elif style == "ent":
-                drawings.append(alone._draw_items(span, threshold, alternative))
+                drawings.append(self._draw_items(span, threshold, alternative))
             else:
-                drawings.append(alone._draw_spans(span, threshold, alternative))
+                drawings.append(self._draw_spans(span, threshold, alternative))
         return drawings
 
     # displaCy escapes the text of a word, and nothing else; what is not text below is made of
@@ -421,9 +466,9 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, object]:
-        arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
+        arcs: Sequence[Arc | Dependency] = self._arcs(span, threshold, alternative)
         if span.arc_labels is not None:
-            arcs = self.dependencies(threshold, alternative)
+            arcs = self._dependencies(span, threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
@@ -447,7 +492,7 @@ class LatentAnnotation:
         tokens = self.doc[span.start : span.end]
         begin = tokens.start_char
         entities = []
-        for item in self.items(threshold, alternative):
+        for item in self._items(span, threshold, alternative):
             token = self.doc[item.token]
             place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
             entities.append({**place, "label": _label(span, item.probability)})
@@ -459,7 +504,7 @@ class LatentAnnotation:
         if "brackets" in find_kind(span.kind).accessors:
             drawn = [
                 (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
-                for b in self.brackets(threshold, alternative)
+                for b in self._brackets(span, threshold, alternative)
                 if b.label is not None or b.end > b.start + 1
             ]
         else:

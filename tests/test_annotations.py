@@ -12,7 +12,7 @@ import srsly
 from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent import annotations
-from spacy_latent.annotations import Arc, Bracket, Cell, Item, SpanStructure
+from spacy_latent.annotations import Arc, Bracket, Cell, Entity, Item, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.latent_encoder import inspect_docs
 from spacy_latent.visualize import render
@@ -166,7 +166,8 @@ def test_items(doc):
     latent = doc._.latent["x"]
     assert latent.items() == [Item(1, 0.75), Item(3, 0.5)]
     assert latent.items(threshold=0.2) == [Item(1, 0.75), Item(3, 0.5), Item(4, 0.25)]
-    assert latent.items(alternative=0) == []
+    with pytest.raises(LatentError, match=r"no alternatives are stored\. .*set `alternatives`"):
+        latent.items(alternative=0)
     assert latent.displacy_style == "ent"
     (drawing,) = latent.to_displacy()
     assert drawing["text"].strip() == "a b c d e"
@@ -249,6 +250,46 @@ def test_cells_go_with_both_texts(doc):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[3:5])
     assert "x" not in doc._.latent
+
+
+@pytest.mark.parametrize("alternative", [3, 7, -1, -9])
+@pytest.mark.parametrize("accessor", ["arcs", "dependencies", "to_displacy"])
+def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternative):
+    """None of it is an answer: nothing, the last one, or an IndexError."""
+    others = [(np.array([0, 1]), 0.5), (np.array([2, 0]), 0.25), (np.array([0, 0]), 0.25)]
+    labels = np.array([0, 0])
+    first = tree(0, [2, 0], alternatives=others, arc_labels=labels, labels=("x",))
+    first.alternative_labels = [labels] * 3
+    # Of a shorter sentence there are fewer; that has no arcs in the others.
+    second = tree(2, [0], alternatives=[(np.array([0]), 1.0)], arc_labels=labels[:1])
+    second.labels, second.alternative_labels = ("x",), [labels[:1]]
+    annotations.write(doc, "x", [first, second])
+    read = getattr(doc._.latent["x"], accessor)
+    told = r"'x' 3 alternatives are stored \(0 to 2\)\. .*set `alternatives`"
+    with pytest.raises(LatentError, match=rf"alternative is {alternative}, .*{told}"):
+        read(alternative=alternative)
+    assert len(read(alternative=2)) == 2 and len(read(alternative=0)) == len(read())
+
+
+@pytest.mark.parametrize("threshold", [3, -0.1, float("nan")])
+def test_a_threshold_that_is_no_probability_is_refused(doc, threshold):
+    annotations.write(doc, "x", [ITEMS])
+    for read in (doc._.latent["x"].items, doc._.latent["x"].to_displacy):
+        with pytest.raises(LatentError, match=f"threshold is {threshold}; expected a prob"):
+            read(threshold=threshold)
+    assert len(doc._.latent["x"].items(threshold=0)) == 3
+
+
+def test_an_alternative_that_does_not_exist_does_not_agree_with_the_first(doc):
+    span = of_kind("tags", [0, 4], end=2)
+    span.labels = ("O", "B-A", "I-A", "L-A", "U-A")
+    span.alternatives = [(span.decoded, 0.5), (np.array([0, 0], dtype="int32"), 0.25)]
+    annotations.write(doc, "x", [span])
+    latent = doc._.latent["x"]
+    assert latent.differences(1) == ([Entity(1, 2, "A", None)], [])
+    for read in (latent.differences, latent.entities):
+        with pytest.raises(LatentError, match=r"2 alternatives are stored \(0 to 1\)"):
+            read(5)
 
 
 @pytest.mark.parametrize(
