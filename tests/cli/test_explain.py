@@ -30,7 +30,7 @@ def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
     result = explain(saved, BAD, "--html", page)
     assert result.exit_code == 0, result.output
     assert "[bad " in result.output
-    for name in ("mask", "leave-one-out", "random", "compr.", "suff."):
+    for name in ("mask", "leave-one-out", "random", "compr. %", "suff. %"):
         assert name in result.output
     html = page.read_text(encoding="utf8")
     assert "<mark" in html and "textcat_multilabel · bad" in html and "leave-one-out" in html
