@@ -75,6 +75,8 @@ class SpanStructure:
         was calibrated for, ``(C, 3)`` int32: first token, token after the last, and the number of
         the label's U tag; most probable first. None for a component without such a coverage.
     possible_probabilities: of these, ``(C,)`` float32, or None.
+    min_confidence: entities less probable than this were left out of ``doc.ents``; None without
+        such a threshold.
     """
 
     start: int
@@ -98,6 +100,7 @@ class SpanStructure:
     alternative_probabilities: list[np.ndarray] = field(default_factory=list)
     possible: np.ndarray | None = None
     possible_probabilities: np.ndarray | None = None
+    min_confidence: float | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -149,13 +152,15 @@ class Bracket:
 class Entity:
     """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
     label; None where none is stored. given: whether it was on the doc before, and the component had
-    no say in it."""
+    no say in it. below_min_confidence: whether it is less probable than the component's
+    ``min_confidence``, and so was left out of ``doc.ents``."""
 
     start: int
     end: int
     label: str
     probability: float | None
     given: bool = False
+    below_min_confidence: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,8 +262,8 @@ class LatentAnnotation:
         are = "alternative is" if count == 1 else "alternatives are"
         raise LatentError(
             f"alternative is {alternative}, and of {self.component!r} {count or 'no'} {are} stored"
-            f"{numbers}. Give one that is there, or set `alternatives` in the component's config or "
-            "in inspect_docs to more; of a short text there may be no more structures."
+            f"{numbers}. Give one that is there, or set `alternatives` in the component's config "
+            "or in inspect_docs to more; of a short text there may be no more structures."
         )
 
     def dependencies(
@@ -350,7 +355,8 @@ class LatentAnnotation:
             for i, (start, end, label) in enumerate(entities_of(tags, span.labels)):
                 p = None if probabilities is None else float(probabilities[i])
                 here = (start, end, label) in given
-                found.append(Entity(span.start + start, span.start + end, label, p, here))
+                place = span.start + start, span.start + end, label
+                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
         return found
 
     def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
@@ -390,7 +396,8 @@ class LatentAnnotation:
             rows = zip(span.possible.tolist(), span.possible_probabilities.tolist())
             for (first, last, tag), p in rows:
                 place = span.start + first, span.start + last, span.labels[tag][2:]
-                found.append(Entity(*place, p, place in given))
+                here = place in given
+                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
         return found
 
     def brackets(
@@ -601,6 +608,11 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     )
 
 
+def _is_below(span: SpanStructure, probability: float | None) -> bool:
+    least = span.min_confidence
+    return least is not None and probability is not None and probability < least
+
+
 def _displacy_style(span: SpanStructure) -> str:
     style = _style_of(find_kind(span.kind).accessors)
     if not style:
@@ -739,6 +751,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         if span.possible is not None and span.possible_probabilities is not None:
             record["possible"] = np.array(span.possible, dtype="int32")
             record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
+        if span.min_confidence is not None:
+            record["min_confidence"] = float(span.min_confidence)
         if span.other_start is not None and span.other_end is not None:
             # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
             other = doc[span.other_start : span.other_end]
@@ -839,6 +853,7 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     list(record.get("alternative_probabilities", [])),
                     record.get("possible"),
                     record.get("possible_probabilities"),
+                    record.get("min_confidence"),
                 )
             )
     return found
@@ -862,10 +877,12 @@ def to_json(
     probability], where arcs are labelled; tags have tags, and entities, [start, end,
     label, probability], where their names make some, with possible ones where the component was
     calibrated for a coverage, and in each alternative those that it has not of the first one
-    ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
-    of words have cells, [token of the first text, token of the second, probability]; spans have
-    brackets, [start, end, probability], and segments and phrases their label at the end of these.
-    Probabilities that are not stored are null. All have the decoded structure and alternatives of
+    ("without") and those that only it has ("with"), and each span has the
+    min_confidence of the component, where that leaves less probable ones out of ``doc.ents``;
+    items have items, [token, probability]; pairs of words have cells, [token of the first text,
+    token of the second, probability]; spans have brackets, [start, end, probability], and segments
+    and phrases their label at the end of these. Probabilities that are not stored are null. All
+    have the decoded structure and alternatives of
     each span, as in :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the
     same keys, with nothing in their lists.
 
@@ -919,6 +936,7 @@ def to_json(
                 "structure": span.structure,
                 "kind": span.kind,
                 "decoded": span.decoded.tolist(),
+                **({} if span.min_confidence is None else {"min_confidence": span.min_confidence}),
                 "alternatives": [
                     {
                         span.kind: decoded.tolist(),

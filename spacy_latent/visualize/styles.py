@@ -15,10 +15,10 @@ from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
-from spacy_latent.visualize.picture import Figure, Picture
+from spacy_latent.visualize.picture import Figure, Picture, weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.terminal import entity_text
+from spacy_latent.visualize.terminal import BELOW, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
 # Words on each side of what differs between alternatives.
@@ -189,7 +189,7 @@ def _tags(subject: Subject) -> Drawn:
         first = not rows
         best = best or [number for (_, number), _ in sequence]
         tags = [[tag(number, p, number != best[i], first)] for (i, number), p in sequence]
-        rows.append(TagRow(tags, "" if weight is None else f"{weight:.2f}"))
+        rows.append(TagRow(tags, "" if weight is None else weight_text(weight)))
     further: list[list[DrawnTag]] = [[] for _ in subject.words]
     if subject.look.threshold is not None:
         probable = subject.probable(subject.look.threshold)
@@ -261,6 +261,7 @@ def _marks(subject: Subject, entities: list[Entity], faint: bool = False) -> lis
             entity.label,
             _number(subject, entity),
             faint,
+            entity.below_min_confidence,
         )
         for entity in entities
     ]
@@ -268,7 +269,8 @@ def _marks(subject: Subject, entities: list[Entity], faint: bool = False) -> lis
 
 def _number(subject: Subject, entity: Entity) -> str:
     shown = entity.probability is not None and subject.look.probabilities
-    return f"{entity.probability:.2f}" if shown else ""
+    number = f"{entity.probability:.2f}" if shown else ""
+    return f"{number} {BELOW}".strip() if entity.below_min_confidence else number
 
 
 def _rationale(subject: Subject) -> Drawn:

@@ -16,9 +16,12 @@ from spacy_latent.annotations import (
     names_entities,
 )
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
+from spacy_latent.visualize.picture import weight_text
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
+# Beside entities that a component found and left out of doc.ents.
+BELOW = "below min_confidence"
 ASCII = ("|- ", "`- ", "|  ", "   ")
 
 
@@ -40,7 +43,7 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
         for alternative, weight in trees:
             lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
-                lines.insert(0, f"weight {weight:.2f}")
+                lines.insert(0, f"weight {weight_text(weight)}")
             blocks.append("\n".join(lines))
         if threshold is not None:
             blocks.append("\n".join(_others(alone, span, threshold)))
@@ -153,7 +156,8 @@ def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
 
 def _told(entity: Entity, probability: bool = True) -> list[str]:
     known = entity.probability is not None and probability
-    return [_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
+    shown = [_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
+    return [*shown, BELOW] if entity.below_min_confidence else shown
 
 
 def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
