@@ -75,6 +75,8 @@ class SpanStructure:
         was calibrated for, ``(C, 3)`` int32: first token, token after the last, and the number of
         the label's U tag; most probable first. None for a component without such a coverage.
     possible_probabilities: of these, ``(C,)`` float32, or None.
+    min_confidence: entities less probable than this were left out of ``doc.ents``; None without
+        such a threshold.
     """
 
     start: int
@@ -98,6 +100,7 @@ class SpanStructure:
     alternative_probabilities: list[np.ndarray] = field(default_factory=list)
     possible: np.ndarray | None = None
     possible_probabilities: np.ndarray | None = None
+    min_confidence: float | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -105,40 +108,42 @@ class SpanStructure:
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between tokens of a doc. head: token index, or None for the root."""
+    """An arc between tokens of a doc. head: token index, or None for the root. probability: None
+    where none is stored."""
 
     head: int | None
     modifier: int
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Dependency:
     """A labelled arc between tokens of a doc. head: token index, or None for the root. probability:
-    of the arc with this label; 1 where none is stored."""
+    of the arc with this label; None where none is stored."""
 
     head: int | None
     modifier: int
     label: str
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Item:
-    """A chosen token. token: index in the doc."""
+    """A chosen token. token: index in the doc. probability: None where none is stored."""
 
     token: int
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. label: number of that of a
-    segment or phrase. name: of that label, where labels have names."""
+    """A span of a structure. start, end: tokens ``doc[start:end]``. probability: None where none is
+    stored. label: number of that of a segment or phrase. name: of that label, where labels have
+    names."""
 
     start: int
     end: int
-    probability: float
+    probability: float | None
     label: int | None = None
     name: str | None = None
 
@@ -146,24 +151,26 @@ class Bracket:
 @dataclass(frozen=True)
 class Entity:
     """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
-    label; 1 where none is stored. given: whether it was on the doc before, and the component had no
-    say in it."""
+    label; None where none is stored. given: whether it was on the doc before, and the component had
+    no say in it. below_min_confidence: whether it is less probable than the component's
+    ``min_confidence``, and so was left out of ``doc.ents``."""
 
     start: int
     end: int
     label: str
-    probability: float
+    probability: float | None
     given: bool = False
+    below_min_confidence: bool = False
 
 
 @dataclass(frozen=True)
 class Cell:
     """An aligned pair of words. source, target: token indices in the doc, of the first and the
-    second text."""
+    second text. probability: None where none is stored."""
 
     source: int
     target: int
-    probability: float
+    probability: float | None
 
 
 # What components may be asked to write; see LatentEncoder.
@@ -219,18 +226,45 @@ class LatentAnnotation:
         return counters
 
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
-        """Arcs of the best trees, or of all arcs at least ``threshold`` probable.
+        """Arcs of the best trees, or of all arcs at least ``threshold`` probable. Their probability
+        is None where the component stored none (``annotate = "map"``).
 
         threshold: needs probabilities (``annotate = "probabilities"``).
-        alternative: take this one of the alternatives instead; spans without it have no arcs.
+        alternative: take this one of the alternatives instead; spans that have fewer than others
+            have no arcs in it.
+
+        Raises LatentError for a threshold outside of [0, 1] or without stored probabilities, and
+        for an alternative that no span has.
         """
-        found = []
-        for span in self.spans:
-            _check_kind(span, "arcs")
-            shift = span.start - 1
-            for (h, m), p in self._chosen(span, threshold, alternative):
-                found.append(Arc(None if h == 0 else h + shift, m + shift, p))
-        return found
+        self._check(threshold, alternative)
+        return [arc for span in self.spans for arc in self._arcs(span, threshold, alternative)]
+
+    def _arcs(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Arc]:
+        _check_kind(span, "arcs")
+        shift = span.start - 1
+        return [
+            Arc(None if h == 0 else h + shift, m + shift, p)
+            for (h, m), p in self._chosen(span, threshold, alternative)
+        ]
+
+    def _check(self, threshold: float | None, alternative: int | None) -> None:
+        """Refuse what would read as if nothing were so probable, or all alternatives agreed."""
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
+        if alternative is None or not self.spans:
+            return
+        count = max(len(span.alternatives) for span in self.spans)
+        if 0 <= alternative < count:
+            return
+        numbers = f" (0 to {count - 1})" if count > 1 else " (0)" if count else ""
+        are = "alternative is" if count == 1 else "alternatives are"
+        raise LatentError(
+            f"alternative is {alternative}, and of {self.component!r} {count or 'no'} {are} stored"
+            f"{numbers}. Give one that is there, or set `alternatives` in the component's config "
+            "or in inspect_docs to more; of a short text there may be no more structures."
+        )
 
     def dependencies(
         self, threshold: float | None = None, alternative: int | None = None
@@ -241,23 +275,29 @@ class LatentAnnotation:
 
         Raises LatentError where arcs have no labels.
         """
-        found = []
-        for span in self.spans:
-            _check_kind(span, "arcs", "dependencies")
-            if span.arc_labels is None or span.labels is None:
-                raise LatentError(
-                    f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
-                    "without them arcs are in doc._.latent[...].arcs()."
-                )
-            shift, names = span.start - 1, span.labels
-            for (h, m, label), p in self._labelled(span, threshold, alternative):
-                head = None if h == 0 else h + shift
-                found.append(Dependency(head, m + shift, names[label], p))
-        return found
+        self._check(threshold, alternative)
+        return [
+            arc for span in self.spans for arc in self._dependencies(span, threshold, alternative)
+        ]
+
+    def _dependencies(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Dependency]:
+        _check_kind(span, "arcs", "dependencies")
+        if span.arc_labels is None or span.labels is None:
+            raise LatentError(
+                f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
+                "without them arcs are in doc._.latent[...].arcs()."
+            )
+        shift, names = span.start - 1, span.labels
+        return [
+            Dependency(None if h == 0 else h + shift, m + shift, names[label], p)
+            for (h, m, label), p in self._labelled(span, threshold, alternative)
+        ]
 
     def _labelled(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float]]:
+    ) -> list[tuple[tuple[int, ...], float | None]]:
         """Places (head, modifier, label) within the span, with their probabilities."""
         known = {}
         if span.labelled_parts is not None and span.labelled_probabilities is not None:
@@ -274,22 +314,26 @@ class LatentAnnotation:
             heads = span.alternatives[alternative][0]
             labels = span.alternative_labels[alternative]
         assert labels is not None
-        otherwise = 1.0 if span.labelled_parts is None else 0.0
+        otherwise = None if span.labelled_parts is None else 0.0
         places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
         return [(place, known.get(place, otherwise)) for place in places]
 
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
-        found = []
-        for span in self.spans:
-            _check_kind(span, "items")
-            for (i,), p in self._chosen(span, threshold, alternative):
-                found.append(Item(span.start + i, p))
-        return found
+        self._check(threshold, alternative)
+        return [item for span in self.spans for item in self._items(span, threshold, alternative)]
+
+    def _items(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Item]:
+        _check_kind(span, "items")
+        chosen = self._chosen(span, threshold, alternative)
+        return [Item(span.start + i, p) for (i,), p in chosen]
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative. Where
-        no probabilities of an alternative's entities are stored, they come with its weight."""
+        """The entities that named tags make: of the best sequences, or of this alternative.
+        Raises LatentError for an alternative that no span has."""
+        self._check(None, alternative)
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -302,23 +346,24 @@ class LatentAnnotation:
             if alternative is not None:
                 if alternative >= len(span.alternatives):
                     continue
-                tags, weight = span.alternatives[alternative]
+                tags, _ = span.alternatives[alternative]
                 known = span.alternative_probabilities
                 probabilities = known[alternative] if known else None
             given = set()
             if span.given is not None:
                 given = set(compress(entities_of(span.decoded, span.labels), span.given))
             for i, (start, end, label) in enumerate(entities_of(tags, span.labels)):
-                p = 1.0 if alternative is None else weight
-                if probabilities is not None:
-                    p = float(probabilities[i])
+                p = None if probabilities is None else float(probabilities[i])
                 here = (start, end, label) in given
-                found.append(Entity(span.start + start, span.start + end, label, p, here))
+                place = span.start + start, span.start + end, label
+                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
         return found
 
     def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
         """What an alternative of named tags says other than the first one: the entities that only
-        the first one has, and those that only this one has."""
+        the first one has, and those that only this one has. Raises LatentError for an alternative
+        that no span has."""
+        self._check(None, alternative)
         gone: list[Entity] = []
         new: list[Entity] = []
         for span in self.spans:
@@ -351,7 +396,8 @@ class LatentAnnotation:
             rows = zip(span.possible.tolist(), span.possible_probabilities.tolist())
             for (first, last, tag), p in rows:
                 place = span.start + first, span.start + last, span.labels[tag][2:]
-                found.append(Entity(*place, p, place in given))
+                here = place in given
+                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
         return found
 
     def brackets(
@@ -359,19 +405,25 @@ class LatentAnnotation:
     ) -> list[Bracket]:
         """The spans or segments of the best structures, or all at least ``threshold`` probable; as
         :meth:`arcs`."""
+        self._check(threshold, alternative)
+        return [b for span in self.spans for b in self._brackets(span, threshold, alternative)]
+
+    def _brackets(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> list[Bracket]:
+        _check_kind(span, "brackets", "spans")
         found = []
-        for span in self.spans:
-            _check_kind(span, "brackets", "spans")
-            for (first, last, *label), p in self._chosen(span, threshold, alternative):
-                end = last if label else last + 1
-                number = label[0] if label else None
-                name = None if span.labels is None or number is None else span.labels[number]
-                found.append(Bracket(span.start + first, span.start + end, p, number, name))
+        for (first, last, *label), p in self._chosen(span, threshold, alternative):
+            end = last if label else last + 1
+            number = label[0] if label else None
+            name = None if span.labels is None or number is None else span.labels[number]
+            found.append(Bracket(span.start + first, span.start + end, p, number, name))
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
         """The aligned pairs of words, or all pairs at least ``threshold`` probable; as
         :meth:`arcs`."""
+        self._check(threshold, alternative)
         found = []
         for span in self.spans:
             _check_kind(span, "cells")
@@ -403,16 +455,16 @@ class LatentAnnotation:
         The root of a tree is marked by the tag "root"; probabilities, where there are any, label
         the parts. For the arguments see :meth:`arcs`.
         """
+        self._check(threshold, alternative)
         drawings: list[dict[str, object]] = []
         for span in self.spans:
-            alone = LatentAnnotation(self.doc, self.component, [span])
             style = _displacy_style(span)
             if style == "dep":
-                drawings.append(alone._draw_arcs(span, threshold, alternative))
+                drawings.append(self._draw_arcs(span, threshold, alternative))
             elif style == "ent":
-                drawings.append(alone._draw_items(span, threshold, alternative))
+                drawings.append(self._draw_items(span, threshold, alternative))
             else:
-                drawings.append(alone._draw_spans(span, threshold, alternative))
+                drawings.append(self._draw_spans(span, threshold, alternative))
         return drawings
 
     # displaCy escapes the text of a word, and nothing else; what is not text below is made of
@@ -421,9 +473,9 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, object]:
-        arcs: Sequence[Arc | Dependency] = self.arcs(threshold, alternative)
+        arcs: Sequence[Arc | Dependency] = self._arcs(span, threshold, alternative)
         if span.arc_labels is not None:
-            arcs = self.dependencies(threshold, alternative)
+            arcs = self._dependencies(span, threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
@@ -433,7 +485,7 @@ class LatentAnnotation:
             {
                 "start": min(arc.head, arc.modifier) - span.start,
                 "end": max(arc.head, arc.modifier) - span.start,
-                "label": _arc_label(span, arc),
+                "label": _arc_label(arc),
                 "dir": "left" if arc.modifier < arc.head else "right",
             }
             for arc in arcs
@@ -447,7 +499,7 @@ class LatentAnnotation:
         tokens = self.doc[span.start : span.end]
         begin = tokens.start_char
         entities = []
-        for item in self.items(threshold, alternative):
+        for item in self._items(span, threshold, alternative):
             token = self.doc[item.token]
             place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
             entities.append({**place, "label": _label(span, item.probability)})
@@ -459,7 +511,7 @@ class LatentAnnotation:
         if "brackets" in find_kind(span.kind).accessors:
             drawn = [
                 (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
-                for b in self.brackets(threshold, alternative)
+                for b in self._brackets(span, threshold, alternative)
                 if b.label is not None or b.end > b.start + 1
             ]
         else:
@@ -477,8 +529,9 @@ class LatentAnnotation:
 
     def _chosen(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float]]:
-        """Indices of parts within the span, with their probabilities."""
+    ) -> list[tuple[tuple[int, ...], float | None]]:
+        """Indices of parts within the span, with their probabilities: 0 where that is below the
+        threshold that the component stores them from, None where it stored none."""
         known = {}
         if span.parts is not None and span.probabilities is not None:
             pairs = zip(span.parts.tolist(), span.probabilities.tolist())
@@ -492,7 +545,7 @@ class LatentAnnotation:
             if alternative >= len(span.alternatives):
                 return []
             decoded = span.alternatives[alternative][0]
-        otherwise = 1.0 if span.probabilities is None else 0.0
+        otherwise = None if span.probabilities is None else 0.0
         chosen = find_kind(span.kind).parts(decoded)
         return [(part, known.get(part, otherwise)) for part in chosen]
 
@@ -555,6 +608,11 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     )
 
 
+def _is_below(span: SpanStructure, probability: float | None) -> bool:
+    least = span.min_confidence
+    return least is not None and probability is not None and probability < least
+
+
 def _displacy_style(span: SpanStructure) -> str:
     style = _style_of(find_kind(span.kind).accessors)
     if not style:
@@ -571,19 +629,19 @@ def _style_of(accessors: Sequence[str]) -> str:
     return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
 
 
-def _label(span: SpanStructure, probability: float, label: int | None = None) -> str:
+def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
     shown = []
     if label is not None:
         # displaCy does not escape it.
         shown.append(str(label) if span.labels is None else escape(span.labels[label]))
-    if span.probabilities is not None:
+    if probability is not None:
         shown.append(f"{probability:.2f}")
     return " ".join(shown)
 
 
-def _arc_label(span: SpanStructure, arc: Arc | Dependency) -> str:
+def _arc_label(arc: Arc | Dependency) -> str:
     shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
-    if span.probabilities is not None:
+    if arc.probability is not None:
         shown.append(f"{arc.probability:.2f}")
     return " ".join(shown)
 
@@ -693,6 +751,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         if span.possible is not None and span.possible_probabilities is not None:
             record["possible"] = np.array(span.possible, dtype="int32")
             record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
+        if span.min_confidence is not None:
+            record["min_confidence"] = float(span.min_confidence)
         if span.other_start is not None and span.other_end is not None:
             # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
             other = doc[span.other_start : span.other_end]
@@ -793,6 +853,7 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                     list(record.get("alternative_probabilities", [])),
                     record.get("possible"),
                     record.get("possible_probabilities"),
+                    record.get("min_confidence"),
                 )
             )
     return found
@@ -816,12 +877,14 @@ def to_json(
     probability], where arcs are labelled; tags have tags, and entities, [start, end,
     label, probability], where their names make some, with possible ones where the component was
     calibrated for a coverage, and in each alternative those that it has not of the first one
-    ("without") and those that only it has ("with"); items have items, [token, probability]; pairs
-    of words have cells, [token of the first text, token of the second, probability]; spans have
-    brackets, [start, end, probability], and segments and phrases their label at the end of these.
-    All have the decoded structure and alternatives of each span, as in
-    :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the same keys, with
-    nothing in their lists.
+    ("without") and those that only it has ("with"), and each span has the
+    min_confidence of the component, where that leaves less probable ones out of ``doc.ents``;
+    items have items, [token, probability]; pairs of words have cells, [token of the first text,
+    token of the second, probability]; spans have brackets, [start, end, probability], and segments
+    and phrases their label at the end of these. Probabilities that are not stored are null. All
+    have the decoded structure and alternatives of
+    each span, as in :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the
+    same keys, with nothing in their lists.
 
     kinds: of what components write, by the names that it is stored under; for texts without
         tokens.
@@ -841,10 +904,10 @@ def to_json(
             entry["heads"] = annotation.heads.tolist()
         if "arcs" in given:
             arcs = annotation.arcs()
-            entry["arcs"] = [[arc.head, arc.modifier, round(arc.probability, 4)] for arc in arcs]
+            entry["arcs"] = [[arc.head, arc.modifier, _rounded(arc.probability)] for arc in arcs]
             if annotation.spans and all(s.arc_labels is not None for s in annotation.spans):
                 entry["dependencies"] = [
-                    [arc.head, arc.modifier, arc.label, round(arc.probability, 4)]
+                    [arc.head, arc.modifier, arc.label, _rounded(arc.probability)]
                     for arc in annotation.dependencies()
                 ]
         if "tags" in given:
@@ -856,13 +919,13 @@ def to_json(
                     entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
         if "cells" in given:
             cells = annotation.cells()
-            entry["cells"] = [[c.source, c.target, round(c.probability, 4)] for c in cells]
+            entry["cells"] = [[c.source, c.target, _rounded(c.probability)] for c in cells]
         if "items" in given:
             items = annotation.items()
-            entry["items"] = [[item.token, round(item.probability, 4)] for item in items]
+            entry["items"] = [[item.token, _rounded(item.probability)] for item in items]
         if "brackets" in given:
             entry["brackets"] = [
-                [b.start, b.end, round(b.probability, 4)]
+                [b.start, b.end, _rounded(b.probability)]
                 + ([] if b.label is None else [b.name or b.label])
                 for b in annotation.brackets()
             ]
@@ -873,6 +936,7 @@ def to_json(
                 "structure": span.structure,
                 "kind": span.kind,
                 "decoded": span.decoded.tolist(),
+                **({} if span.min_confidence is None else {"min_confidence": span.min_confidence}),
                 "alternatives": [
                     {
                         span.kind: decoded.tolist(),
@@ -888,8 +952,12 @@ def to_json(
     return found
 
 
+def _rounded(probability: float | None) -> float | None:
+    return None if probability is None else round(probability, 4)
+
+
 def _entity(entity: Entity) -> list[Any]:
-    return [entity.start, entity.end, entity.label, round(entity.probability, 4)]
+    return [entity.start, entity.end, entity.label, _rounded(entity.probability)]
 
 
 def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def confidences(doc: Doc) -> dict[Place, float]:
             if span.entity_probabilities is None or span.labels is None:
                 continue
             for entity in LatentAnnotation(doc, annotation.component, [span]).entities():
-                if not entity.given:
+                if not entity.given and entity.probability is not None:
                     place = entity.start, entity.end, entity.label
                     found.setdefault(place, entity.probability)
     return found

@@ -12,9 +12,11 @@ import srsly
 from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent import annotations
-from spacy_latent.annotations import Arc, Bracket, Cell, Item, SpanStructure
+from spacy_latent.annotations import Arc, Bracket, Cell, Entity, Item, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.latent_encoder import inspect_docs
+from spacy_latent.visualize import render
+from spacy_latent.visualize.terminal import format_annotation
 from tests.pipeline.small_pipelines import (
     TOK2VEC,
     examples,
@@ -48,7 +50,7 @@ def test_heads_are_token_indices(doc):
 def test_arcs_in_the_doc(doc):
     latent = doc._.latent["x"]
     assert latent.arcs()[:2] == [Arc(1, 0, 0.75), Arc(None, 1, 1.0)]
-    assert latent.arcs()[2:] == [Arc(3, 2, 1.0), Arc(None, 3, 1.0), Arc(None, 4, 1.0)]
+    assert latent.arcs()[2:] == [Arc(3, 2, None), Arc(None, 3, None), Arc(None, 4, None)]
     assert latent.arcs(alternative=0) == [Arc(None, 0, 0.25), Arc(0, 1, 0.0)]
     with pytest.raises(LatentError, match='annotate = "probabilities"'):
         latent.arcs(threshold=0.5)
@@ -164,7 +166,8 @@ def test_items(doc):
     latent = doc._.latent["x"]
     assert latent.items() == [Item(1, 0.75), Item(3, 0.5)]
     assert latent.items(threshold=0.2) == [Item(1, 0.75), Item(3, 0.5), Item(4, 0.25)]
-    assert latent.items(alternative=0) == []
+    with pytest.raises(LatentError, match=r"no alternatives are stored\. .*set `alternatives`"):
+        latent.items(alternative=0)
     assert latent.displacy_style == "ent"
     (drawing,) = latent.to_displacy()
     assert drawing["text"].strip() == "a b c d e"
@@ -219,7 +222,7 @@ def test_words_are_no_brackets_of_a_drawing(doc):
 def test_a_graph_has_arcs_but_no_heads(doc):
     annotations.write(doc, "x", [of_kind("arcs", [[0, 1], [3, 1], [1, 2]], start=1, end=4)])
     latent = doc._.latent["x"]
-    assert latent.arcs() == [Arc(None, 1, 1.0), Arc(3, 1, 1.0), Arc(1, 2, 1.0)]
+    assert latent.arcs() == [Arc(None, 1, None), Arc(3, 1, None), Arc(1, 2, None)]
     assert len(latent.to_displacy()[0]["arcs"]) == 2
     with pytest.raises(LatentError, match=r"arcs\(\)"):
         _ = latent.heads
@@ -247,6 +250,74 @@ def test_cells_go_with_both_texts(doc):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[3:5])
     assert "x" not in doc._.latent
+
+
+@pytest.mark.parametrize("alternative", [3, 7, -1, -9])
+@pytest.mark.parametrize("accessor", ["arcs", "dependencies", "to_displacy"])
+def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternative):
+    """None of it is an answer: nothing, the last one, or an IndexError."""
+    others = [(np.array([0, 1]), 0.5), (np.array([2, 0]), 0.25), (np.array([0, 0]), 0.25)]
+    labels = np.array([0, 0])
+    first = tree(0, [2, 0], alternatives=others, arc_labels=labels, labels=("x",))
+    first.alternative_labels = [labels] * 3
+    # Of a shorter sentence there are fewer; that has no arcs in the others.
+    second = tree(2, [0], alternatives=[(np.array([0]), 1.0)], arc_labels=labels[:1])
+    second.labels, second.alternative_labels = ("x",), [labels[:1]]
+    annotations.write(doc, "x", [first, second])
+    read = getattr(doc._.latent["x"], accessor)
+    told = r"'x' 3 alternatives are stored \(0 to 2\)\. .*set `alternatives`"
+    with pytest.raises(LatentError, match=rf"alternative is {alternative}, .*{told}"):
+        read(alternative=alternative)
+    assert len(read(alternative=2)) == 2 and len(read(alternative=0)) == len(read())
+
+
+@pytest.mark.parametrize("threshold", [3, -0.1, float("nan")])
+def test_a_threshold_that_is_no_probability_is_refused(doc, threshold):
+    annotations.write(doc, "x", [ITEMS])
+    for read in (doc._.latent["x"].items, doc._.latent["x"].to_displacy):
+        with pytest.raises(LatentError, match=f"threshold is {threshold}; expected a prob"):
+            read(threshold=threshold)
+    assert len(doc._.latent["x"].items(threshold=0)) == 3
+
+
+def test_an_alternative_that_does_not_exist_does_not_agree_with_the_first(doc):
+    span = of_kind("tags", [0, 4], end=2)
+    span.labels = ("O", "B-A", "I-A", "L-A", "U-A")
+    span.alternatives = [(span.decoded, 0.5), (np.array([0, 0], dtype="int32"), 0.25)]
+    annotations.write(doc, "x", [span])
+    latent = doc._.latent["x"]
+    assert latent.differences(1) == ([Entity(1, 2, "A", None)], [])
+    for read in (latent.differences, latent.entities):
+        with pytest.raises(LatentError, match=r"2 alternatives are stored \(0 to 1\)"):
+            read(5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "decoded", "accessor"),
+    [
+        ("heads", [2, 0], "arcs"),
+        ("items", [1], "items"),
+        ("spans", [[0, 1]], "brackets"),
+        ("cells", [[0, 1]], "cells"),
+        ("tags", [0, 4], "entities"),
+    ],
+)
+def test_what_was_not_stored_is_no_certainty(doc, kind, decoded, accessor):
+    """``annotate = "map"``: parts that say 1 would pass any threshold of a program that reads
+    them."""
+    span = of_kind(kind, decoded, end=2)
+    span.other_start, span.other_end = (2, 5) if kind == "cells" else (None, None)
+    span.labels = ("O", "B-A", "I-A", "L-A", "U-A") if kind == "tags" else None
+    span.alternatives = [(span.decoded, 0.75)]
+    annotations.write(doc, "x", [span])
+    latent = doc._.latent["x"]
+    for found in (getattr(latent, accessor)(), getattr(latent, accessor)(alternative=0)):
+        assert found and {part.probability for part in found} == {None}
+    made = srsly.json_loads(srsly.json_dumps(annotations.to_json(doc, ["x"])))["x"][accessor]
+    assert all(part[-1] is None for part in made)
+    assert "1.00" not in format_annotation(latent) and "None" not in format_annotation(latent)
+    html = render(doc, jupyter=False)
+    assert "1.00" not in html and "None" not in html
 
 
 def test_a_doc_with_nothing_to_choose_from_has_an_annotation_without_spans(doc):
@@ -395,5 +466,5 @@ def test_docs_with_structures_are_json(doc):
     annotations.write(doc, "y", [entities])
     found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))["_"]["latent"]
     assert found["x"]["heads"] == [1, 1, 3, 3, 4]
-    assert found["y"]["entities"] == [[1, 2, "X", 1.0]]
+    assert found["y"]["entities"] == [[1, 2, "X", None]]
     assert set(found) == {"x", "y"}

@@ -119,7 +119,7 @@ def judged_entities(
             right = (entity.start, entity.end, entity.label) in gold
             if entity.given:
                 found.gold -= right
-            elif all(reference[i].ent_iob for i in tokens):
+            elif entity.probability is not None and all(reference[i].ent_iob for i in tokens):
                 found.probabilities.append(entity.probability)
                 found.correct.append(right)
                 found.labels.append(entity.label)
@@ -175,6 +175,15 @@ def keeps_few(one: Cut, found: JudgedEntities) -> bool:
     return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
 
 
+def in_digits(probability: float) -> str:
+    """With three significant digits of the probability and of its distance to 1, as 0.9999634:
+    what is less than 1 is not printed as 1."""
+    if not 0.5 < probability < 1:
+        return f"{probability:.3g}"
+    places = 2 - math.floor(math.log10(1 - probability))
+    return f"{probability:.{places}f}".rstrip("0")
+
+
 def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
     """What is left of ``found``, the entities of these texts, which are named in words."""
     said = f"{one.kept} of {len(found.probabilities)} entities of {texts}"
@@ -186,10 +195,17 @@ def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
 
 
 def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
-    """The lowest threshold whose entities have this precision; None where none has it."""
+    """The lowest threshold whose entities have this precision: 0 where all of them together have
+    it, else midway between the least confident entity that is kept and the next below; None where
+    none has it."""
     thresholds, reached = precisions(found)
     enough = np.flatnonzero(reached >= precision)
-    return cut(found, float(thresholds[enough[0]])) if len(enough) else None
+    if not len(enough):
+        return None
+    least = int(enough[0])
+    # Not at the lowest that was seen: a tagger that is sure of itself puts that so near to 1 that
+    # entities of other text, right ones too, stay below.
+    return cut(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
 
 
 def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:

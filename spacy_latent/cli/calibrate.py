@@ -56,7 +56,8 @@ def calibrate_cli(
         "--precision",
         min=0.0,
         max=1.0,
-        help="Set min_confidence to the lowest at which entities have this precision",
+        help="Set min_confidence to the lowest at which entities have this precision, 0 where all "
+        "together have it",
     ),
     few: bool = typer.Option(
         False,
@@ -151,6 +152,8 @@ def calibrate_cli(
 
 
 def print_calibration(found: Calibrated) -> None:
+    from spacy_latent.analysis.calibration import in_digits
+
     made = found.calibration
     msg.divider(f"Calibration on {made.docs} texts with {made.entities} entities")
     msg.text(f"temperature {made.temperature:.3g}")
@@ -177,24 +180,34 @@ def print_calibration(found: Calibrated) -> None:
     if made.least is not None and found.set_sizes:
         mean = sum(found.set_sizes) / len(found.set_sizes)
         msg.text(
-            f"sets with coverage {made.coverage}: all spans with a probability of "
-            f"{made.least:.2g}; {mean:.1f} in a text on average"
+            f"sets with coverage {made.coverage}: all spans with a probability of at least "
+            f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
     if found.left_out:
         msg.warn(f"No sequence of tags agrees with the annotation of {found.left_out} texts")
 
 
 def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:
-    from spacy_latent.analysis.calibration import cut, in_words, keeps_few
+    from spacy_latent.analysis.calibration import FEW, cut, in_digits, in_words, keeps_few
 
-    name = f"min_confidence = {least.threshold:.4g}"
+    name = f"min_confidence = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
         cuts.append((cut(further, least.threshold), further, FURTHER_TEXTS))
+    if not least.threshold:
+        msg.info(
+            "All entities of the calibration texts together have the precision that was asked for, "
+            "so min_confidence is 0: no entity is dropped"
+        )
     for one, entities, texts in cuts:
         msg.info(f"{name} keeps {in_words(one, entities, texts)}")
     for one, entities, texts in cuts:
-        if keeps_few(one, entities):
+        if not least.threshold and one.kept < FEW:
+            msg.warn(
+                f"There are only {one.kept} entities of {texts}, so their precision is hardly "
+                "known. Calibrate on more text."
+            )
+        elif least.threshold and keeps_few(one, entities):
             msg.warn(
                 f"{name} leaves few entities of {texts}: {one.kept} of "
                 f"{len(entities.probabilities)}. The pipeline will find little, and its precision "
@@ -217,13 +230,13 @@ def print_error(title: str, found: JudgedEntities) -> None:
 
 
 def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
-    from spacy_latent.analysis.calibration import THRESHOLDS, cut
+    from spacy_latent.analysis.calibration import THRESHOLDS, cut, in_digits
 
     thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
     rows = []
     for row in (cut(found, threshold) for threshold in sorted(thresholds)):
         interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
-        label = f"{row.threshold:.4g}"
+        label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
         rows.append((label, str(row.kept), *values))
     header = ("confidence", "entities", "precision", "95 % interval", "recall")

@@ -119,10 +119,10 @@ def print_explanation(found: Explanation) -> None:
     ]
     header = (
         f"{int(found.chosen.sum())} words by",
-        "compr.",
-        "suff.",
-        "compr. (cut)",
-        "suff. (cut)",
+        "compr. %",
+        "suff. %",
+        "compr. (cut) %",
+        "suff. (cut) %",
     )
     msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
 
@@ -137,9 +137,9 @@ def marked(found: Explanation) -> str:
 
 
 def _figures(found: Faithfulness) -> tuple[str, str]:
-    # Adding zero takes the sign off one.
+    # In percent, as of 'spacy latent rationale'. Adding zero takes the sign off one.
     values = found.comprehensiveness, found.sufficiency
-    return f"{round(values[0], 2) + 0:.2f}", f"{round(values[1], 2) + 0:.2f}"
+    return f"{round(100 * values[0], 1) + 0:.1f}", f"{round(100 * values[1], 1) + 0:.1f}"
 
 
 def to_json(found: Explanation) -> dict[str, Any]:

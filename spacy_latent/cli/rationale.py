@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
 
 COLUMNS = {
-    "rate": "words",
+    "rate": "words %",
     "spans": "spans/doc",
-    "token_f": "token F1",
-    "iou_f": "IOU F1",
-    "comprehensiveness": "compr.",
-    "sufficiency": "suff.",
-    "accuracy": "accuracy",
-    "alone": "alone",
+    "token_f": "token F1 %",
+    "iou_f": "IOU F1 %",
+    "comprehensiveness": "compr. %",
+    "sufficiency": "suff. %",
+    "accuracy": "accuracy %",
+    "alone": "alone %",
 }
 
 

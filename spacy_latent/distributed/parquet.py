@@ -118,6 +118,7 @@ def schema() -> Schema:
             ("labelled_probabilities", reals),
             ("possible", pa.list_(indices)),
             ("possible_probabilities", reals),
+            ("min_confidence", pa.float64()),
         ]
     )
     place = [("start", index), ("end", index)]
@@ -240,6 +241,7 @@ class _Spans(_Lists):
         super().__init__()
         self.names = {name: _Names() for name in ("component", *self.NAMED)}
         self.numbers: dict[str, list[int | None]] = {name: [] for name in self.NUMBERS}
+        self.least: list[float | None] = []
         self.part_axes: list[int | None] = []
         self.arrays = {name: _Arrays(dtype) for name, dtype in self.FLAT}
         self.arrays |= {name: _Arrays(dtype, rows=True) for name, dtype in self.ROWS}
@@ -256,6 +258,7 @@ class _Spans(_Lists):
             numbers.append(getattr(span, name))
         for name, arrays in self.arrays.items():
             arrays.append(getattr(span, name))
+        self.least.append(span.min_confidence)
         self.part_axes.append(None if span.parts is None else span.parts.shape[1])
         self.decoded.append(span.decoded)
         self.shapes.append(np.array(span.decoded.shape[1:], dtype="int32"))
@@ -277,6 +280,7 @@ class _Spans(_Lists):
         columns = {name: names.build() for name, names in self.names.items()}
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}
         columns |= {name: arrays.build() for name, arrays in self.arrays.items()}
+        columns["min_confidence"] = pa.array(self.least, pa.float64())
         columns["part_axes"] = pa.array(self.part_axes, pa.int32())
         columns["decoded"], columns["decoded_shape"] = self.decoded.build(), self.shapes.build()
         columns["labels"] = self.labelled.around(self.labels.build())
@@ -505,6 +509,7 @@ def _to_span(entry: dict[str, Any]) -> SpanStructure:
         alternative_probabilities=_known(others, "entity_probabilities", "float32"),
         possible=rows(entry["possible"], "int32", 3),
         possible_probabilities=flat(entry["possible_probabilities"], "float32"),
+        min_confidence=entry["min_confidence"],
     )
 
 

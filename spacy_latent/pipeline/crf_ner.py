@@ -365,7 +365,9 @@ class CrfEntityRecognizer(StoredComponent):
                 found = annotations.entities_of(structure.decoded, structure.labels)
                 least, sure = self.cfg["min_confidence"], structure.entity_probabilities
                 if least and sure is not None:
-                    found = list(compress(found, sure >= least))
+                    # As of Entity.below_min_confidence: float32 would take the threshold, too.
+                    found = list(compress(found, sure.astype("float64") >= least))
+                    structure.min_confidence = least
                 ents = list(doc.ents)
                 kept = {(span.start, span.end) for span in ents}
                 ents += [

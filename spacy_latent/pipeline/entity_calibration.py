@@ -552,8 +552,10 @@ def set_precision(
     few: bool = False,
 ) -> Cut:
     """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
-    calibrated on have this precision, in its config as well. Raises LatentError where there is no
-    such value, and where it keeps fewer than 20 entities or than one in ten.
+    calibrated on have this precision, in its config as well: 0 where all of them together have it,
+    else midway between the least confident entity that is kept and the next below. Raises
+    LatentError where there is no such value, and where one above 0 keeps fewer than 20 entities or
+    than one in ten.
 
     few: set it there as well.
     """
@@ -569,24 +571,25 @@ def set_precision(
             best = known.cut(found.after, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
-                f"confidence of {best.threshold:.3g} or more."
+                f"confidence of {known.in_digits(best.threshold)} or more."
             )
         raise LatentError(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
             "calibrate on more annotated text."
         )
-    if known.keeps_few(least, found.after) and not few:
+    if least.threshold and known.keeps_few(least, found.after) and not few:
         enough = known.most_precise(found.after)
         told = f"No threshold keeps {known.FEW} of them. "
         if enough is not None:
             told = (
                 "The highest precision of a threshold that keeps more is "
                 f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
-                f"{enough.threshold:.3g} or more. "
+                f"{known.in_digits(enough.threshold)} or more. "
             )
         raise LatentError(
-            f"A min_confidence of {least.threshold:.4g}, for a precision of {precision}, would "
-            f"keep {known.in_words(least, found.after, 'the calibration texts')}. Fewer than "
+            f"A min_confidence of {known.in_digits(least.threshold)}, for a precision of "
+            f"{precision}, would keep "
+            f"{known.in_words(least, found.after, 'the calibration texts')}. Fewer than "
             f"{known.FEW}, or than one in ten, do not tell the precision, and the pipeline would "
             f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."

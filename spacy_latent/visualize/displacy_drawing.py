@@ -15,11 +15,20 @@ from spacy.tokens import Doc
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.visualize.picture import weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD
 from spacy_latent.visualize.text_size import widest
 
 # The size that displaCy leaves to the browser.
 WORD = 16
+INSIDE = (
+    "Structures inside of another component, such as a LatentTok2Vec, are written by "
+    "inspect_docs(nlp, docs) of spacy_latent.pipeline.latent_encoder."
+)
+NO_STRUCTURE = (
+    "There is no latent structure to draw on the docs. Were they made by the pipeline, with "
+    f"annotate other than 'none'? {INSIDE}"
+)
 OWN_OPTIONS = ("threshold", "alternatives", "probabilities", "counters", "fold")
 
 
@@ -76,6 +85,8 @@ def render_with_displacy(
         for name, group in groupby(drawings, key=_style)
     ]
     if not markup:
+        if page and docs and not any(len(doc._.latent) for doc in docs):
+            raise LatentError(NO_STRUCTURE)
         return displacy.render([], page=page, jupyter=jupyter, manual=True)
     # In a notebook displaCy shows what it draws, and gives nothing.
     if page and not one_style and None not in markup:
@@ -85,6 +96,13 @@ def render_with_displacy(
             content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
         )
     return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+
+
+def no_structure_of(component: str, there: str) -> str:
+    return (
+        f"There is no latent structure of {component!r} on the doc; it has {there}. Was the doc "
+        f"made by the pipeline, with annotate other than 'none'? {INSIDE}"
+    )
 
 
 def _style(drawing: dict[str, Any]) -> str:
@@ -104,10 +122,7 @@ def make_drawings(
     :func:`spacy_latent.visualize.render`."""
     if component is not None and component not in doc._.latent:
         there = ", ".join(doc._.latent) or "nothing"
-        raise LatentError(
-            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
-            "doc made by the pipeline, with annotate other than 'none'?"
-        )
+        raise LatentError(no_structure_of(component, there))
     settings = displacy.get_doc_settings(doc)
     drawings = []
     for name in [component] if component else list(doc._.latent):
@@ -127,7 +142,7 @@ def _span_drawings(
         drawn = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
             (drawing,) = alone.to_displacy(alternative=i)
-            drawn.append({**drawing, "title": f"{weight:.2f}"})
+            drawn.append({**drawing, "title": weight_text(weight)})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):

@@ -9,7 +9,11 @@ from spacy import displacy
 from spacy.tokens import Doc, Span
 
 from spacy_latent.errors import LatentError
-from spacy_latent.visualize.displacy_drawing import render_with_displacy
+from spacy_latent.visualize.displacy_drawing import (
+    NO_STRUCTURE,
+    no_structure_of,
+    render_with_displacy,
+)
 from spacy_latent.visualize.elements import Markup
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import shortened
@@ -67,7 +71,8 @@ def render(
         everything else is HTML with its own style. Nothing in a notebook, which shows it.
 
     Raises LatentError for a component that is not on a doc, a style that does not fit, a threshold
-    without stored probabilities, options that nothing knows, and gold of other tokens.
+    without stored probabilities, options that nothing knows, and gold of other tokens; a
+    whole page also for docs on which no component wrote a structure.
     """
     made = _as_docs(docs)
     golds = _as_gold(made, gold)
@@ -77,6 +82,11 @@ def render(
             made, component, style, page, minify, jupyter, dict(options or {}), golds
         )
     figures = make_figures(made, component, style, look, golds)
+    # Not of texts without words, on which a component has written that there is nothing, nor a page
+    # that holds something else.
+    bare = page and not opening and not closing
+    if bare and made and not any(len(doc._.latent) for doc in made):
+        raise LatentError(NO_STRUCTURE)
     if made:
         look = look.of(displacy.get_doc_settings(made[0]))
     if page:
@@ -110,10 +120,7 @@ def render_svg(
     look = replace(look, as_svg=True)
     figures = make_figures(made, component, style, look, _as_gold(made, gold))
     if not figures:
-        raise LatentError(
-            "There is no latent structure to draw on the docs. Were they made by the pipeline, "
-            "with annotate other than 'none'?"
-        )
+        raise LatentError(NO_STRUCTURE)
     look = look.of(displacy.get_doc_settings(made[0]))
     return svg(beside(figures), look, standalone=True) + "\n"
 
@@ -153,10 +160,7 @@ def make_figures(
     for i, doc in enumerate(docs):
         if component is not None and component not in doc._.latent:
             there = ", ".join(doc._.latent) or "nothing"
-            raise LatentError(
-                f"There is no latent structure of {component!r} on the doc; it has {there}. Was "
-                "the doc made by the pipeline, with annotate other than 'none'?"
-            )
+            raise LatentError(no_structure_of(component, there))
         own = look.of(displacy.get_doc_settings(doc))
         for name in [component] if component else list(doc._.latent):
             for span in doc._.latent[name].spans:

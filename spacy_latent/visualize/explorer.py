@@ -138,8 +138,7 @@ class SeenStructure:
         chosen, others = subject.structure(None), []
         if subject.known:
             own = {part for part, _ in chosen}
-            probable = subject.annotation._chosen(self.span, LEAST, None)
-            others = [(part, p) for part, p in probable if part not in own]
+            others = [(part, p) for part, p in subject.probable(LEAST) if part not in own]
             others.sort(key=lambda one: -one[1])
         everything = [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
         told = [self._told(subject, part) for part, _ in everything]

@@ -27,7 +27,8 @@ RULES = """
 @dataclass(frozen=True)
 class Highlight:
     """Words ``start`` to ``end``, without that. label: of an entity; number: shown after it.
-    faint: not of the structure itself, underlined with dashes."""
+    faint: not of the structure itself, underlined with dashes. left_out: of it, but not what the
+    component gave in the end; underlined with dashes, too."""
 
     start: int
     end: int
@@ -35,6 +36,11 @@ class Highlight:
     label: str = ""
     number: str = ""
     faint: bool = False
+    left_out: bool = False
+
+    @property
+    def weak(self) -> bool:
+        return self.faint or self.left_out
 
 
 def draw_highlights(
@@ -72,7 +78,7 @@ def draw_highlights(
             inside += element("small", {}, mark.number)
         color, strength = _color(mark, look)
         style = f"background:{tinted(color, strength)};border-color:{color}"
-        attributes = {"class": "sl-faint" if mark.faint else None, "style": style}
+        attributes = {"class": "sl-faint" if mark.weak else None, "style": style}
         pieces.append(element("mark", attributes, inside) + _gap(space))
         done = mark.end
     pieces += [_plain(*word) for word in words[done:]]
@@ -101,7 +107,7 @@ def _color(mark: Highlight, look: Look) -> tuple[str, float]:
         plain = look.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
     else:
         plain = look.color or plain
-    return plain, 0.05 + (0.2 if mark.faint else 0.5) * opacity(mark.probability)
+    return plain, 0.05 + (0.2 if mark.weak else 0.5) * opacity(mark.probability)
 
 
 def _svg(
@@ -142,7 +148,7 @@ def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: 
         "d": f"M{left:.1f},{y + 25:.1f}H{right:.1f}",
         "stroke": color,
         "stroke-width": 2,
-        "stroke-dasharray": "5 3" if mark.faint else None,
+        "stroke-dasharray": "5 3" if mark.weak else None,
     }
     return element("g", {"class": "sl-highlight"}, element("rect", box), element("path", line))
 

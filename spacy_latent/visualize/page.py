@@ -15,7 +15,7 @@ from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.legend import legend
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text, visible
-from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg
+from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg, weight_text
 
 NOTHING = Markup("")
 RULES = """
@@ -122,7 +122,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
     if picture.weight is not None:
         bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
         meter = element("span", {"class": "sl-weight", "aria-hidden": "true"}, bar)
-        header += f"weight {picture.weight:.2f}{meter}"
+        header += f"weight {weight_text(picture.weight)}{meter}"
     if picture.caption:
         header += element("span", {}, text(picture.caption))
     drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)

@@ -241,7 +241,13 @@ def _rows(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
         yield row
 
 
+def weight_text(weight: float) -> str:
+    """With two digits after the point, or the first that is not 0: long sentences have many trees,
+    and the best of them may have a weight far below 0.01."""
+    return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
+
+
 def picture_caption(picture: Picture) -> str:
     """What stands above a picture: its weight and its caption."""
-    shown = [] if picture.weight is None else [f"weight {picture.weight:.2f}"]
+    shown = [] if picture.weight is None else [f"weight {weight_text(picture.weight)}"]
     return " · ".join([*shown, *([picture.caption] if picture.caption else [])])

@@ -15,10 +15,10 @@ from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
-from spacy_latent.visualize.picture import Figure, Picture
+from spacy_latent.visualize.picture import Figure, Picture, weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.terminal import entities_known, entity_text
+from spacy_latent.visualize.terminal import BELOW, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
 # Words on each side of what differs between alternatives.
@@ -189,10 +189,10 @@ def _tags(subject: Subject) -> Drawn:
         first = not rows
         best = best or [number for (_, number), _ in sequence]
         tags = [[tag(number, p, number != best[i], first)] for (i, number), p in sequence]
-        rows.append(TagRow(tags, "" if weight is None else f"{weight:.2f}"))
+        rows.append(TagRow(tags, "" if weight is None else weight_text(weight)))
     further: list[list[DrawnTag]] = [[] for _ in subject.words]
     if subject.look.threshold is not None:
-        probable = subject.annotation._chosen(subject.span, subject.look.threshold, None)
+        probable = subject.probable(subject.look.threshold)
         for (i, number), p in sorted(probable, key=lambda one: -one[1]):
             if number != best[i] and len(further[i]) < PARTS_PER_WORD:
                 further[i].append(tag(number, p, True))
@@ -214,9 +214,9 @@ def _entities(subject: Subject) -> Drawn:
         found = [
             entity
             for entity in subject.annotation.entities(alternative)
-            if least is None or entity.probability >= least
+            if least is None or (entity.probability or 0.0) >= least
         ]
-        marks = _marks(subject, found, entities_known(subject.span, alternative))
+        marks = _marks(subject, found)
         drawn = draw_highlights(
             subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
@@ -228,10 +228,9 @@ def _other_entities(subject: Subject, alternative: int, weight: float | None) ->
     """What differs from the first alternative, with a few words around; what that one has instead
     is faint where there is room for it, and told above."""
     gone, new = subject.annotation.differences(alternative)
-    known = entities_known(subject.span, alternative)
     taken = {i for entity in new for i in range(entity.start, entity.end)}
     apart = [e for e in gone if taken.isdisjoint(range(e.start, e.end))]
-    marks = _marks(subject, new, known) + _marks(subject, apart, known, faint=True)
+    marks = _marks(subject, new) + _marks(subject, apart, faint=True)
     marks.sort(key=lambda mark: mark.start)
     # Of those that overlap with marks as well.
     places = [(e.start - subject.span.start, e.end - subject.span.start) for e in [*gone, *new]]
@@ -244,30 +243,34 @@ def _other_entities(subject: Subject, alternative: int, weight: float | None) ->
         begin -= before
     moved = [replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in marks]
     drawn = draw_highlights(words, moved, subject.look, subject.title, weight=weight)
-    known = known and subject.look.probabilities
+    shown = subject.look.probabilities
     told = [
-        f"{word} {', '.join(entity_text(subject.doc, e, known) for e in entities)}"
+        f"{word} {', '.join(entity_text(subject.doc, e, shown) for e in entities)}"
         for word, entities in (("without", gone), ("with", new))
         if entities
     ]
     return replace(drawn, caption="; ".join(told))
 
 
-def _marks(
-    subject: Subject, entities: list[Entity], known: bool, faint: bool = False
-) -> list[Highlight]:
-    shown = known and subject.look.probabilities
+def _marks(subject: Subject, entities: list[Entity], faint: bool = False) -> list[Highlight]:
     return [
         Highlight(
             entity.start - subject.span.start,
             entity.end - subject.span.start,
-            entity.probability if known else 1.0,
+            1.0 if entity.probability is None else entity.probability,
             entity.label,
-            f"{entity.probability:.2f}" if shown else "",
+            _number(subject, entity),
             faint,
+            entity.below_min_confidence,
         )
         for entity in entities
     ]
+
+
+def _number(subject: Subject, entity: Entity) -> str:
+    shown = entity.probability is not None and subject.look.probabilities
+    number = f"{entity.probability:.2f}" if shown else ""
+    return f"{number} {BELOW}".strip() if entity.below_min_confidence else number
 
 
 def _rationale(subject: Subject) -> Drawn:

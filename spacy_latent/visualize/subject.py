@@ -91,14 +91,21 @@ class Subject:
         if self.look.threshold is None or alternative is not None:
             return [(part, p, True) for part, p in chosen]
         own = {part for part, _ in chosen}
-        probable = self.annotation._chosen(self.span, self.look.threshold, None)
-        found = [(part, p, part in own) for part, p in probable]
+        found = [(part, p, part in own) for part, p in self.probable(self.look.threshold)]
         found.sort(key=lambda one: (not one[2], -one[1]))
         return found[:most]
 
     def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
-        """The parts of the structure, whatever the threshold."""
-        return self.annotation._chosen(self.span, None, alternative)
+        """The parts of the structure, whatever the threshold; as strong as those that are certain
+        where no probabilities are stored."""
+        found = self.annotation._chosen(self.span, None, alternative)
+        return [(part, 1.0 if p is None else p) for part, p in found]
+
+    def probable(self, threshold: float) -> list[tuple[tuple[int, ...], float]]:
+        """All parts that are at least as probable. Raises LatentError where no probabilities are
+        stored."""
+        found = self.annotation._chosen(self.span, threshold, None)
+        return [(part, p) for part, p in found if p is not None]
 
     def first(self, alternative: int | None) -> set[tuple[int, ...]] | None:
         """Parts of the first alternative, where another one is drawn beside it."""

@@ -16,9 +16,12 @@ from spacy_latent.annotations import (
     names_entities,
 )
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
+from spacy_latent.visualize.picture import weight_text
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
+# Beside entities that a component found and left out of doc.ents.
+BELOW = "below min_confidence"
 ASCII = ("|- ", "`- ", "|  ", "   ")
 
 
@@ -40,7 +43,7 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
         for alternative, weight in trees:
             lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
-                lines.insert(0, f"weight {weight:.2f}")
+                lines.insert(0, f"weight {weight_text(weight)}")
             blocks.append("\n".join(lines))
         if threshold is not None:
             blocks.append("\n".join(_others(alone, span, threshold)))
@@ -55,14 +58,13 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     modifiers: dict[int | None, list[Arc]] = defaultdict(list)
     for arc in arcs:
         modifiers[arc.head].append(arc)
-    known = span.probabilities is not None
     width = len(str(span.end - 1))
     lines = []
     # A stack, not recursion: a tree may be as deep as its sentence is long.
     todo = [(arc, "", "") for arc in reversed(modifiers[None])]
     while todo:
         arc, before, below = todo.pop()
-        probability = f"  {arc.probability:.2f}" if known else ""
+        probability = "" if arc.probability is None else f"  {arc.probability:.2f}"
         word = _printable(annotation.doc, arc.modifier)
         lines.append(f"{arc.modifier:>{width}}  {before}{word}{probability}")
         children = modifiers[arc.modifier]
@@ -77,7 +79,7 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
 def _items(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
     words = [_printable(annotation.doc, i) for i in range(span.start, span.end)]
     for item in annotation.items(alternative=alternative):
-        known = "" if span.probabilities is None else f" {item.probability:.2f}"
+        known = "" if item.probability is None else f" {item.probability:.2f}"
         words[item.token - span.start] = f"[{words[item.token - span.start]}{known}]"
     return _wrapped(words)
 
@@ -90,9 +92,11 @@ def _brackets(
     tokens = range(span.start, span.end)
     words = ["(" * opened[i] + _printable(annotation.doc, i) + ")" * closed[i] for i in tokens]
     lines = _wrapped(words)
-    if span.probabilities is not None:
-        lines += [f"{b.probability:.2f}  {_text(annotation.doc, b.start, b.end)}" for b in found]
-    return lines
+    return lines + [
+        f"{b.probability:.2f}  {_text(annotation.doc, b.start, b.end)}"
+        for b in found
+        if b.probability is not None
+    ]
 
 
 def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
@@ -103,7 +107,7 @@ def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     columns = []
     for (i, tag), p in annotation._chosen(span, None, alternative):
         column = [_printable(annotation.doc, span.start + i), _name(span, tag)]
-        columns.append(column if span.probabilities is None else [*column, f"{p:.2f}"])
+        columns.append(column if p is None else [*column, f"{p:.2f}"])
     lines: list[str] = []
     row: list[str] = []
     for column in columns:
@@ -122,12 +126,10 @@ def _entities(
     if alternative:
         return _differences(annotation, span, alternative)
     words = [_printable(annotation.doc, i) for i in range(span.start, span.end)]
-    known = entities_known(span, alternative)
     for entity in annotation.entities(alternative):
         first, last = entity.start - span.start, entity.end - 1 - span.start
         words[first] = f"[{words[first]}"
-        label = _line(entity.label)
-        words[last] += f" {label} {entity.probability:.2f}]" if known else f" {label}]"
+        words[last] += f" {' '.join(_told(entity))}]"
     return _wrapped(words)
 
 
@@ -135,30 +137,27 @@ def _differences(annotation: LatentAnnotation, span: SpanStructure, alternative:
     """A line for each entity that the first alternative has and this one has not, with − before it,
     and the other way round, with +."""
     gone, new = annotation.differences(alternative)
-    known = entities_known(span, alternative)
     return [
-        f"{sign} {entity_text(annotation.doc, entity, known)}"
+        f"{sign} {entity_text(annotation.doc, entity)}"
         for sign, entities in (("-", gone), ("+", new))
         for entity in entities
     ]
 
 
-def entities_known(span: SpanStructure, alternative: int | None) -> bool:
-    """Whether each of its entities has a probability, and not only their sequence."""
-    if alternative is None:
-        return span.entity_probabilities is not None
-    return bool(span.alternative_probabilities)
-
-
-def entity_text(doc: Doc, entity: Entity, known: bool) -> str:
-    """Its words, its label, its probability where that is known, and its place where a text has
-    these words twice."""
+def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
+    """Its words, its label, its probability where that is known and asked for, and its place where
+    a text has these words twice."""
     words = [token.text for token in doc]
     own, size = words[entity.start : entity.end], entity.end - entity.start
     twice = sum(words[i : i + size] == own for i in range(len(words))) > 1
-    shown = [_text(doc, entity.start, entity.end), _line(entity.label)]
-    shown += [f"{entity.probability:.2f}"] if known else []
+    shown = [_text(doc, entity.start, entity.end), *_told(entity, probability)]
     return " ".join([*shown, *([f"(token {entity.start})"] if twice else [])])
+
+
+def _told(entity: Entity, probability: bool = True) -> list[str]:
+    known = entity.probability is not None and probability
+    shown = [_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
+    return [*shown, BELOW] if entity.below_min_confidence else shown
 
 
 def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
@@ -171,14 +170,16 @@ def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float)
     others = [
         (part, p) for part, p in annotation._chosen(span, threshold, None) if part not in drawn
     ]
-    others.sort(key=lambda other: -other[1])
+    others.sort(key=lambda other: -(other[1] or 0.0))
     return [_part(annotation, span, part, p) for part, p in others]
 
 
-def _part(annotation: LatentAnnotation, span: SpanStructure, part: Part, probability: float) -> str:
+def _part(
+    annotation: LatentAnnotation, span: SpanStructure, part: Part, probability: float | None
+) -> str:
     """One part on a line, in words where it is known of which."""
     text = find_kind(span.kind).part_text(annotation, span, part)
-    return text if span.probabilities is None else f"{text}  {probability:.2f}"
+    return text if probability is None else f"{text}  {probability:.2f}"
 
 
 def _arc_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:

@@ -18,6 +18,7 @@ from spacy_latent.analysis.calibration import (
     entity_figures,
     error_by_chance,
     expected_calibration_error,
+    in_digits,
     reliability,
     threshold_for,
 )
@@ -90,9 +91,21 @@ def test_precision_and_recall_of_what_is_left() -> None:
     nothing = cut(FOUND, 0.95)
     assert nothing.kept == 0 and math.isnan(nothing.precision) and nothing.recall == 0
     found = [threshold_for(FOUND, precision) for precision in (0.5, 0.8, 0.81, 1.0)]
-    assert [one and one.threshold for one in found] == [0.2, 0.55, 0.8, 0.8]
+    assert [one and one.threshold for one in found] == [0.0, 0.375, 0.7, 0.7]
     assert threshold_for(JudgedEntities([0.9], [False], ["A"], 1), 0.5) is None
     assert threshold_for(JudgedEntities(), 0.5) is None
+
+
+def test_entities_that_are_all_precise_need_no_threshold() -> None:
+    found = JudgedEntities([0.99997, 0.99996], [True, True], ["A"] * 2, gold=2)
+    least = threshold_for(found, 0.97)
+    assert least is not None and (least.threshold, least.kept) == (0.0, 2)
+
+
+def test_digits_tell_from_one() -> None:
+    given = (0.0, 0.001234, 0.25, 0.9, 0.9156, 0.99996, 0.9999634182, 1.0)
+    expected = ["0", "0.00123", "0.25", "0.9", "0.9156", "0.99996", "0.9999634", "1"]
+    assert [in_digits(p) for p in given] == expected
 
 
 def test_bins_add_up_to_the_error() -> None:

@@ -13,8 +13,8 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.analysis.calibration import JudgedEntities, cut
-from spacy_latent.cli.calibrate import print_calibration, print_least
+from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
+from spacy_latent.cli.calibrate import print_calibration, print_cuts, print_least
 from spacy_latent.pipeline.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 from tests.pipeline.test_entity_calibration import TEXT, doubtful
@@ -51,7 +51,9 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     assert "annotate is 'map'" in shown and "precision" in shown and "min_confidence" in shown
     nlp = spacy.load(output)
     pipe: Any = nlp.get_pipe("crf_ner")
-    assert pipe.calibration.temperature > 1 and pipe.cfg["min_confidence"] > 0
+    assert pipe.calibration.temperature > 1
+    # Of all entities half are right.
+    assert "so min_confidence is 0" in " ".join(shown.split()) and pipe.cfg["min_confidence"] == 0
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == pipe.cfg["min_confidence"]
     # It is a setting of the config again: editing that counts.
     again = spacy.load(output, config={"components.crf_ner.min_confidence": 0.99})
@@ -127,6 +129,28 @@ def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFi
     assert "keeps 0 of 156 entities of the further texts" in said and "nan" not in said
     assert "leaves few entities of the further texts: 0 of 156" in said
     assert "few entities of the calibration" not in said
+
+
+def test_numbers_near_one_are_not_printed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    sure = JudgedEntities([0.9999] * 3 + [0.99997] * 30, [False] * 3 + [True] * 30, ["A"] * 33, 30)
+    least = threshold_for(sure, 0.99)
+    assert least is not None
+    print_least(least, sure, None)
+    print_cuts(sure, least)
+    made = EntityCalibration(coverage=0.9, least=0.99996)
+    print_calibration(Calibrated(made, {}, {}, sure, sure, [2], 0))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "min_confidence = 0.999935 keeps 30 of 33" in said and " 0.999935 30 " in said
+    assert "all spans with a probability of at least 0.99996;" in said
+
+
+def test_few_entities_are_told_where_all_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    few = JudgedEntities([0.9] * 5, [True] * 5, ["A"] * 5, 5)
+    least = threshold_for(few, 0.97)
+    assert least is not None
+    print_least(least, few, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "so min_confidence is 0" in said and "There are only 5 entities" in said
 
 
 @pytest.mark.parametrize(("slope", "warned"), [(0.158, True), (0.8, False)])

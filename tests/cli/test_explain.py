@@ -11,6 +11,8 @@ from spacy.cli._util import app
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.cli.explain import _figures
+from spacy_latent.pipeline.explanation import Faithfulness
 from tests.pipeline.test_explanation import BAD, PIPES, trained
 
 
@@ -30,7 +32,7 @@ def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
     result = explain(saved, BAD, "--html", page)
     assert result.exit_code == 0, result.output
     assert "[bad " in result.output
-    for name in ("mask", "leave-one-out", "random", "compr.", "suff."):
+    for name in ("mask", "leave-one-out", "random", "compr. %", "suff. %"):
         assert name in result.output
     html = page.read_text(encoding="utf8")
     assert "<mark" in html and "textcat_multilabel · bad" in html and "leave-one-out" in html
@@ -53,3 +55,7 @@ def test_why_it_cannot_be_explained(saved: Any, tmp_path: Any) -> None:
     spacy.blank("xx").to_disk(tmp_path)
     result = explain(tmp_path, BAD)
     assert result.exit_code == 1 and "nothing to explain" in result.output
+
+
+def test_measures_are_in_percent_as_those_of_rationales_are() -> None:
+    assert _figures(Faithfulness(0.634, -0.0001)) == ("63.4", "0.0")

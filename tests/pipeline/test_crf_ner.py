@@ -76,7 +76,8 @@ def test_what_is_written_survives_bytes_and_doc_bin(nlp: Language) -> None:
             assert entities(other) == entities(doc)
             again = other._.latent["crf_ner"]
             assert again.entities() == own.entities()
-            assert again.entities(alternative=1) == own.entities(alternative=1)
+            last = max((len(span.alternatives) for span in own.spans), default=1) - 1
+            assert again.entities(last) == own.entities(last)
             assert len(again.spans) == bool(len(doc))
     (span,) = docs[0]._.latent["crf_ner"].spans
     token, tag = span.parts.T  # type: ignore[union-attr]

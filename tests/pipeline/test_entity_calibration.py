@@ -17,7 +17,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
-from spacy_latent import confidence
+from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
@@ -32,6 +32,8 @@ from spacy_latent.pipeline.entity_calibration import (
     set_precision,
 )
 from spacy_latent.structures.tag_sequence import scheme_tags
+from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize.terminal import format_annotation
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TOK2VEC,
@@ -291,13 +293,29 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
         doc = nlp(TEXT)
         assert not doc.ents
         if annotate != "none":
-            assert len(doc._.latent["crf_ner"].entities()) == 1
+            (left_out,) = doc._.latent["crf_ner"].entities()
+            assert left_out.below_min_confidence
+            lines = format_annotation(doc._.latent["crf_ner"])
+            assert f"[London GPE {left_out.probability:.2f} below min_confidence]" in lines
+            for drawn in (render(doc, jupyter=False), render_svg(doc)):
+                assert f"{left_out.probability:.2f} below min_confidence" in drawn
+            assert 'class="sl-faint"' in render(doc, jupyter=False)
+            (span,) = annotations.to_json(doc, ["crf_ner"])["crf_ner"]["spans"]  # type: ignore[misc]
+            assert span["min_confidence"] == 0.9
+            # What is kept is not marked.
+            pipe.cfg["min_confidence"] = 0.01
+            kept = nlp(TEXT)
+            assert kept.ents and "below" not in format_annotation(kept._.latent["crf_ner"])
+            copy = Doc(nlp.vocab).from_bytes(doc.to_bytes())
+            assert copy._.latent["crf_ner"].entities() == [left_out]
     # What others put there stays.
     doc = nlp.make_doc(TEXT)
     doc.ents = [Span(doc, 2, 3, "GPE")]
     assert len(pipe(doc).ents) == 1
+    # All entities together have that, and an earlier threshold goes.
     least = set_precision(nlp, whole, 0.4)
-    assert nlp.config["components"]["crf_ner"]["min_confidence"] == least.threshold
+    assert least.threshold == 0 == pipe.cfg["min_confidence"]
+    assert nlp.config["components"]["crf_ner"]["min_confidence"] == 0
     assert nlp(TEXT).ents
     with pytest.raises(LatentError, match="min_confidence is 2"):
         trained(min_confidence=2)
@@ -326,7 +344,8 @@ def test_a_threshold_that_keeps_few_is_set_only_where_asked(
             set_precision(nlp, found, 0.99)
         assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.99, few=refused)
-    assert (least.kept, pipe.cfg["min_confidence"]) == (right, 0.9)
+    # Midway to the next that is not kept.
+    assert (least.kept, pipe.cfg["min_confidence"]) == (right, pytest.approx(0.85))
 
 
 # ---------------------------------------------------------------- where people look

@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
-from spacy_latent.visualize import make_drawings, render
+from spacy_latent.visualize import make_drawings, render, render_svg
 from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize import structures
 
@@ -179,3 +179,31 @@ def test_entities_and_pairs_in_the_terminal():
     assert format_annotation(named._.latent["encoder"]).split()[4:] == ["N", r"'\x1b'"] * 2
     pair = structures.annotated("cells", [[0, 1]], end=2, other_start=2, other_end=4)
     assert format_annotation(pair._.latent["encoder"]) == "a ~ d"
+
+
+@pytest.mark.parametrize("style", [None, "dep"])
+def test_a_page_of_docs_without_structures_is_refused(style):
+    """Such as those of a pipeline whose structure is inside of another component."""
+    doc = Doc(spacy.blank("en").vocab, words=["a", "b"])
+    for draw in (
+        lambda: render(doc, style=style, page=True, jupyter=False),
+        lambda: render_svg(doc),
+    ):
+        with pytest.raises(LatentError, match=r"no latent structure .*inspect_docs\(nlp, docs\)"):
+            draw()
+    with pytest.raises(LatentError, match=r"of 'x' on the doc.*inspect_docs\(nlp, docs\)"):
+        render(doc, "x", style=style, jupyter=False)
+    write(doc, "x", [])
+    assert "<html" in render(doc, style=style, page=True, jupyter=False)
+
+
+def test_small_weights_are_not_told_as_nothing():
+    doc = Doc(spacy.blank("en").vocab, words=["a", "b"])
+    trees = [np.array([0, 1], dtype="int32"), np.array([2, 0], dtype="int32")]
+    span = SpanStructure(0, 2, "SpanningTree", "heads", trees[0])
+    span.alternatives = [(trees[0], 0.004), (trees[1], 0.00032)]
+    write(doc, "x", [span])
+    shown = format_annotation(doc._.latent["x"])
+    html = render(doc, page=True, jupyter=False, options={"alternatives": 2})
+    for drawn in (shown, html, render_svg(doc, options={"alternatives": 2})):
+        assert "weight 0.004" in drawn and "weight 0.0003" in drawn

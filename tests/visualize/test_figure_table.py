@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import spacy
 
+from spacy_latent.annotations import write
 from spacy_latent.cli.listops_tables import (
     by_depth,
     by_operator,
@@ -115,6 +116,8 @@ def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
     ElementTree.fromstring(body)
+    # A page of its own with nothing on it is refused where no component has written anything.
+    write(doc, "x", [])
     assert 'class="sl-figures"' not in render([doc], page=True, jupyter=False)
 
 
