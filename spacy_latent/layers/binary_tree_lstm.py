@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width, drops
 from spacy_latent.layers.recursion import Recursion
-from spacy_latent.layers.shared_structures import Merges
+from spacy_latent.layers.shared_structures import Merges, distinct_pairs
 
 Output = Literal["constituents", "root"]
 
@@ -309,19 +309,19 @@ def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[
     leaf = spans.leaf_item * 2 * longest + spans.leaf_token
     nodes[leaf] = item[spans.leaf_item] * longest + spans.leaf_token
     count = items * longest
-    # More than there are subtrees, so that a pair of them is one number.
+    # Above all subtrees there can be.
     most = count + len(spans.node) + 1
-    found, sizes = [], []
+    left, right, sizes = [nodes[:0]], [nodes[:0]], []
     levels = _by_level(above, int(above.max()) + 1)[1:] if len(above) else []
     for level in levels:
-        pairs = nodes[spans.left[level]] * most + nodes[spans.right[level]]
-        different, which = torch.unique(pairs, return_inverse=True)
+        halves = nodes[spans.left[level]], nodes[spans.right[level]]
+        first, second, which = distinct_pairs(*halves, most)
         nodes[spans.node[level]] = count + which
-        count += len(different)
-        found.append(different)
-        sizes.append(len(different))
-    pairs = torch.cat(found) if found else nodes[:0]
-    return Merges(pairs // most, pairs % most, sizes), nodes
+        left.append(first)
+        right.append(second)
+        sizes.append(len(first))
+        count += len(first)
+    return Merges(torch.cat(left), torch.cat(right), sizes), nodes
 
 
 def build_binary_tree_lstm_v1(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from spacy_latent.layers.base import ScorerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, State, node_places, read_spans
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
+from spacy_latent.layers.shared_structures import distinct_pairs
 from spacy_latent.layers.state_store import StateStore
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.merge_sequence import MergePolicy, MergeSequence, merged_spans
@@ -81,13 +82,12 @@ class BoundMergeSequence(MergeSequence):
             known[node[row, merged.first[row, step, at], merged.last[row, step, at]]]
             for at in (place, place + 1)
         )
-        pairs, inverse = torch.unique(left * len(states[0]) + right, return_inverse=True)
-        left, right = pairs // len(states[0]), pairs % len(states[0])
+        left, right, which = distinct_pairs(left, right, len(states[0]))
         _, found = self.scorer.score(
             (states[0][left], states[1][left]), (states[0][right], states[1][right])
         )
         return found.new_zeros(z.shape).index_put(
-            (row, step, place), found[inverse] / self.temperature
+            (row, step, place), found[which] / self.temperature
         )
 
 

@@ -129,6 +129,13 @@ def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) ->
     return SharedMerges(left, right, merges.sizes.tolist(), arcs, on_right, result)
 
 
+def distinct_pairs(first: Tensor, second: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each pair of two numbers ``(N,)`` int64 once, in order: its first and its second ``(U,)``,
+    and which of these each of the N is. count: above all of the second."""
+    pairs, which = torch.unique(first * count + second, return_inverse=True)
+    return pairs // count, pairs % count, which
+
+
 def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] | None:
     """Which of the structures ``(S, *parts)`` are an earlier one of the same item again: the first
     of each kind ``(U,)``, and the kind of each ``(S,)``. None where none is, and where their parts

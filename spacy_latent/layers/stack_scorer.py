@@ -15,6 +15,7 @@ from spacy_latent.layers.encoded_scorer import (
     check_hidden_width,
     perceptron,
 )
+from spacy_latent.layers.shared_structures import distinct_pairs
 from spacy_latent.layers.state_store import StateStore
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.shift_reduce import Decisions, Policy, ShiftReduce, Stacks
@@ -92,9 +93,8 @@ class BoundShiftReduce(ShiftReduce):
         left, right = known[node[row, second, top - 1]], known[node[row, top, last]]
         following = item[row] * longest + last + 1
         # Parsers of an item come to the same decision in many places.
-        triples = (left * len(states) + right) * len(states) + following
-        triples, which = torch.unique(triples, return_inverse=True)
-        pairs, following = triples // len(states), triples % len(states)
+        pairs = left * len(states) + right
+        pairs, following, which = distinct_pairs(pairs, following, len(states))
         logits = self.scorer.decide(
             states[pairs // len(states)], states[pairs % len(states)], states[following]
         )
