@@ -15,10 +15,7 @@ from spacy_latent.estimators.trace_relax import TraceRelax
 from spacy_latent.estimators.trace_score_function import TraceScoreFunction
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
-from spacy_latent.structures.linear_chain import LinearChain
-from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.one_of_n import OneOfN
-from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.estimators.test_expected_loss import gradients, loss_of, objective_of, problem
 from tests.structures.test_traces import random_scores, subset_traces, tree_traces
@@ -86,27 +83,6 @@ def trained(structure: Structure, updates: int) -> TraceRelax:
         objective_of(estimator, structure, 100)[0].backward()
         optimizer.step()
     return estimator
-
-
-@pytest.mark.parametrize(
-    "structure",
-    [ProjectiveTree(), LinearChain(), MergeSequence(), KOfN(2, exactly=False)],
-    ids=repr,
-)
-def test_what_is_not_built_by_choices_is_refused_by_name(structure: Structure) -> None:
-    with pytest.raises(IncompatiblePair) as error:
-        TraceRelax().check(structure)
-    said = str(error.value)
-    assert "TraceRelax" in said and repr(structure) in said and "TraceScoreFunction" in said
-
-
-@pytest.mark.parametrize(
-    "structure",
-    [SpanningTree(single_root=True, direction="earlier"), KOfN(2), OneOfN()],
-    ids=repr,
-)
-def test_what_is_built_by_choices_is_taken(structure: Structure) -> None:
-    TraceRelax().check(structure)
 
 
 def test_trees_are_refused_by_relax_itself() -> None:

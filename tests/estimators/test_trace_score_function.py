@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.control_variates import LeaveOneOut, SelfCritical
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.trace_relax import TraceRelax
 from spacy_latent.estimators.trace_score_function import TraceScoreFunction
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
@@ -18,17 +20,23 @@ from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.test_traces import by_tree, random_scores, tree_traces
 
+# Those that learn from traces, and what each names in its place.
+OF_TRACES = [(TraceScoreFunction(), "ScoreFunction"), (TraceRelax(), "TraceScoreFunction")]
+
 
 @pytest.mark.parametrize(
     "structure",
     [ProjectiveTree(), LinearChain(), MergeSequence(), KOfN(2, exactly=False)],
     ids=repr,
 )
-def test_what_is_not_built_by_choices_is_refused_by_name(structure: Structure) -> None:
+@pytest.mark.parametrize("estimator, instead", OF_TRACES)
+def test_what_is_not_built_by_choices_is_refused_by_name(
+    estimator: Estimator, instead: str, structure: Structure
+) -> None:
     with pytest.raises(IncompatiblePair) as error:
-        TraceScoreFunction().check(structure)
+        estimator.check(structure)
     said = str(error.value)
-    assert "TraceScoreFunction" in said and repr(structure) in said and "ScoreFunction" in said
+    assert estimator.name in said and repr(structure) in said and instead in said
 
 
 @pytest.mark.parametrize(
@@ -36,8 +44,9 @@ def test_what_is_not_built_by_choices_is_refused_by_name(structure: Structure) -
     [SpanningTree(single_root=True, direction="earlier"), KOfN(2), OneOfN()],
     ids=repr,
 )
-def test_what_is_built_by_choices_is_taken(structure: Structure) -> None:
-    TraceScoreFunction().check(structure)
+@pytest.mark.parametrize("estimator", [estimator for estimator, _ in OF_TRACES])
+def test_what_is_built_by_choices_is_taken(estimator: Estimator, structure: Structure) -> None:
+    estimator.check(structure)
 
 
 def test_it_says_nothing_of_how_probable_a_structure_is() -> None:
