@@ -12,8 +12,7 @@ from spacy_latent.layers.continuous_stack_scorer import (
     ContinuousStackScorer,
     build_continuous_stack_scorer_v1,
 )
-
-LENGTHS = torch.tensor([5, 3, 1])
+from tests.layers.scored_arcs import LENGTHS, check_gradients, check_padding
 
 
 def make(**options: object) -> ContinuousStackScorer:
@@ -46,16 +45,6 @@ def by_words(pushes: list[float], pops: list[float]) -> tuple[Tensor, list[float
     return read, heights
 
 
-def real(scores: Tensor, lengths: Tensor = LENGTHS) -> list[Tensor]:
-    """The scores of arcs that there may be."""
-    found = []
-    for item, n in zip(scores, lengths.tolist()):
-        arcs = item[: n + 1, 1 : n + 1].clone()
-        arcs[torch.arange(1, n + 1), torch.arange(n)] = 0.0
-        found.append(arcs)
-    return found
-
-
 @pytest.mark.parametrize("words", [1, 2, 9, 40])
 def test_reads_and_heights_are_those_of_a_loop_over_words(words: int) -> None:
     scorer = make().double()
@@ -74,32 +63,11 @@ def test_reads_and_heights_are_those_of_a_loop_over_words(words: int) -> None:
 
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
 def test_padding_changes_nothing(encoder: object) -> None:
-    scorer = make(encoder=encoder).double()
-    vectors = torch.randn(3, 5, 6, dtype=torch.float64)
-    with_nan = vectors.clone()
-    for item, n in zip(with_nan, LENGTHS.tolist()):
-        item[n:] = torch.nan
-    results = []
-    for given in (vectors, with_nan):
-        given.requires_grad_()
-        scorer.zero_grad()
-        scores = real(scorer(given, LENGTHS))
-        torch.stack([item.tanh().sum() for item in scores]).sum().backward()
-        results.append((scores, [weight.grad.clone() for weight in scorer.parameters()]))
-    for one, other in zip(*results, strict=True):
-        for left, right in zip(one, other, strict=True):
-            assert torch.equal(left, right)
-    alone = real(scorer(vectors[1:2, :3], LENGTHS[1:2]), LENGTHS[1:2])[0]
-    torch.testing.assert_close(results[0][0][1], alone)
+    check_padding(make(encoder=encoder).double())
 
 
 def test_gradients() -> None:
-    scorer = make().double()
-    vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda v, *_: torch.cat([item.flatten() for item in real(scorer(v, LENGTHS))]),
-        (vectors, *scorer.parameters()),
-    )
+    check_gradients(make().double())
 
 
 @pytest.mark.parametrize("depth", [1, 3, 40])

@@ -23,8 +23,7 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import SpanModule, group_spans
 from spacy_latent.models.latent_text_classifier import latent_layer
 from spacy_latent.structures.projective_tree import ProjectiveTree
-
-LENGTHS = torch.tensor([5, 3, 1])
+from tests.layers.scored_arcs import LENGTHS, check_gradients, check_padding, real
 
 
 def make(**options):
@@ -65,16 +64,6 @@ def by_pairs(scorer: CounterScorer, vectors):
     return scores
 
 
-def real(scores, lengths=LENGTHS):
-    """The scores of arcs that there may be."""
-    found = []
-    for item, n in zip(scores, lengths.tolist()):
-        arcs = item[: n + 1, 1 : n + 1].clone()
-        arcs[torch.arange(1, n + 1), torch.arange(n)] = 0.0
-        found.append(arcs)
-    return found
-
-
 def test_equals_a_loop_over_pairs():
     scorer = make().double()
     vectors = torch.randn(3, 5, 6, dtype=torch.float64)
@@ -87,33 +76,11 @@ def test_equals_a_loop_over_pairs():
 
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
 def test_padding_changes_nothing(encoder):
-    scorer = make(encoder=encoder).double()
-    vectors = torch.randn(3, 5, 6, dtype=torch.float64)
-    with_nan = vectors.clone()
-    for item, n in zip(with_nan, LENGTHS.tolist()):
-        item[n:] = torch.nan
-    results = []
-    for given in (vectors, with_nan):
-        given.requires_grad_()
-        scorer.zero_grad()
-        scores = real(scorer(given, LENGTHS))
-        sum(item.tanh().sum() for item in scores).backward()
-        results.append((scores, [weight.grad.clone() for weight in scorer.parameters()]))
-    for one, other in zip(*results, strict=True):
-        for left, right in zip(one, other, strict=True):
-            assert torch.equal(left, right)
-    alone = real(scorer(vectors[1:2, :3], LENGTHS[1:2]), LENGTHS[1:2])[0]
-    torch.testing.assert_close(results[0][0][1], alone)
+    check_padding(make(encoder=encoder).double())
 
 
 def test_gradients():
-    scorer = make().double()
-    vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
-    weights = tuple(scorer.parameters())
-    assert torch.autograd.gradcheck(
-        lambda v, *_: torch.cat([item.flatten() for item in real(scorer(v, LENGTHS))]),
-        (vectors, *weights),
-    )
+    check_gradients(make().double())
 
 
 @pytest.mark.parametrize("depth", [1, 3, 40])
