@@ -15,9 +15,12 @@ from spacy_latent.kernels.active_set import row_room
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 
-# Calls of a structure's oracle before the first iteration, and in each: while copies are far apart
-# it is not worth much to know them exactly, and supports stay from one iteration to the next.
-FIRST_ROUNDS, ROUNDS = 200, 10
+# Calls of a structure's oracle in an iteration: while copies are far apart it is not worth much to
+# know them exactly, and supports stay from one iteration to the next.
+ROUNDS = 10
+# The least of those before the first iteration, and in an attempt to finish, which may take as many
+# as there are iterations: a structure that is missing from a support is missing from its face.
+FINISHING_ROUNDS = 200
 # Iterations between two attempts to finish, the first number growing by the second's factor.
 FIRST_ATTEMPT, LATER_ATTEMPTS = 10, 1.5
 # Steps of conjugate gradients in an attempt. Near the solution few are needed.
@@ -112,10 +115,11 @@ class Problem:
         self.inverses = np.zeros((len(structures), room, room))
         self.row_sums = np.zeros((len(structures), room))
         self.weights = np.zeros((len(structures), room))
-        # The gap is a difference of sums of parts that may be as large as the scores.
+        # The gap is a difference of sums of parts that may be as large as the scores; nothing beyond
+        # its rounding is left, since a structure of little weight counts in the Jacobian as others.
         largest = np.zeros(self.batch)
         np.maximum.at(largest, self.item, np.abs(self.target))
-        self.tolerances = 1e-13 * (1.0 + largest[self.factor_item]) * np.sqrt(1.0 + sizes)
+        self.tolerances = 1e-15 * (1.0 + largest[self.factor_item]) * np.sqrt(1.0 + sizes)
 
         slots = [own for g in graphs for own in g.slots]
         self.oracles: list[_Oracle] = []
@@ -259,7 +263,9 @@ class Problem:
         # Disjoint factors alone are solved by their projections. Where there are others, which
         # these satisfy as well, the first iteration finds nothing to do.
         points = np.where(self.edge_allowed, self.target[self.part], -np.inf)
-        self.project(points, live, FIRST_ROUNDS)
+        finishing = max(FINISHING_ROUNDS, max_iter)
+        self.project(points, live, finishing)
+        np.maximum.at(self.residual, self.factor_item, np.sqrt(2.0 * self.gaps))
         mean = self.target.copy()
         mean[self.part[self.owned]] = self.copies[self.owned]
         duals = np.where(self.owned, (mean - self.target)[self.part], 0.0)
@@ -277,7 +283,7 @@ class Problem:
                 mean = np.where(exists[self.item], found, mean)
                 duals = np.where(exists[self.edge_item], -multipliers / strength, duals)
             points = np.where(self.edge_allowed, mean[self.part] - duals, -np.inf)
-            self.project(points, live, FIRST_ROUNDS if trying else ROUNDS)
+            self.project(points, live, finishing if trying else ROUNDS)
             strength = penalty[self.item]
             total = self._gather(np.where(self.edge_allowed, self.copies + duals, 0.0))
             after = (self.target + strength * total) / (1.0 + strength * self.degree)

@@ -22,7 +22,7 @@ from spacy_latent.errors import (
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.structures import factor_graph
+from spacy_latent.structures import admm, factor_graph
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -128,6 +128,32 @@ def test_one_structure_is_its_sparsemap(tree) -> None:
     (gradient,) = torch.autograd.grad(ours.mean, scores, upstream)
     (other,) = torch.autograd.grad(expected.mean, scores, upstream)
     torch.testing.assert_close(gradient, other, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("tree, n", [(SpanningTree(), 12), (ProjectiveTree(), 20)])
+def test_small_scores_of_one_structure_have_its_gradient(tree, n: int) -> None:
+    """Hundreds of trees count, some with little weight."""
+    torch.manual_seed(0)
+    scores = normal(1, n + 1, n + 1, scale=0.1).requires_grad_()
+    lengths, upstream = torch.tensor([n]), normal(1, n + 1, n + 1)
+    graph = FactorGraph({"tree": tree}).sparsemap(scores, lengths)
+    expected = tree.sparsemap(scores, lengths, max_iter=2000, tolerance=1e-8)
+    torch.testing.assert_close(graph.mean, expected.mean, rtol=0, atol=1e-8)
+    (gradient,) = torch.autograd.grad(graph.mean, scores, upstream)
+    (other,) = torch.autograd.grad(expected.mean, scores, upstream)
+    # Without the structures of least weight it is off by one and more.
+    torch.testing.assert_close(gradient, other, rtol=0, atol=0.01)
+
+
+def test_a_structure_that_is_given_up_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admm, "FINISHING_ROUNDS", 5)
+    torch.manual_seed(0)
+    graph = FactorGraph({"tree": ProjectiveTree()})
+    scores, lengths = normal(1, 13, 13, scale=0.1), torch.tensor([12])
+    early = graph.sparsemap(scores, lengths, max_iter=1)
+    solved = graph.sparsemap(scores, lengths)
+    assert solved.residual == 0.0
+    assert early.residual >= (early.mean - solved.mean).norm() > 1e-3
 
 
 def test_one_structure_may_stand_in_several_factors() -> None:
