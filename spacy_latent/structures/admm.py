@@ -115,8 +115,8 @@ class Problem:
         self.inverses = np.zeros((len(structures), room, room))
         self.row_sums = np.zeros((len(structures), room))
         self.weights = np.zeros((len(structures), room))
-        # The gap is a difference of sums of parts that may be as large as the scores; nothing beyond
-        # its rounding is left, since a structure of little weight counts in the Jacobian as others.
+        # The gap is a difference of sums of parts that may be as large as the scores. No more than
+        # its rounding is left: in the Jacobian a structure of little weight counts as any other.
         largest = np.zeros(self.batch)
         np.maximum.at(largest, self.item, np.abs(self.target))
         self.tolerances = 1e-15 * (1.0 + largest[self.factor_item]) * np.sqrt(1.0 + sizes)
