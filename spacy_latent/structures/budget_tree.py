@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
-from spacy_latent.structures.logic_factors import Budget
+from spacy_latent.structures.independent_heads import IndependentHeads
+from spacy_latent.structures.logic_factors import Budget, Or, Xor
 from spacy_latent.structures.lp_sparsemap import ItemGraph, point_solution, solve_graphs
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -36,6 +38,9 @@ ITERATIONS_PER_CALL = 10
 # Of a solution over all trees that was not given up, over the largest score: the support has some
 # hundred trees, whose weights are sums of as many numbers.
 LARGEST_GAP = 1e-8
+# With more heads to a word than so many, in the average without a tree, trees are tried last: there
+# are hundreds in the support of their average.
+MANY_HEADS = 6.0
 
 
 class BudgetTree(DependencyTree):
@@ -90,9 +95,12 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. Items whose
-        SparseMAP over all trees is found and keeps to the budgets have that, after 0 iterations;
-        the others are solved by ADMM.
+        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. The best
+        point of a larger set is the best of a smaller one, too, where it lies in it. So items
+        whose SparseMAP over all trees is found and keeps to the budgets have that, after 0
+        iterations. Where many heads of each word weigh something and arcs may cross, heads within
+        the budgets are tried before, no matter whether they make a tree: their best average mostly
+        is an average of trees. What is left is solved by ADMM.
 
         max_iter: a tenth of the bound on the iterations of ADMM, and of that on the calls of the
             oracle over all trees. Where ADMM reaches it, ``residual`` says how good the point is.
@@ -102,46 +110,107 @@ class BudgetTree(DependencyTree):
         own, given, known = self.at_hand(scores, lengths)
         prepared, lengths = own._read(given, known)
         steps = max_iter * ITERATIONS_PER_CALL
-        try:
-            alone = self.tree.sparsemap(prepared, lengths, steps, tolerance)
-        except InfeasibleError as error:
-            raise InfeasibleError(self.name, error.items) from None
-        except InvalidScores as error:
-            raise InvalidScores(str(error).replace(self.tree.name, self.name)) from None
-        # The best point of a larger set is the best one of the smaller, too, where it lies in it.
-        # While scores are small it mostly does, and ADMM takes some hundred times as long.
-        crowded = (alone.mean.detach()[:, 1:].sum(2) > self.max_modifiers + tolerance).any(1)
-        # What was given up is not; of what was found, rounding leaves a gap.
-        largest = prepared.detach().masked_fill(prepared.isinf(), 0.0).abs().amax((1, 2))
-        crowded |= alone.gap > LARGEST_GAP * largest.clamp_min(1.0)
-        mean, residual = alone.mean, (2.0 * alone.gap).sqrt()
+        mean, residual = torch.zeros_like(prepared), prepared.new_zeros(len(lengths))
         iterations = torch.zeros(len(lengths), dtype=torch.int64)
-        if bool(crowded.any()):
-            places = crowded.nonzero().flatten()
-            graphs = self._graphs(lengths[places].tolist())
+        left = torch.ones(len(lengths), dtype=torch.bool)
+        for solve in (self._of_heads, self._of_trees, self._of_both):
+            places = left.nonzero().flatten()
+            if not len(places):
+                break
             try:
-                found = solve_graphs(graphs, prepared[places], steps, tolerance, self.name)
+                solved, *found = solve(prepared[places], lengths[places], steps, tolerance)
             except InfeasibleError as error:
                 items = [int(places[item]) for item in error.items]
                 raise InfeasibleError(self.name, items) from None
-            mean = mean.index_copy(0, places, found.mean)
-            residual = residual.index_copy(0, places, found.residual)
-            iterations[places] = found.iterations
+            except InvalidScores as error:
+                raise InvalidScores(str(error).replace(self.tree.name, self.name)) from None
+            places = places[solved]
+            mean = mean.index_copy(0, places, found[0][solved])
+            residual = residual.index_copy(0, places, found[1][solved].to(residual))
+            iterations[places] = found[2][solved]
+            left[places] = False
         solution = point_solution(mean, residual, iterations, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 
-    def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
-        """Trees and budgets as factors, for items of these numbers of words."""
-        tree = self.tree
+    # Each RETURNS which items it solved, then of all of them the mean, residual and iterations.
+
+    def _of_heads(
+        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Heads within the budgets, which need not be a tree."""
+        from spacy_latent.kernels.cuts import entered
+        from spacy_latent.kernels.simplex import sparsemax
+
+        solved = torch.zeros(len(lengths), dtype=torch.bool)
+        mean, residual = scores, torch.zeros(len(lengths), dtype=torch.float64)
+        iterations = torch.zeros(len(lengths), dtype=torch.int64)
+        tried = torch.empty(0, dtype=torch.int64)
+        # The trees find all items that hold NaN.
+        if not self.projective and not bool((scores.isnan() | scores.isposinf()).any()):
+            try:
+                heads = IndependentHeads(self.direction, self.max_arc_length)
+                rows, sizes = heads._rows(scores.detach(), lengths)
+                weighty = (sparsemax(rows, sizes, self.name) > 0).sum(1).view(len(lengths), -1)
+                tried = (weighty.sum(1) > MANY_HEADS * lengths).nonzero().flatten()
+                if len(tried):
+                    graphs = self._graphs(lengths[tried].tolist(), self._head_factors)
+                    found = solve_graphs(graphs, scores[tried], steps, tolerance, self.name)
+            except InfeasibleError:
+                # So they find all that have no tree.
+                tried = tried[:0]
+        if len(tried):
+            mean = mean.index_copy(0, tried, found.mean)
+            residual[tried], iterations[tried] = found.residual, found.iterations
+            points = found.mean.detach().to(torch.float64).numpy()
+            for b, near, point in zip(tried.tolist(), found.residual.tolist(), points):
+                n = int(lengths[b])
+                window = np.ascontiguousarray(point[: n + 1, : n + 1])
+                solved[b] = near <= tolerance and entered(window, tolerance)
+        return solved, mean, residual, iterations
+
+    def _of_trees(
+        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Trees, which need not be within the budgets."""
+        found = self.tree.sparsemap(scores, lengths, steps, tolerance)
+        within = (found.mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
+        # What was given up is left; of what was found, rounding leaves a gap.
+        largest = scores.detach().masked_fill(scores.isinf(), 0.0).abs().amax((1, 2))
+        exact = found.gap <= LARGEST_GAP * largest.clamp_min(1.0)
+        residual, none = (2.0 * found.gap).sqrt(), torch.zeros(len(lengths), dtype=torch.int64)
+        return within & exact, found.mean, residual, none
+
+    def _of_both(
+        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        graphs = self._graphs(lengths.tolist(), self._tree_factors)
+        found = solve_graphs(graphs, scores, steps, tolerance, self.name)
+        everything = torch.ones(len(lengths), dtype=torch.bool)
+        return everything, found.mean, found.residual, found.iterations
+
+    def _graphs(
+        self, sizes: list[int], factors: Callable[[np.ndarray, int], list[Any]]
+    ) -> list[ItemGraph]:
+        """Budgets and other factors, for items of these numbers of words."""
         graphs: dict[int, ItemGraph] = {}
         for n in set(sizes):
             shape = (n + 1, n + 1)
             allowed = self.part_mask(torch.empty(1, *shape), torch.tensor([n]))[0].numpy()
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
-            rows = [row[row >= 0].tolist() for row in parts[1:]]
+            rows = [_numbered(row) for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
-            graphs[n] = ItemGraph(shape, [StructureFactor(tree, parts, n), *budgets])
+            graphs[n] = ItemGraph(shape, [*factors(parts, n), *budgets])
         return [graphs[n] for n in sizes]
+
+    def _tree_factors(self, parts: np.ndarray, n: int) -> list[Any]:
+        return [StructureFactor(self.tree, parts, n)]
+
+    def _head_factors(self, parts: np.ndarray, n: int) -> list[Any]:
+        """Each word has one head, and the root one modifier or, where it need not be single, at
+        least one."""
+        of_root = Xor if self.single_root else Or
+        heads = [Xor(_numbered(column)) for column in parts.T[1:]]
+        return [*heads, of_root(_numbered(parts[0]))] if n else []
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
@@ -309,6 +378,10 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         return Structure._sample(self, scores, lengths, num_samples, generator)
+
+
+def _numbered(parts: np.ndarray) -> list[int]:
+    return parts[parts >= 0].tolist()
 
 
 def _slack(score: float) -> float:

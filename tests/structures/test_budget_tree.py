@@ -20,6 +20,7 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.kernels.cuts import entered
 from spacy_latent.structures import budget_tree
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.lp_sparsemap import solve_graphs
@@ -80,7 +81,7 @@ def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> Non
     crowded = (alone.mean[:, 1:].sum(2) > 2.0).any(1)
     assert crowded[::2].all() and not crowded[1::2].any()
     assert torch.equal(solution.iterations > 0, crowded)
-    by_admm = solve_graphs(structure._graphs(lengths.tolist()), scores)
+    by_admm = solve_graphs(structure._graphs(lengths.tolist(), structure._tree_factors), scores)
     assert (by_admm.residual <= 1e-6).all() and (solution.residual <= 2e-6).all()
     torch.testing.assert_close(solution.mean, by_admm.mean, atol=2e-6, rtol=0.0)
     direction = normal(*scores.shape)
@@ -97,13 +98,52 @@ def test_small_scores_of_long_sentences_are_solved(n: int) -> None:
     torch.manual_seed(0)
     structure, lengths = BudgetTree(6), torch.tensor([n, n])
     scores = torch.tensor([0.1, 1.0], dtype=torch.float64)[:, None, None] * normal(2, n + 1, n + 1)
-    graphs = structure._graphs([n, n])
+    graphs = structure._graphs([n, n], structure._tree_factors)
     masked = scores.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
     by_admm = solve_graphs(graphs, masked, 2000, 1e-6)
     for max_iter in (200, 20):
         solution = structure.sparsemap(scores, lengths, max_iter)
         assert float(solution.residual.max()) < 1e-4
         torch.testing.assert_close(solution.mean, by_admm.mean, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+def test_many_heads_are_solved_without_a_tree(
+    single_root: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first item, where they make no tree, is left to the trees; the point and the gradient are
+    those of the trees alone."""
+    torch.manual_seed(0)
+    structure = BudgetTree(2, single_root=single_root)
+    lengths, direction = torch.tensor([12, 12, 9, 2]), normal(4, 13, 13)
+    scores = normal(4, 13, 13, scale=0.05)
+    scores[0, 3, 4] += 0.9
+    scores[0, 4, 3] += 0.9
+    scores.requires_grad_()
+    solution = structure.sparsemap(scores, lengths)
+    assert (solution.iterations > 0).tolist() == [False, True, True, False]
+    (gradient,) = torch.autograd.grad((solution.mean * direction).sum(), scores)
+    monkeypatch.setattr(budget_tree, "MANY_HEADS", float("inf"))
+    expected = structure.sparsemap(scores, lengths, max_iter=2000, tolerance=1e-9)
+    (by_trees,) = torch.autograd.grad((expected.mean * direction).sum(), scores)
+    torch.testing.assert_close(solution.mean, expected.mean, atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(gradient, by_trees, atol=0.01, rtol=0.0)
+    for index, n in enumerate(lengths.tolist()):
+        own = solution.mean[index, : n + 1, : n + 1].detach().numpy()
+        assert entered(np.ascontiguousarray(own), 1e-5)
+
+
+def test_many_heads_that_cannot_be_a_tree() -> None:
+    structure, lengths = BudgetTree(2), torch.tensor([12, 12])
+    scores = torch.zeros(2, 13, 13, dtype=torch.float64)
+    # No way leads from the root to the words.
+    scores[1, 0] = -torch.inf
+    with pytest.raises(InfeasibleError) as error:
+        structure.sparsemap(scores, lengths)
+    assert error.value.items == [1]
+    scores[1] = torch.nan
+    with pytest.raises(InvalidScores, match=r"BudgetTree: the scores of item\(s\) \[1\]"):
+        structure.sparsemap(scores, lengths)
 
 
 @pytest.mark.parametrize("projective", [False, True])

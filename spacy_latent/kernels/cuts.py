@@ -1,0 +1,90 @@
+"""Which averages of heads are averages of trees: a point lies in the hull of all arborescences
+where every set of words is entered from outside by 1 or more (Edmonds 1967), which flows from the
+root tell."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spacy_latent.kernels.compilation import kernel
+
+# What is left of an arc is rounding.
+EMPTY = 1e-13
+
+
+@kernel
+def _set_distances(left, sink, distance, queue):
+    """Set the number of arcs from the root to each word that is no farther than ``sink``, else −1.
+    RETURNS: whether ``sink`` is reached."""
+    nodes = left.shape[0]
+    distance[:] = -1
+    distance[0] = queue[0] = 0
+    first, last = 0, 1
+    while first < last and distance[sink] < 0:
+        node = queue[first]
+        first += 1
+        for k in range(1, nodes):
+            if distance[k] < 0 and left[node, k] > EMPTY:
+                distance[k] = distance[node] + 1
+                queue[last] = k
+                last += 1
+    return distance[sink] >= 0
+
+
+@kernel
+def _flow_on(left, sink, distance, before, place):
+    """Take from ``left`` a flow to ``sink`` that blocks all shortest paths. RETURNS: how much."""
+    nodes = left.shape[0]
+    place[:] = 1
+    flow, node = 0.0, 0
+    while True:
+        if node == sink:
+            room = np.inf
+            while node:
+                room = min(room, left[before[node], node])
+                node = before[node]
+            node = sink
+            while node:
+                left[before[node], node] -= room
+                # What has flowed may flow back.
+                left[node, before[node]] += room
+                node = before[node]
+            flow += room
+        onward = place[node]
+        while onward < nodes and not (
+            left[node, onward] > EMPTY and distance[onward] == distance[node] + 1
+        ):
+            onward += 1
+        place[node] = onward
+        if onward < nodes:
+            before[onward] = node
+            node = onward
+        elif node == 0:
+            return flow
+        else:
+            distance[node] = -1
+            node = before[node]
+
+
+@kernel
+def entered(mean: NDArray[np.float64], tolerance: float) -> bool:
+    """Whether as much as 1 can flow from the root to each word, by blocking flows (Dinic 1970). By
+    the theorem of the least cut it can where every set of words is entered by 1.
+
+    mean: ``(n+1, n+1)``, ``[head, modifier]``, what each arc can carry, at least 0; column 0 and
+        the diagonal are 0.
+    tolerance: how much less than 1 will do.
+    """
+    nodes = mean.shape[0]
+    left = np.empty((nodes, nodes))
+    distance, queue = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
+    before, place = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
+    for sink in range(1, nodes):
+        left[:] = mean
+        flow = 0.0
+        while flow < 1.0 - tolerance:
+            if not _set_distances(left, sink, distance, queue):
+                return False
+            flow += _flow_on(left, sink, distance, before, place)
+    return True

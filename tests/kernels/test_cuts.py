@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from spacy_latent.kernels.cuts import entered
+
+
+def least_cut(mean: np.ndarray) -> float:
+    """The least that enters any set of words, each looked at."""
+    words = range(1, len(mean))
+    least = np.inf
+    for size in words:
+        for inside in itertools.combinations(words, size):
+            outside = [node for node in range(len(mean)) if node not in inside]
+            least = min(least, mean[np.ix_(outside, inside)].sum())
+    return least
+
+
+def test_flows_against_every_cut() -> None:
+    generator = np.random.default_rng(0)
+    answers = []
+    for _ in range(600):
+        n = int(generator.integers(1, 6))
+        concentration = generator.choice([0.05, 0.3, 1.0])
+        mean = np.zeros((n + 1, n + 1))
+        mean[:, 1:] = generator.dirichlet(np.full(n + 1, concentration), size=n).T
+        np.fill_diagonal(mean, 0.0)
+        mean[:, 1:] /= np.maximum(mean[:, 1:].sum(0), 1e-12)
+        mean[0, 1:] += 0.3 * (generator.random() < 0.5)
+        expected = least_cut(mean) >= 1.0 - 1e-6
+        assert entered(mean, 1e-6) == expected
+        answers.append(expected)
+    assert 0.2 < np.mean(answers) < 0.8
+
+
+def test_averages_of_trees_are_entered_and_cycles_are_not() -> None:
+    chain, cycle = np.zeros((3, 3)), np.zeros((3, 3))
+    chain[0, 1] = chain[1, 2] = 1.0
+    cycle[2, 1] = cycle[1, 2] = 1.0
+    assert entered(chain, 1e-6) and not entered(cycle, 1e-6)
+    assert entered(0.5 * (chain + chain[[0, 2, 1]][:, [0, 2, 1]]), 1e-6)
+    assert entered(np.zeros((1, 1)), 1e-6)
+    # One word in a thousand parts goes round in a circle.
+    assert not entered(0.999 * chain + 0.001 * cycle, 1e-6)
+    assert entered(0.999 * chain + 0.001 * cycle, 0.01)
