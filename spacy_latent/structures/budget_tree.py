@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
@@ -38,9 +38,11 @@ ITERATIONS_PER_CALL = 10
 # Of a solution over all trees that was not given up, over the largest score: the support has some
 # hundred trees, whose weights are sums of as many numbers.
 LARGEST_GAP = 1e-8
-# With more heads to a word than so many, in the average without a tree, trees are tried last: there
-# are hundreds in the support of their average.
+# With more heads to a word than so many, in the average without a tree, all trees are not tried at
+# once: there are hundreds in the support of theirs.
 MANY_HEADS = 6.0
+# By how much less than 1 a set of words may be entered, for rounding.
+LARGEST_SHORTFALL = 1e-6
 
 
 class BudgetTree(DependencyTree):
@@ -96,11 +98,11 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
         """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. The best
-        point of a larger set is the best of a smaller one, too, where it lies in it. So items
-        whose SparseMAP over all trees is found and keeps to the budgets have that, after 0
-        iterations. Where many heads of each word weigh something and arcs may cross, heads within
-        the budgets are tried before, no matter whether they make a tree: their best average mostly
-        is an average of trees. What is left is solved by ADMM.
+        point of a larger set is the best of a smaller one, too, where it lies in it. So two larger
+        sets are tried first. Where many heads of each word weigh something and arcs may cross,
+        these are all heads within the budgets, no matter whether they make a tree, by ADMM; for
+        the other items, all trees, no matter whether they keep to the budgets, which takes 0
+        iterations. What is left is solved by ADMM with trees and budgets.
 
         max_iter: a tenth of the bound on the iterations of ADMM, and of that on the calls of the
             oracle over all trees. Where ADMM reaches it, ``residual`` says how good the point is.
@@ -108,85 +110,99 @@ class BudgetTree(DependencyTree):
         """
         check_options(self, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
-        prepared, lengths = own._read(given, known)
+        prepared, lengths = own._read(given, fetch(known))
+        prepared = self._parts_alone(prepared, lengths)
         steps = max_iter * ITERATIONS_PER_CALL
-        mean, residual = torch.zeros_like(prepared), prepared.new_zeros(len(lengths))
+        mean = prepared.masked_fill(torch.ones_like(prepared, dtype=torch.bool), 0.0)
+        residual = torch.zeros(len(lengths), dtype=torch.float64)
         iterations = torch.zeros(len(lengths), dtype=torch.int64)
-        left = torch.ones(len(lengths), dtype=torch.bool)
-        for solve in (self._of_heads, self._of_trees, self._of_both):
-            places = left.nonzero().flatten()
-            if not len(places):
+        left = torch.arange(len(lengths))
+        for solve in (self._by_heads, self._by_trees, self._by_both):
+            if not len(left):
                 break
             try:
-                solved, *found = solve(prepared[places], lengths[places], steps, tolerance)
+                solved, *found = solve(prepared[left], lengths[left], steps, tolerance)
             except InfeasibleError as error:
-                items = [int(places[item]) for item in error.items]
+                items = [int(left[item]) for item in error.items]
                 raise InfeasibleError(self.name, items) from None
             except InvalidScores as error:
                 raise InvalidScores(str(error).replace(self.tree.name, self.name)) from None
-            places = places[solved]
-            mean = mean.index_copy(0, places, found[0][solved])
-            residual = residual.index_copy(0, places, found[1][solved].to(residual))
-            iterations[places] = found[2][solved]
-            left[places] = False
+            places = left[solved]
+            mean = mean.index_copy(0, places, found[0])
+            residual[places], iterations[places] = found[1], found[2]
+            still = torch.ones(len(left), dtype=torch.bool)
+            still[solved] = False
+            left = left[still]
         solution = point_solution(mean, residual, iterations, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 
-    # Each RETURNS which items it solved, then of all of them the mean, residual and iterations.
+    def _parts_alone(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Padding, and what is no arc, may hold anything."""
+        return scores.masked_fill(~self.part_mask(scores, lengths), -torch.inf)
 
-    def _of_heads(
+    # Each RETURNS which items it solved; of these the mean, the residual and the iterations.
+
+    def _by_heads(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Heads within the budgets, which need not be a tree."""
         from spacy_latent.kernels.cuts import entered
+
+        none = torch.empty(0, dtype=torch.int64)
+        nothing = none, scores[:0], none.to(torch.float64), none
+        tried = self._of_many_heads(scores.detach(), lengths)
+        if not len(tried):
+            return nothing
+        # Only differences between the heads of a word matter. Large ones are cut off in ADMM.
+        best = scores.detach()[tried].amax(1, keepdim=True)
+        chosen = scores[tried] - best.masked_fill(best.isneginf(), 0.0)
+        graphs = self._graphs(lengths[tried].tolist(), self._head_factors)
+        try:
+            found = solve_graphs(graphs, chosen, steps, tolerance, self.name)
+        except InfeasibleError:
+            # There is no tree either: where trees are sought, that is found for the whole batch.
+            return nothing
+        solved = found.residual <= tolerance
+        points = found.mean.detach().to(torch.float64).numpy()
+        for index, n in enumerate(lengths[tried].tolist()):
+            if solved[index]:
+                own = np.ascontiguousarray(points[index, : n + 1, : n + 1])
+                solved[index] = entered(own, min(tolerance, LARGEST_SHORTFALL))
+        return tried[solved], found.mean[solved], found.residual[solved], found.iterations[solved]
+
+    def _of_many_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Items in whose best average of heads without a tree many weigh something; none where any
+        item is not one to be solved."""
         from spacy_latent.kernels.simplex import sparsemax
 
-        solved = torch.zeros(len(lengths), dtype=torch.bool)
-        mean, residual = scores, torch.zeros(len(lengths), dtype=torch.float64)
-        iterations = torch.zeros(len(lengths), dtype=torch.int64)
-        tried = torch.empty(0, dtype=torch.int64)
-        # The trees find all items that hold NaN.
-        if not self.projective and not bool((scores.isnan() | scores.isposinf()).any()):
-            try:
-                heads = IndependentHeads(self.direction, self.max_arc_length)
-                rows, sizes = heads._rows(scores.detach(), lengths)
-                weighty = (sparsemax(rows, sizes, self.name) > 0).sum(1).view(len(lengths), -1)
-                tried = (weighty.sum(1) > MANY_HEADS * lengths).nonzero().flatten()
-                if len(tried):
-                    graphs = self._graphs(lengths[tried].tolist(), self._head_factors)
-                    found = solve_graphs(graphs, scores[tried], steps, tolerance, self.name)
-            except InfeasibleError:
-                # So they find all that have no tree.
-                tried = tried[:0]
-        if len(tried):
-            mean = mean.index_copy(0, tried, found.mean)
-            residual[tried], iterations[tried] = found.residual, found.iterations
-            points = found.mean.detach().to(torch.float64).numpy()
-            for b, near, point in zip(tried.tolist(), found.residual.tolist(), points):
-                n = int(lengths[b])
-                window = np.ascontiguousarray(point[: n + 1, : n + 1])
-                solved[b] = near <= tolerance and entered(window, tolerance)
-        return solved, mean, residual, iterations
+        # The trees find all such items, and name them.
+        if self.projective or bool((scores.isnan() | scores.isposinf()).any()):
+            return torch.empty(0, dtype=torch.int64)
+        heads = IndependentHeads(self.direction, self.max_arc_length)
+        try:
+            rows, sizes = heads._rows(scores, lengths)
+        except InfeasibleError:
+            return torch.empty(0, dtype=torch.int64)
+        weighty = (sparsemax(rows, sizes, self.name) > 0).view(len(lengths), -1).sum(1)
+        return (weighty > MANY_HEADS * lengths).nonzero().flatten()
 
-    def _of_trees(
+    def _by_trees(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Trees, which need not be within the budgets."""
         found = self.tree.sparsemap(scores, lengths, steps, tolerance)
         within = (found.mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
         # What was given up is left; of what was found, rounding leaves a gap.
         largest = scores.detach().masked_fill(scores.isinf(), 0.0).abs().amax((1, 2))
         exact = found.gap <= LARGEST_GAP * largest.clamp_min(1.0)
-        residual, none = (2.0 * found.gap).sqrt(), torch.zeros(len(lengths), dtype=torch.int64)
-        return within & exact, found.mean, residual, none
+        solved = (within & exact).nonzero().flatten()
+        residual = (2.0 * found.gap[solved]).sqrt()
+        return solved, found.mean[solved], residual, torch.zeros_like(solved)
 
-    def _of_both(
+    def _by_both(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         graphs = self._graphs(lengths.tolist(), self._tree_factors)
         found = solve_graphs(graphs, scores, steps, tolerance, self.name)
-        everything = torch.ones(len(lengths), dtype=torch.bool)
-        return everything, found.mean, found.residual, found.iterations
+        return torch.arange(len(lengths)), found.mean, found.residual, found.iterations
 
     def _graphs(
         self, sizes: list[int], factors: Callable[[np.ndarray, int], list[Any]]

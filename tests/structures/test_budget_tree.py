@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
-from spacy_latent.kernels.cuts import entered
 from spacy_latent.structures import budget_tree
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.lp_sparsemap import solve_graphs
@@ -107,36 +107,76 @@ def test_small_scores_of_long_sentences_are_solved(n: int) -> None:
         torch.testing.assert_close(solution.mean, by_admm.mean, atol=1e-5, rtol=0.0)
 
 
-@pytest.mark.parametrize("single_root", [False, True])
+def refused(*_: object) -> None:
+    raise AssertionError("items were left to trees and budgets")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"single_root": True}, {"max_arc_length": 11}, {"direction": "earlier"}],
+    ids=lambda settings: "-".join(settings) or "any",
+)
 def test_many_heads_are_solved_without_a_tree(
-    single_root: bool, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first item, where they make no tree, is left to the trees; the point and the gradient are
-    those of the trees alone."""
+    """With budgets that bind in the first two items, to the point that trees come to, with the
+    gradient that differences have; not even a large constant matters."""
     torch.manual_seed(0)
-    structure = BudgetTree(2, single_root=single_root)
-    lengths, direction = torch.tensor([12, 12, 9, 2]), normal(4, 13, 13)
-    scores = normal(4, 13, 13, scale=0.05)
-    scores[0, 3, 4] += 0.9
-    scores[0, 4, 3] += 0.9
+    n = 26 if settings.get("direction") == "earlier" else 16
+    structure, lengths = BudgetTree(2, **settings), torch.tensor([n, n, n - 4, 2])
+    scores, direction = normal(4, n + 1, n + 1, scale=0.02), normal(4, n + 1, n + 1)
+    scores[:2, [3, 5]] += 0.4
+    scores[1, 2, 9] = scores[1, 4, 1] = -torch.inf
+    scores[2, n - 2 :] = torch.nan
     scores.requires_grad_()
-    solution = structure.sparsemap(scores, lengths)
-    assert (solution.iterations > 0).tolist() == [False, True, True, False]
-    (gradient,) = torch.autograd.grad((solution.mean * direction).sum(), scores)
-    monkeypatch.setattr(budget_tree, "MANY_HEADS", float("inf"))
-    expected = structure.sparsemap(scores, lengths, max_iter=2000, tolerance=1e-9)
-    (by_trees,) = torch.autograd.grad((expected.mean * direction).sum(), scores)
-    torch.testing.assert_close(solution.mean, expected.mean, atol=1e-6, rtol=0.0)
-    torch.testing.assert_close(gradient, by_trees, atol=0.01, rtol=0.0)
-    for index, n in enumerate(lengths.tolist()):
-        own = solution.mean[index, : n + 1, : n + 1].detach().numpy()
-        assert entered(np.ascontiguousarray(own), 1e-5)
+    left = structure._by_heads(structure._parts_alone(scores, lengths), lengths, 2000, 1e-6)[0]
+    assert left.tolist() == [0, 1, 2]
+    with monkeypatch.context() as without:
+        without.setattr(BudgetTree, "_by_both", refused)
+        solution = structure.sparsemap(scores, lengths)
+    full = solution.mean.detach()[:2, 1:].sum(2) > 2.0 - 1e-6
+    assert full.any(1).all() and (solution.mean[:, 1:].sum(2) <= 2.0 + 1e-6).all()
+    upstream = normal(4, n + 1, n + 1)
+    (gradient,) = torch.autograd.grad((solution.mean * upstream).sum(), scores)
+    before, after = (
+        structure.sparsemap(scores.detach() + step * direction, lengths).mean
+        for step in (-1e-6, 1e-6)
+    )
+    slope = ((after - before) * upstream).sum() / 2e-6
+    assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=1e-4, abs=1e-4)
+    with monkeypatch.context() as trees_first:
+        trees_first.setattr(budget_tree, "MANY_HEADS", float("inf"))
+        expected = structure.sparsemap(scores, lengths)
+    torch.testing.assert_close(solution.mean, expected.mean, atol=1e-5, rtol=0.0)
+    moved = structure.sparsemap(scores.detach() + 2e8, lengths)
+    torch.testing.assert_close(moved.mean, solution.mean.detach(), atol=1e-5, rtol=0.0)
+    single = structure.sparsemap(scores.detach().float(), lengths)
+    assert single.residual.dtype == torch.float64 and single.mean.dtype == torch.float32
+    torch.testing.assert_close(single.mean, solution.mean.detach().float(), atol=1e-5, rtol=0.0)
+
+
+def test_heads_that_are_no_tree_are_left_to_trees() -> None:
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(4), torch.tensor([12, 12])
+    scores = normal(2, 13, 13, scale=0.02)
+    scores[1, 3, 4] += 0.5
+    scores[1, 4, 3] += 0.5
+    for tolerance in (1e-6, 0.3, 2.0):
+        masked = structure._parts_alone(scores, lengths)
+        assert structure._by_heads(masked, lengths, 2000, tolerance)[0].tolist() == [0]
+        mean = structure.sparsemap(scores, lengths, tolerance=tolerance).mean
+        assert (mean[:, 3, 4] + mean[:, 4, 3] <= 1.0 + 1e-6).all()
 
 
 def test_many_heads_that_cannot_be_a_tree() -> None:
-    structure, lengths = BudgetTree(2), torch.tensor([12, 12])
+    structure, lengths = BudgetTree(4), torch.tensor([12, 12])
     scores = torch.zeros(2, 13, 13, dtype=torch.float64)
-    # No way leads from the root to the words.
+    # Two words that head each other alone, and the first item is solved before that is found.
+    scores[1, :, 3:5] = -torch.inf
+    scores[1, 3, 4] = scores[1, 4, 3] = 0.0
+    with pytest.raises(InfeasibleError) as error:
+        structure.sparsemap(scores, lengths)
+    assert error.value.items == [1]
     scores[1, 0] = -torch.inf
     with pytest.raises(InfeasibleError) as error:
         structure.sparsemap(scores, lengths)
@@ -144,6 +184,13 @@ def test_many_heads_that_cannot_be_a_tree() -> None:
     scores[1] = torch.nan
     with pytest.raises(InvalidScores, match=r"BudgetTree: the scores of item\(s\) \[1\]"):
         structure.sparsemap(scores, lengths)
+
+
+def test_an_empty_batch_has_a_gradient() -> None:
+    scores = torch.zeros(0, 5, 5, requires_grad=True)
+    solution = BudgetTree(2).sparsemap(scores, torch.zeros(0, dtype=torch.int64))
+    solution.mean.sum().backward()
+    assert scores.grad is not None and scores.grad.shape == scores.shape
 
 
 @pytest.mark.parametrize("projective", [False, True])
