@@ -68,23 +68,31 @@ def _flow_on(left, sink, distance, before, place):
 
 
 @kernel
-def entered(mean: NDArray[np.float64], tolerance: float) -> bool:
-    """Whether as much as 1 can flow from the root to each word, by blocking flows (Dinic 1970). By
-    the theorem of the least cut it can where every set of words is entered by 1.
+def entered_too_little(
+    mean: NDArray[np.float64], tolerance: float, inside: NDArray[np.bool_]
+) -> int:
+    """Find sets of words that are entered by less than 1, from how much can flow from the root to
+    each word, by blocking flows (Dinic 1970): by the theorem of the least cut there is such a set
+    with a word where less than 1 can flow to it.
 
     mean: ``(n+1, n+1)``, ``[head, modifier]``, what each arc can carry, at least 0; column 0 and
         the diagonal are 0.
     tolerance: how much less than 1 will do.
+    inside: ``(n, n+1)``, written: which nodes are in each set.
+    RETURNS: how many sets were found, for each word at most one.
     """
     nodes = mean.shape[0]
     left = np.empty((nodes, nodes))
     distance, queue = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
     before, place = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
+    count = 0
     for sink in range(1, nodes):
         left[:] = mean
         flow = 0.0
         while flow < 1.0 - tolerance:
             if not _set_distances(left, sink, distance, queue):
-                return False
+                inside[count] = distance < 0
+                count += 1
+                break
             flow += _flow_on(left, sink, distance, before, place)
-    return True
+    return count

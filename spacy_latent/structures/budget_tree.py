@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +42,9 @@ LARGEST_GAP = 1e-8
 # With more heads to a word than so many, in the average without a tree, all trees are not tried at
 # once: there are hundreds in the support of theirs.
 MANY_HEADS = 6.0
+# Solutions without a tree before trees are tried. Mostly one set of words or none is entered by too
+# little.
+CUT_ROUNDS = 8
 # By how much less than 1 a set of words may be entered, for rounding.
 LARGEST_SHORTFALL = 1e-6
 
@@ -145,29 +149,47 @@ class BudgetTree(DependencyTree):
     def _by_heads(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from spacy_latent.kernels.cuts import entered
-
+        """What keeps an average of heads from being one of trees are sets of words that are entered
+        by less than 1. Those that are found are entered by at least 1 in the next round."""
         none = torch.empty(0, dtype=torch.int64)
-        nothing = none, scores[:0], none.to(torch.float64), none
+        solved = [(none, scores[:0], none.to(torch.float64), none)]
         tried = self._of_many_heads(scores.detach(), lengths)
         if not len(tried):
-            return nothing
+            return solved[0]
         # Only differences between the heads of a word matter. Large ones are cut off in ADMM.
         best = scores.detach()[tried].amax(1, keepdim=True)
         chosen = scores[tried] - best.masked_fill(best.isneginf(), 0.0)
-        graphs = self._graphs(lengths[tried].tolist(), self._head_factors)
-        try:
-            found = solve_graphs(graphs, chosen, steps, tolerance, self.name)
-        except InfeasibleError:
-            # There is no tree either: where trees are sought, that is found for the whole batch.
-            return nothing
-        solved = found.residual <= tolerance
-        points = found.mean.detach().to(torch.float64).numpy()
-        for index, n in enumerate(lengths[tried].tolist()):
-            if solved[index]:
-                own = np.ascontiguousarray(points[index, : n + 1, : n + 1])
-                solved[index] = entered(own, min(tolerance, LARGEST_SHORTFALL))
-        return tried[solved], found.mean[solved], found.residual[solved], found.iterations[solved]
+        sizes, left = lengths[tried].tolist(), torch.arange(len(tried))
+        graphs = self._graphs(sizes, self._head_factors)
+        sets: list[set[tuple[int, ...]]] = [set() for _ in sizes]
+        near = 0.1 * tolerance
+        for _ in range(CUT_ROUNDS):
+            own = [graphs[k] for k in left.tolist()]
+            try:
+                found = solve_graphs(own, chosen[left], steps, near, self.name)
+            except InfeasibleError:
+                # There is no tree either: where trees are sought, all such items are found.
+                break
+            accepted = found.residual <= tolerance
+            points = found.mean.detach().to(torch.float64).numpy()
+            again = []
+            for index, k in enumerate(left.tolist()):
+                nodes = sizes[k] + 1
+                cut = _sets_entered_too_little(points[index, :nodes, :nodes], tolerance)
+                accepted[index] &= not cut
+                if cut - sets[k]:
+                    sets[k] |= cut
+                    entered = partial(self._head_factors, sets=sets[k])
+                    graphs[k] = self._graphs(sizes[k : k + 1], entered)[0]
+                    again.append(k)
+            places = tried[left[accepted]]
+            numbers = found.residual[accepted], found.iterations[accepted]
+            solved.append((places, found.mean[accepted], *numbers))
+            if not again:
+                break
+            left = torch.tensor(again)
+        places, mean, residual, iterations = (torch.cat(values) for values in zip(*solved))
+        return places, mean, residual, iterations
 
     def _of_many_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Items in whose best average of heads without a tree many weigh something; none where any
@@ -221,12 +243,21 @@ class BudgetTree(DependencyTree):
     def _tree_factors(self, parts: np.ndarray, n: int) -> list[Any]:
         return [StructureFactor(self.tree, parts, n)]
 
-    def _head_factors(self, parts: np.ndarray, n: int) -> list[Any]:
+    def _head_factors(
+        self, parts: np.ndarray, n: int, sets: Collection[tuple[int, ...]] = ()
+    ) -> list[Any]:
         """Each word has one head, and the root one modifier or, where it need not be single, at
-        least one."""
+        least one; so has each of ``sets`` of words a head outside."""
+        if n == 0:
+            return []
         of_root = Xor if self.single_root else Or
-        heads = [Xor(_numbered(column)) for column in parts.T[1:]]
-        return [*heads, of_root(_numbered(parts[0]))] if n else []
+        factors: list[Any] = [Xor(_numbered(column)) for column in parts.T[1:]]
+        factors.append(of_root(_numbered(parts[0])))
+        for words in sorted(sets):
+            inside = np.zeros(n + 1, dtype=np.bool_)
+            inside[list(words)] = True
+            factors.append(Or(_numbered(parts[np.ix_(~inside, inside)])))
+        return factors
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
@@ -394,6 +425,15 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         return Structure._sample(self, scores, lengths, num_samples, generator)
+
+
+def _sets_entered_too_little(mean: np.ndarray, tolerance: float) -> set[tuple[int, ...]]:
+    from spacy_latent.kernels.cuts import entered_too_little
+
+    inside = np.empty((max(len(mean) - 1, 1), len(mean)), dtype=np.bool_)
+    shortfall = min(tolerance, LARGEST_SHORTFALL)
+    count = entered_too_little(np.ascontiguousarray(mean), shortfall, inside)
+    return {tuple(np.flatnonzero(own).tolist()) for own in inside[:count]}
 
 
 def _numbered(parts: np.ndarray) -> list[int]:

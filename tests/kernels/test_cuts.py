@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from spacy_latent.kernels.cuts import entered
+from spacy_latent.kernels.cuts import entered_too_little
 
 
 def least_cut(mean: np.ndarray) -> float:
@@ -18,6 +18,11 @@ def least_cut(mean: np.ndarray) -> float:
     return least
 
 
+def found_in(mean: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+    inside = np.ones((max(len(mean) - 1, 1), len(mean)), dtype=np.bool_)
+    return inside[: entered_too_little(mean, tolerance, inside)]
+
+
 def test_flows_against_every_cut() -> None:
     generator = np.random.default_rng(0)
     answers = []
@@ -29,9 +34,11 @@ def test_flows_against_every_cut() -> None:
         np.fill_diagonal(mean, 0.0)
         mean[:, 1:] /= np.maximum(mean[:, 1:].sum(0), 1e-12)
         mean[0, 1:] += 0.3 * (generator.random() < 0.5)
-        expected = least_cut(mean) >= 1.0 - 1e-6
-        assert entered(mean, 1e-6) == expected
-        answers.append(expected)
+        found = found_in(mean)
+        for inside in found:
+            assert not inside[0] and mean[np.ix_(~inside, inside)].sum() < 1.0 - 1e-6
+        answers.append(least_cut(mean) < 1.0 - 1e-6)
+        assert bool(len(found)) == answers[-1]
     assert 0.2 < np.mean(answers) < 0.8
 
 
@@ -39,9 +46,11 @@ def test_averages_of_trees_are_entered_and_cycles_are_not() -> None:
     chain, cycle = np.zeros((3, 3)), np.zeros((3, 3))
     chain[0, 1] = chain[1, 2] = 1.0
     cycle[2, 1] = cycle[1, 2] = 1.0
-    assert entered(chain, 1e-6) and not entered(cycle, 1e-6)
-    assert entered(0.5 * (chain + chain[[0, 2, 1]][:, [0, 2, 1]]), 1e-6)
-    assert entered(np.zeros((1, 1)), 1e-6)
-    # One word in a thousand parts goes round in a circle.
-    assert not entered(0.999 * chain + 0.001 * cycle, 1e-6)
-    assert entered(0.999 * chain + 0.001 * cycle, 0.01)
+    other = chain[[0, 2, 1]][:, [0, 2, 1]]
+    assert not len(found_in(chain)) and not len(found_in(0.5 * (chain + other)))
+    assert not len(found_in(np.zeros((1, 1))))
+    assert found_in(cycle).tolist() == [[False, True, True]] * 2
+    # One time in a thousand the words go round in a circle.
+    mostly = 0.999 * chain + 0.001 * cycle
+    assert found_in(mostly).tolist() == [[False, True, True]] * 2
+    assert not len(found_in(mostly, 0.01))

@@ -155,17 +155,37 @@ def test_many_heads_are_solved_without_a_tree(
     torch.testing.assert_close(single.mean, solution.mean.detach().float(), atol=1e-5, rtol=0.0)
 
 
-def test_heads_that_are_no_tree_are_left_to_trees() -> None:
+def test_heads_in_circles_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two words, and three, that head each other are entered from outside in the second round."""
     torch.manual_seed(0)
-    structure, lengths = BudgetTree(4), torch.tensor([12, 12])
-    scores = normal(2, 13, 13, scale=0.02)
+    structure, lengths = BudgetTree(4), torch.tensor([12, 12, 12])
+    scores = normal(3, 13, 13, scale=0.02)
     scores[1, 3, 4] += 0.5
     scores[1, 4, 3] += 0.5
+    scores[2, [5, 6, 7], [6, 7, 5]] += 1.0
+    masked = structure._parts_alone(scores, lengths)
+    assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1, 2]
+    with monkeypatch.context() as once:
+        once.setattr(budget_tree, "CUT_ROUNDS", 1)
+        assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0]
+    with monkeypatch.context() as trees_first:
+        trees_first.setattr(budget_tree, "MANY_HEADS", float("inf"))
+        expected = structure.sparsemap(scores, lengths).mean
     for tolerance in (1e-6, 0.3, 2.0):
-        masked = structure._parts_alone(scores, lengths)
-        assert structure._by_heads(masked, lengths, 2000, tolerance)[0].tolist() == [0]
         mean = structure.sparsemap(scores, lengths, tolerance=tolerance).mean
-        assert (mean[:, 3, 4] + mean[:, 4, 3] <= 1.0 + 1e-6).all()
+        assert (mean[:, 3, 4] + mean[:, 4, 3] <= 1.0 + 1e-5).all()
+        assert (mean[:, 5:8, 5:8].sum((1, 2)) <= 2.0 + 1e-5).all()
+        torch.testing.assert_close(mean, expected, atol=10.0 * tolerance, rtol=0.0)
+    scores.requires_grad_()
+    direction, upstream = normal(3, 13, 13), normal(3, 13, 13)
+    mean = structure.sparsemap(scores, lengths).mean
+    (gradient,) = torch.autograd.grad((mean * upstream).sum(), scores)
+    before, after = (
+        structure.sparsemap(scores.detach() + step * direction, lengths).mean
+        for step in (-1e-6, 1e-6)
+    )
+    slope = ((after - before) * upstream).sum() / 2e-6
+    assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=1e-4, abs=1e-4)
 
 
 def test_many_heads_that_cannot_be_a_tree() -> None:
