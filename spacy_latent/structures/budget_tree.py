@@ -42,9 +42,9 @@ LARGEST_GAP = 1e-8
 # With more heads to a word than so many, in the average without a tree, all trees are not tried at
 # once: there are hundreds in the support of theirs.
 MANY_HEADS = 6.0
-# Solutions without a tree before trees are tried. Mostly one set of words or none is entered by too
-# little.
-CUT_ROUNDS = 8
+# Solutions without a tree before trees are tried, and bound on the iterations of each. Mostly one
+# set of words or none is entered by too little, and some dozens of iterations are enough.
+CUT_ROUNDS, HEAD_ITERATIONS = 8, 200
 # By how much less than 1 a set of words may be entered, for rounding.
 LARGEST_SHORTFALL = 1e-6
 
@@ -162,11 +162,11 @@ class BudgetTree(DependencyTree):
         sizes, left = lengths[tried].tolist(), torch.arange(len(tried))
         graphs = self._graphs(sizes, self._head_factors)
         sets: list[set[tuple[int, ...]]] = [set() for _ in sizes]
-        near = 0.1 * tolerance
+        few, near = min(steps, HEAD_ITERATIONS), 0.1 * tolerance
         for _ in range(CUT_ROUNDS):
             own = [graphs[k] for k in left.tolist()]
             try:
-                found = solve_graphs(own, chosen[left], steps, near, self.name)
+                found = solve_graphs(own, chosen[left], few, near, self.name)
             except InfeasibleError:
                 # There is no tree either: where trees are sought, all such items are found.
                 break
@@ -174,9 +174,11 @@ class BudgetTree(DependencyTree):
             points = found.mean.detach().to(torch.float64).numpy()
             again = []
             for index, k in enumerate(left.tolist()):
+                if not accepted[index]:
+                    continue
                 nodes = sizes[k] + 1
                 cut = _sets_entered_too_little(points[index, :nodes, :nodes], tolerance)
-                accepted[index] &= not cut
+                accepted[index] = not cut
                 if cut - sets[k]:
                     sets[k] |= cut
                     entered = partial(self._head_factors, sets=sets[k])
