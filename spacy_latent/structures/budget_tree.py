@@ -114,8 +114,7 @@ class BudgetTree(DependencyTree):
         """
         check_options(self, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
-        prepared, lengths = own._read(given, fetch(known))
-        prepared = self._parts_alone(prepared, lengths)
+        prepared, lengths = own.masked(given, fetch(known))
         steps = max_iter * ITERATIONS_PER_CALL
         mean = prepared.masked_fill(torch.ones_like(prepared, dtype=torch.bool), 0.0)
         residual = torch.zeros(len(lengths), dtype=torch.float64)
@@ -139,10 +138,6 @@ class BudgetTree(DependencyTree):
             left = left[still]
         solution = point_solution(mean, residual, iterations, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
-
-    def _parts_alone(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Padding, and what is no arc, may hold anything."""
-        return scores.masked_fill(~self.part_mask(scores, lengths), -torch.inf)
 
     # Each RETURNS which items it solved; of these the mean, the residual and the iterations.
 
@@ -198,14 +193,15 @@ class BudgetTree(DependencyTree):
         item is not one to be solved."""
         from spacy_latent.kernels.simplex import sparsemax
 
-        # The trees find all such items, and name them.
-        if self.projective or bool((scores.isnan() | scores.isposinf()).any()):
-            return torch.empty(0, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64)
+        if self.projective:
+            return none
         heads = IndependentHeads(self.direction, self.max_arc_length)
         try:
             rows, sizes = heads._rows(scores, lengths)
         except InfeasibleError:
-            return torch.empty(0, dtype=torch.int64)
+            # The trees find all such items, and name them.
+            return none
         weighty = (sparsemax(rows, sizes, self.name) > 0).view(len(lengths), -1).sum(1)
         return (weighty > MANY_HEADS * lengths).nonzero().flatten()
 

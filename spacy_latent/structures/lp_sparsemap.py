@@ -71,8 +71,9 @@ def solve_graphs(
 
     scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part. What is
         beyond ±1e8 is taken for it.
-    max_iter: bound on the iterations of ADMM; an item that reaches it keeps the last point, and
-        ``residual`` says how good it is.
+    max_iter: bound on the iterations of ADMM, and from 200 on on the calls of a structure's oracle
+        before the first; an item that reaches it keeps the last point, and ``residual`` says how
+        good it is.
     tolerance: bound on the residual.
     name: of what is solved, for errors. They are InvalidScores for NaN and +inf, InfeasibleError
         where it is proved that no point satisfies all factors.

@@ -107,6 +107,19 @@ def test_small_scores_of_long_sentences_are_solved(n: int) -> None:
         torch.testing.assert_close(solution.mean, by_admm.mean, atol=1e-5, rtol=0.0)
 
 
+def check_slope(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> None:
+    """The gradient, along one direction, against differences."""
+    direction, upstream = normal(*scores.shape), normal(*scores.shape)
+    mean = structure.sparsemap(scores, lengths).mean
+    (gradient,) = torch.autograd.grad((mean * upstream).sum(), scores)
+    before, after = (
+        structure.sparsemap(scores.detach() + step * direction, lengths).mean
+        for step in (-1e-6, 1e-6)
+    )
+    slope = ((after - before) * upstream).sum() / 2e-6
+    assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=1e-4, abs=1e-4)
+
+
 def refused(*_: object) -> None:
     raise AssertionError("items were left to trees and budgets")
 
@@ -124,26 +137,19 @@ def test_many_heads_are_solved_without_a_tree(
     torch.manual_seed(0)
     n = 26 if settings.get("direction") == "earlier" else 16
     structure, lengths = BudgetTree(2, **settings), torch.tensor([n, n, n - 4, 2])
-    scores, direction = normal(4, n + 1, n + 1, scale=0.02), normal(4, n + 1, n + 1)
+    scores = normal(4, n + 1, n + 1, scale=0.02)
     scores[:2, [3, 5]] += 0.4
     scores[1, 2, 9] = scores[1, 4, 1] = -torch.inf
     scores[2, n - 2 :] = torch.nan
     scores.requires_grad_()
-    left = structure._by_heads(structure._parts_alone(scores, lengths), lengths, 2000, 1e-6)[0]
-    assert left.tolist() == [0, 1, 2]
+    masked = structure.masked(scores, lengths)[0]
+    assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1, 2]
     with monkeypatch.context() as without:
         without.setattr(BudgetTree, "_by_both", refused)
         solution = structure.sparsemap(scores, lengths)
     full = solution.mean.detach()[:2, 1:].sum(2) > 2.0 - 1e-6
     assert full.any(1).all() and (solution.mean[:, 1:].sum(2) <= 2.0 + 1e-6).all()
-    upstream = normal(4, n + 1, n + 1)
-    (gradient,) = torch.autograd.grad((solution.mean * upstream).sum(), scores)
-    before, after = (
-        structure.sparsemap(scores.detach() + step * direction, lengths).mean
-        for step in (-1e-6, 1e-6)
-    )
-    slope = ((after - before) * upstream).sum() / 2e-6
-    assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=1e-4, abs=1e-4)
+    check_slope(structure, scores, lengths)
     with monkeypatch.context() as trees_first:
         trees_first.setattr(budget_tree, "MANY_HEADS", float("inf"))
         expected = structure.sparsemap(scores, lengths)
@@ -163,7 +169,7 @@ def test_heads_in_circles_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     scores[1, 3, 4] += 0.5
     scores[1, 4, 3] += 0.5
     scores[2, [5, 6, 7], [6, 7, 5]] += 1.0
-    masked = structure._parts_alone(scores, lengths)
+    masked = structure.masked(scores, lengths)[0]
     assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1, 2]
     with monkeypatch.context() as once:
         once.setattr(budget_tree, "CUT_ROUNDS", 1)
@@ -176,16 +182,7 @@ def test_heads_in_circles_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (mean[:, 3, 4] + mean[:, 4, 3] <= 1.0 + 1e-5).all()
         assert (mean[:, 5:8, 5:8].sum((1, 2)) <= 2.0 + 1e-5).all()
         torch.testing.assert_close(mean, expected, atol=10.0 * tolerance, rtol=0.0)
-    scores.requires_grad_()
-    direction, upstream = normal(3, 13, 13), normal(3, 13, 13)
-    mean = structure.sparsemap(scores, lengths).mean
-    (gradient,) = torch.autograd.grad((mean * upstream).sum(), scores)
-    before, after = (
-        structure.sparsemap(scores.detach() + step * direction, lengths).mean
-        for step in (-1e-6, 1e-6)
-    )
-    slope = ((after - before) * upstream).sum() / 2e-6
-    assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=1e-4, abs=1e-4)
+    check_slope(structure, scores.requires_grad_(), lengths)
 
 
 def test_many_heads_that_cannot_be_a_tree() -> None:
