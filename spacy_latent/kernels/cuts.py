@@ -72,27 +72,45 @@ def entered_too_little(
     mean: NDArray[np.float64], tolerance: float, inside: NDArray[np.bool_]
 ) -> int:
     """Find sets of words that are entered by less than 1, from how much can flow from the root to
-    each word, by blocking flows (Dinic 1970): by the theorem of the least cut there is such a set
-    with a word where less than 1 can flow to it.
+    a word, by blocking flows (Dinic 1970): by the theorem of the least cut there is such a set
+    with a word where less than 1 can flow to it. Where 1 can, the word is in no such set, and for
+    what is left as good as the root, of which it becomes a part (Padberg and Rinaldi 1990).
 
     mean: ``(n+1, n+1)``, ``[head, modifier]``, what each arc can carry, at least 0; column 0 and
         the diagonal are 0.
     tolerance: how much less than 1 will do.
     inside: ``(n, n+1)``, written: which nodes are in each set.
-    RETURNS: how many sets were found, for each word at most one.
+    RETURNS: how many sets were found: none where there is none. A word that is in one is asked for
+        no other.
     """
     nodes = mean.shape[0]
-    left = np.empty((nodes, nodes))
+    arcs, left = mean.copy(), np.empty((nodes, nodes))
+    of_root, in_set = np.zeros(nodes, dtype=np.bool_), np.zeros(nodes, dtype=np.bool_)
+    of_root[0] = True
     distance, queue = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
     before, place = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
     count = 0
-    for sink in range(1, nodes):
-        left[:] = mean
-        flow = 0.0
+    while True:
+        sink, most = 0, -1.0
+        for k in range(1, nodes):
+            if not of_root[k] and not in_set[k] and arcs[0, k] > most:
+                sink, most = k, arcs[0, k]
+        if sink == 0:
+            return count
+        # Mostly the root's own arc is enough.
+        flow = most if most >= 1.0 - tolerance else 0.0
+        if flow == 0.0:
+            left[:] = arcs
         while flow < 1.0 - tolerance:
             if not _set_distances(left, sink, distance, queue):
-                inside[count] = distance < 0
+                for k in range(nodes):
+                    inside[count, k] = distance[k] < 0 and not of_root[k]
+                    in_set[k] |= inside[count, k]
                 count += 1
                 break
             flow += _flow_on(left, sink, distance, before, place)
-    return count
+        if not in_set[sink]:
+            of_root[sink] = True
+            for k in range(nodes):
+                arcs[0, k] += arcs[sink, k]
+                arcs[sink, k] = arcs[k, sink] = 0.0

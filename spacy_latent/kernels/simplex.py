@@ -58,10 +58,11 @@ def sparsemax_rows(start, stop, scores, lengths, result, status):
             row[j] -= top
         # Nothing further than 1 below the largest has a share.
         threshold = -1.0
-        known = -1.0
+        known = np.inf
         while True:
             count, total = _above(row, n, threshold)
-            if count == known:
+            # Whether a number lies above a threshold that it equals, rounding decides each time.
+            if count >= known:
                 break
             known = count
             threshold = (total - 1.0) / count

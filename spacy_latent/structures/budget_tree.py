@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,8 +16,7 @@ from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
-from spacy_latent.structures.independent_heads import IndependentHeads
-from spacy_latent.structures.logic_factors import Budget, Or, Xor
+from spacy_latent.structures.logic_factors import Budget
 from spacy_latent.structures.lp_sparsemap import ItemGraph, point_solution, solve_graphs
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -39,14 +36,6 @@ ITERATIONS_PER_CALL = 10
 # Of a solution over all trees that was not given up, over the largest score: the support has some
 # hundred trees, whose weights are sums of as many numbers.
 LARGEST_GAP = 1e-8
-# With more heads to a word than so many, in the average without a tree, all trees are not tried at
-# once: there are hundreds in the support of theirs.
-MANY_HEADS = 6.0
-# Solutions without a tree before trees are tried, and bound on the iterations of each. Mostly one
-# set of words or none is entered by too little, and some dozens of iterations are enough.
-CUT_ROUNDS, HEAD_ITERATIONS = 8, 200
-# By how much less than 1 a set of words may be entered, for rounding.
-LARGEST_SHORTFALL = 1e-6
 
 
 class BudgetTree(DependencyTree):
@@ -101,15 +90,16 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. The best
-        point of a larger set is the best of a smaller one, too, where it lies in it. So two larger
-        sets are tried first. Where many heads of each word weigh something and arcs may cross,
-        these are all heads within the budgets, no matter whether they make a tree, by ADMM; for
-        the other items, all trees, no matter whether they keep to the budgets, which takes 0
-        iterations. What is left is solved by ADMM with trees and budgets.
+        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. Where arcs
+        may cross it is found by prices of the constraints, see
+        :func:`~spacy_latent.kernels.tree_prices.nearest_average`. Else all trees are tried first,
+        no matter whether they keep to the budgets, which takes 0 iterations: the best point of a
+        larger set is the best of a smaller one, too, where it lies in it. What neither solves is
+        left to ADMM with trees and budgets.
 
-        max_iter: a tenth of the bound on the iterations of ADMM, and of that on the calls of the
-            oracle over all trees. Where ADMM reaches it, ``residual`` says how good the point is.
+        max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on the
+            calls of the oracle over all trees. Where ADMM reaches it, ``residual`` says how good
+            the point is.
         tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)
@@ -120,7 +110,8 @@ class BudgetTree(DependencyTree):
         residual = torch.zeros(len(lengths), dtype=torch.float64)
         iterations = torch.zeros(len(lengths), dtype=torch.int64)
         left = torch.arange(len(lengths))
-        for solve in (self._by_heads, self._by_trees, self._by_both):
+        ways = [self._by_trees, self._by_both]
+        for solve in ways if self.projective else [self._by_prices, *ways]:
             if not len(left):
                 break
             try:
@@ -141,69 +132,17 @@ class BudgetTree(DependencyTree):
 
     # Each RETURNS which items it solved; of these the mean, the residual and the iterations.
 
-    def _by_heads(
+    def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What keeps an average of heads from being one of trees are sets of words that are entered
-        by less than 1. Those that are found are entered by at least 1 in the next round."""
-        none = torch.empty(0, dtype=torch.int64)
-        solved = [(none, scores[:0], none.to(torch.float64), none)]
-        tried = self._of_many_heads(scores.detach(), lengths)
-        if not len(tried):
-            return solved[0]
-        # Only differences between the heads of a word matter. Large ones are cut off in ADMM.
-        best = scores.detach()[tried].amax(1, keepdim=True)
-        chosen = scores[tried] - best.masked_fill(best.isneginf(), 0.0)
-        sizes, left = lengths[tried].tolist(), torch.arange(len(tried))
-        graphs = self._graphs(sizes, self._head_factors)
-        sets: list[set[tuple[int, ...]]] = [set() for _ in sizes]
-        few, near = min(steps, HEAD_ITERATIONS), 0.1 * tolerance
-        for _ in range(CUT_ROUNDS):
-            own = [graphs[k] for k in left.tolist()]
-            try:
-                found = solve_graphs(own, chosen[left], few, near, self.name)
-            except InfeasibleError:
-                # There is no tree either: where trees are sought, all such items are found.
-                break
-            accepted = found.residual <= tolerance
-            points = found.mean.detach().to(torch.float64).numpy()
-            again = []
-            for index, k in enumerate(left.tolist()):
-                if not accepted[index]:
-                    continue
-                nodes = sizes[k] + 1
-                cut = _sets_entered_too_little(points[index, :nodes, :nodes], tolerance)
-                accepted[index] = not cut
-                if cut - sets[k]:
-                    sets[k] |= cut
-                    entered = partial(self._head_factors, sets=sets[k])
-                    graphs[k] = self._graphs(sizes[k : k + 1], entered)[0]
-                    again.append(k)
-            places = tried[left[accepted]]
-            numbers = found.residual[accepted], found.iterations[accepted]
-            solved.append((places, found.mean[accepted], *numbers))
-            if not again:
-                break
-            left = torch.tensor(again)
-        places, mean, residual, iterations = (torch.cat(values) for values in zip(*solved))
-        return places, mean, residual, iterations
+        from spacy_latent.kernels.tree_prices import nearest_average
 
-    def _of_many_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Items in whose best average of heads without a tree many weigh something; none where any
-        item is not one to be solved."""
-        from spacy_latent.kernels.simplex import sparsemax
-
-        none = torch.empty(0, dtype=torch.int64)
-        if self.projective:
-            return none
-        heads = IndependentHeads(self.direction, self.max_arc_length)
-        try:
-            rows, sizes = heads._rows(scores, lengths)
-        except InfeasibleError:
-            # The trees find all such items, and name them.
-            return none
-        weighty = (sparsemax(rows, sizes, self.name) > 0).view(len(lengths), -1).sum(1)
-        return (weighty > MANY_HEADS * lengths).nonzero().flatten()
+        arcs = scores.masked_fill(~self.part_mask(scores, lengths), -torch.inf)
+        mean, residual, iterations = nearest_average(
+            arcs, lengths, self.max_modifiers, self.single_root, steps, tolerance
+        )
+        solved = (residual <= tolerance).nonzero().flatten()
+        return solved, mean[solved], residual[solved], iterations[solved]
 
     def _by_trees(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
@@ -220,42 +159,21 @@ class BudgetTree(DependencyTree):
     def _by_both(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        graphs = self._graphs(lengths.tolist(), self._tree_factors)
+        graphs = self._graphs(lengths.tolist())
         found = solve_graphs(graphs, scores, steps, tolerance, self.name)
         return torch.arange(len(lengths)), found.mean, found.residual, found.iterations
 
-    def _graphs(
-        self, sizes: list[int], factors: Callable[[np.ndarray, int], list[Any]]
-    ) -> list[ItemGraph]:
-        """Budgets and other factors, for items of these numbers of words."""
+    def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
+        """A tree and budgets, for items of these numbers of words."""
         graphs: dict[int, ItemGraph] = {}
         for n in set(sizes):
             shape = (n + 1, n + 1)
             allowed = self.part_mask(torch.empty(1, *shape), torch.tensor([n]))[0].numpy()
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
-            rows = [_numbered(row) for row in parts[1:]]
+            rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
-            graphs[n] = ItemGraph(shape, [*factors(parts, n), *budgets])
+            graphs[n] = ItemGraph(shape, [StructureFactor(self.tree, parts, n), *budgets])
         return [graphs[n] for n in sizes]
-
-    def _tree_factors(self, parts: np.ndarray, n: int) -> list[Any]:
-        return [StructureFactor(self.tree, parts, n)]
-
-    def _head_factors(
-        self, parts: np.ndarray, n: int, sets: Collection[tuple[int, ...]] = ()
-    ) -> list[Any]:
-        """Each word has one head, and the root one modifier or, where it need not be single, at
-        least one; so has each of ``sets`` of words a head outside."""
-        if n == 0:
-            return []
-        of_root = Xor if self.single_root else Or
-        factors: list[Any] = [Xor(_numbered(column)) for column in parts.T[1:]]
-        factors.append(of_root(_numbered(parts[0])))
-        for words in sorted(sets):
-            inside = np.zeros(n + 1, dtype=np.bool_)
-            inside[list(words)] = True
-            factors.append(Or(_numbered(parts[np.ix_(~inside, inside)])))
-        return factors
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
@@ -423,19 +341,6 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         return Structure._sample(self, scores, lengths, num_samples, generator)
-
-
-def _sets_entered_too_little(mean: np.ndarray, tolerance: float) -> set[tuple[int, ...]]:
-    from spacy_latent.kernels.cuts import entered_too_little
-
-    inside = np.empty((max(len(mean) - 1, 1), len(mean)), dtype=np.bool_)
-    shortfall = min(tolerance, LARGEST_SHORTFALL)
-    count = entered_too_little(np.ascontiguousarray(mean), shortfall, inside)
-    return {tuple(np.flatnonzero(own).tolist()) for own in inside[:count]}
-
-
-def _numbered(parts: np.ndarray) -> list[int]:
-    return parts[parts >= 0].tolist()
 
 
 def _slack(score: float) -> float:

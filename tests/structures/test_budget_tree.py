@@ -21,6 +21,7 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.kernels import tree_prices
 from spacy_latent.structures import budget_tree
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.lp_sparsemap import solve_graphs
@@ -68,9 +69,9 @@ def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
 
 
 @pytest.mark.parametrize("projective", [False, True])
-def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> None:
-    """They are not solved by ADMM, which comes to the same point and gradient; items whose trees
-    do not keep to it are, whatever else is in the batch."""
+def test_the_solution_is_that_of_trees_and_budgets(projective: bool) -> None:
+    """To which ADMM comes, too, with the same gradient. Projective trees that keep to the budget
+    are not solved by it; items whose trees do not are, whatever else is in the batch."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(2, projective), torch.tensor([6, 5, 6, 4, 6, 3])
     scores = normal(6, 7, 7, scale=0.5)
@@ -80,8 +81,9 @@ def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> Non
     alone = structure.tree.sparsemap(scores, lengths, max_iter=500)
     crowded = (alone.mean[:, 1:].sum(2) > 2.0).any(1)
     assert crowded[::2].all() and not crowded[1::2].any()
-    assert torch.equal(solution.iterations > 0, crowded)
-    by_admm = solve_graphs(structure._graphs(lengths.tolist(), structure._tree_factors), scores)
+    if projective:
+        assert torch.equal(solution.iterations > 0, crowded)
+    by_admm = solve_graphs(structure._graphs(lengths.tolist()), scores)
     assert (by_admm.residual <= 1e-6).all() and (solution.residual <= 2e-6).all()
     torch.testing.assert_close(solution.mean, by_admm.mean, atol=2e-6, rtol=0.0)
     direction = normal(*scores.shape)
@@ -92,15 +94,15 @@ def test_trees_that_keep_to_the_budget_are_the_solution(projective: bool) -> Non
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
 
 
+@pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("n", [30, 60])
-def test_small_scores_of_long_sentences_are_solved(n: int) -> None:
-    """By the trees alone, or by ADMM where these are given up."""
+def test_small_scores_of_long_sentences_are_solved(n: int, projective: bool) -> None:
+    """By prices, or by the trees alone, or by ADMM where these are given up."""
     torch.manual_seed(0)
-    structure, lengths = BudgetTree(6), torch.tensor([n, n])
+    structure, lengths = BudgetTree(6, projective), torch.tensor([n, n])
     scores = torch.tensor([0.1, 1.0], dtype=torch.float64)[:, None, None] * normal(2, n + 1, n + 1)
-    graphs = structure._graphs([n, n], structure._tree_factors)
     masked = scores.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)
-    by_admm = solve_graphs(graphs, masked, 2000, 1e-6)
+    by_admm = solve_graphs(structure._graphs([n, n]), masked, 2000, 1e-6)
     for max_iter in (200, 20):
         solution = structure.sparsemap(scores, lengths, max_iter)
         assert float(solution.residual.max()) < 1e-4
@@ -121,7 +123,20 @@ def check_slope(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> None:
 
 
 def refused(*_: object) -> None:
-    raise AssertionError("items were left to trees and budgets")
+    raise AssertionError("items were left to trees")
+
+
+@pytest.fixture
+def by_prices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for way in ("_by_trees", "_by_both"):
+        monkeypatch.setattr(BudgetTree, way, refused)
+
+
+def by_trees(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> Tensor:
+    """The mean by ADMM."""
+    masked = structure.masked(scores, lengths)[0]
+    graphs = structure._graphs(lengths.tolist())
+    return solve_graphs(graphs, masked, 2000, 1e-8).mean
 
 
 @pytest.mark.parametrize(
@@ -129,31 +144,25 @@ def refused(*_: object) -> None:
     [{}, {"single_root": True}, {"max_arc_length": 11}, {"direction": "earlier"}],
     ids=lambda settings: "-".join(settings) or "any",
 )
-def test_many_heads_are_solved_without_a_tree(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scale", [0.02, 0.5, 5.0])
+def test_prices_lead_to_the_solution(
+    settings: dict[str, Any], scale: float, by_prices_alone: None
 ) -> None:
     """With budgets that bind in the first two items, to the point that trees come to, with the
     gradient that differences have; not even a large constant matters."""
     torch.manual_seed(0)
-    n = 26 if settings.get("direction") == "earlier" else 16
-    structure, lengths = BudgetTree(2, **settings), torch.tensor([n, n, n - 4, 2])
-    scores = normal(4, n + 1, n + 1, scale=0.02)
-    scores[:2, [3, 5]] += 0.4
+    structure, lengths = BudgetTree(2, **settings), torch.tensor([16, 16, 12, 2])
+    scores = normal(4, 17, 17, scale=scale)
+    scores[:2, [3, 5]] += max(0.4, scale)
     scores[1, 2, 9] = scores[1, 4, 1] = -torch.inf
-    scores[2, n - 2 :] = torch.nan
+    scores[2, 14:] = torch.nan
     scores.requires_grad_()
-    masked = structure.masked(scores, lengths)[0]
-    assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1, 2]
-    with monkeypatch.context() as without:
-        without.setattr(BudgetTree, "_by_both", refused)
-        solution = structure.sparsemap(scores, lengths)
+    solution = structure.sparsemap(scores, lengths)
     full = solution.mean.detach()[:2, 1:].sum(2) > 2.0 - 1e-6
-    assert full.any(1).all() and (solution.mean[:, 1:].sum(2) <= 2.0 + 1e-6).all()
+    assert full.any(1).all() and (solution.mean[:, 1:].sum(2) <= 2.0 + 1e-9).all()
+    expected = by_trees(structure, scores.detach(), lengths)
+    torch.testing.assert_close(solution.mean.detach(), expected, atol=1e-6, rtol=0.0)
     check_slope(structure, scores, lengths)
-    with monkeypatch.context() as trees_first:
-        trees_first.setattr(budget_tree, "MANY_HEADS", float("inf"))
-        expected = structure.sparsemap(scores, lengths)
-    torch.testing.assert_close(solution.mean, expected.mean, atol=1e-5, rtol=0.0)
     moved = structure.sparsemap(scores.detach() + 2e8, lengths)
     torch.testing.assert_close(moved.mean, solution.mean.detach(), atol=1e-5, rtol=0.0)
     single = structure.sparsemap(scores.detach().float(), lengths)
@@ -161,28 +170,45 @@ def test_many_heads_are_solved_without_a_tree(
     torch.testing.assert_close(single.mean, solution.mean.detach().float(), atol=1e-5, rtol=0.0)
 
 
-def test_heads_in_circles_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two words, and three, that head each other are entered from outside in the second round."""
+def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two words, and three, that head each other are entered from outside; so are sets within
+    sets, of which there are many. No more tolerance leaves them out."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(4), torch.tensor([12, 12, 12])
     scores = normal(3, 13, 13, scale=0.02)
+    scores[0, 1:, 1:] += 1.0 / (1.0 + (torch.arange(12)[:, None] - torch.arange(12)).abs())
     scores[1, 3, 4] += 0.5
     scores[1, 4, 3] += 0.5
     scores[2, [5, 6, 7], [6, 7, 5]] += 1.0
-    masked = structure.masked(scores, lengths)[0]
-    assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1, 2]
-    with monkeypatch.context() as once:
-        once.setattr(budget_tree, "CUT_ROUNDS", 1)
-        assert structure._by_heads(masked, lengths, 2000, 1e-6)[0].tolist() == [0]
-    with monkeypatch.context() as trees_first:
-        trees_first.setattr(budget_tree, "MANY_HEADS", float("inf"))
-        expected = structure.sparsemap(scores, lengths).mean
+    expected = by_trees(structure, scores, lengths)
     for tolerance in (1e-6, 0.3, 2.0):
         mean = structure.sparsemap(scores, lengths, tolerance=tolerance).mean
         assert (mean[:, 3, 4] + mean[:, 4, 3] <= 1.0 + 1e-5).all()
         assert (mean[:, 5:8, 5:8].sum((1, 2)) <= 2.0 + 1e-5).all()
-        torch.testing.assert_close(mean, expected, atol=10.0 * tolerance, rtol=0.0)
+        torch.testing.assert_close(mean, expected, atol=1e-6, rtol=0.0)
     check_slope(structure, scores.requires_grad_(), lengths)
+    # With little room, those that are free of charge by then make place for others.
+    monkeypatch.setattr(tree_prices, "SETS_PER_WORD", 1)
+    crowded = structure.sparsemap(scores.detach(), lengths).mean
+    torch.testing.assert_close(crowded, expected, atol=1e-6, rtol=0.0)
+
+
+def test_what_prices_do_not_solve_is_left_to_trees() -> None:
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(2), torch.tensor([8, 8])
+    scores = normal(2, 9, 9, scale=0.5)
+    scores[1, 3] += 3.0
+    masked = structure.masked(scores, lengths)[0]
+    assert structure._by_prices(masked, lengths, 2, 1e-6)[0].tolist() == []
+    solution = structure.sparsemap(scores, lengths)
+    assert structure._by_prices(masked, lengths, 2000, 1e-6)[0].tolist() == [0, 1]
+    with pytest.MonkeyPatch.context() as without:
+        none = torch.empty(0, dtype=torch.int64)
+        without.setattr(
+            BudgetTree, "_by_prices", lambda *_: (none, scores[:0], none.double(), none)
+        )
+        left = structure.sparsemap(scores, lengths)
+    torch.testing.assert_close(left.mean, solution.mean, atol=2e-6, rtol=0.0)
 
 
 def test_many_heads_that_cannot_be_a_tree() -> None:

@@ -1,0 +1,440 @@
+"""The point nearest to scores among the averages of dependency trees that keep to a budget, by the
+prices of what its constraints are.
+
+Without a tree each word takes its heads alone, a projection onto the simplex. What else holds of
+averages of trees has a price, at which heads are sold dearer or cheaper: that no word has more
+modifiers than its budget, that the root has one, that every set of words is entered from outside
+(Edmonds 1967). The best prices minimize a convex function with a continuous gradient, quadratic in
+pieces, which Newton's method with a projection (Bertsekas 1982) does in some steps. Of the sets of
+words, of which there are too many, those are priced that flows find to be entered by too little.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.kernels.compilation import ANY_ORDER, kernel
+from spacy_latent.kernels.cuts import entered_too_little
+from spacy_latent.kernels.pool import spread
+
+# Nanoseconds of a word and a head, for sharing items among threads.
+COST = 1000.0
+# Room for the sets of words that have a price, over the number of words.
+SETS_PER_WORD = 4
+# Steps of Newton's method, until other sets are looked for.
+STEPS = 200
+# What constraints are held to, and by how much less than 1 a set of words may be entered.
+PRECISION, SHORTFALL = 1e-11, 1e-9
+# Part of a step that is too short to lead on.
+SHORTEST_STEP = 1e-10
+# Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
+DECREASE, ROUNDING = 1e-4, 1e-13
+# Added to the second derivatives: of their mean; and while prices are far off, of the residual.
+RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
+# A constraint that follows from others leaves of its second derivative this much, by rounding.
+DEPENDENT = 1e-11
+
+
+@kernel(fastmath=ANY_ORDER, forceinline=True)
+def _dot(first, second, size):
+    total = 0.0
+    for i in range(size):
+        total += first[i] * second[i]
+    return total
+
+
+@kernel(fastmath=ANY_ORDER, forceinline=True)
+def _pay(row, n, scores, prices):
+    """Scores of the heads of a word, less their prices."""
+    for head in range(n + 1):
+        row[head] = scores[head] - prices[head]
+
+
+@kernel
+def _take_heads(n, scores, prices, sets, count, heads):
+    """What each word takes of its heads at these prices, ``(n, n+1)``. RETURNS: what that is worth:
+    scores less prices, less half of the squares."""
+    row = np.empty(n + 1)
+    worth = 0.0
+    for word in range(n):
+        _pay(row, n, scores[word], prices)
+        for c in range(count):
+            if prices[n + 1 + c] > 0.0 and sets[c, word + 1]:
+                for head in range(n + 1):
+                    if not sets[c, head]:
+                        row[head] += prices[n + 1 + c]
+        top = row.max()
+        if not np.isfinite(top):
+            # Prices beyond all numbers are not worth a step.
+            return np.inf
+        # As in kernels.simplex.
+        threshold, known = -1.0, n + 2
+        while True:
+            number, total = 0, 0.0
+            for head in range(n + 1):
+                above = row[head] - top > threshold
+                number += 1 if above else 0
+                total += row[head] - top if above else 0.0
+            if number >= known:
+                break
+            known = number
+            threshold = (total - 1.0) / number
+        worth += top
+        for head in range(n + 1):
+            share = max(row[head] - top - threshold, 0.0)
+            heads[word, head] = share
+            if share > 0.0:
+                worth += share * (row[head] - top - 0.5 * share)
+    return worth
+
+
+@kernel
+def _room_left(n, heads, budget, sets, count, room):
+    """How much less than its bound each constraint has: the gradient by the prices."""
+    room[0] = 1.0
+    room[1 : n + 1] = budget
+    for word in range(n):
+        for head in range(n + 1):
+            room[head] -= heads[word, head]
+    for c in range(count):
+        entered = 0.0
+        for word in range(n):
+            if sets[c, word + 1]:
+                for head in range(n + 1):
+                    if not sets[c, head]:
+                        entered += heads[word, head]
+        room[n + 1 + c] = entered - 1.0
+
+
+@kernel
+def _second_derivatives(n, heads, sets, chosen, number, matrix):
+    """Of the chosen constraints, ``(number, number)``, the lower half. A word's shares change as
+    prices do, less the mean over the heads that it takes."""
+    matrix[:number, :number] = 0.0
+    taken = np.empty(n + 1, dtype=np.int64)
+    places = np.empty(number, dtype=np.int64)
+    rows = np.empty((number, n + 1))
+    for word in range(n):
+        size = 0
+        for head in range(n + 1):
+            if heads[word, head] > 0.0:
+                taken[size] = head
+                size += 1
+        if size < 2:
+            continue
+        used = 0
+        for place in range(number):
+            c, row = chosen[place], rows[used]
+            if c <= n:
+                if heads[word, c] > 0.0:
+                    for i in range(size):
+                        row[i] = (1.0 if taken[i] == c else 0.0) - 1.0 / size
+                    places[used] = place
+                    used += 1
+            elif sets[c - n - 1, word + 1]:
+                outside = 0.0
+                for i in range(size):
+                    row[i] = 0.0 if sets[c - n - 1, taken[i]] else -1.0
+                    outside += row[i]
+                if outside < 0.0 and outside > -size:
+                    for i in range(size):
+                        row[i] -= outside / size
+                    places[used] = place
+                    used += 1
+        for i in range(used):
+            for j in range(i + 1):
+                matrix[places[i], places[j]] += _dot(rows[i], rows[j], size)
+
+
+@kernel
+def _solve(matrix, number, ridge, values):
+    """Overwrite ``values`` with the solution, by the factors of Cholesky, which take the place of
+    the lower half of the matrix. What depends on others is left at 0."""
+    for j in range(number):
+        whole = matrix[j, j] + ridge
+        pivot = whole - _dot(matrix[j], matrix[j], j)
+        if pivot <= DEPENDENT * whole:
+            matrix[j, j] = np.inf
+        else:
+            matrix[j, j] = np.sqrt(pivot)
+        for i in range(j + 1, number):
+            matrix[i, j] = (matrix[i, j] - _dot(matrix[i], matrix[j], j)) / matrix[j, j]
+    for i in range(number):
+        values[i] = (values[i] - _dot(matrix[i], values, i)) / matrix[i, i]
+    for i in range(number - 1, -1, -1):
+        values[i] /= matrix[i, i]
+        for j in range(i):
+            values[j] -= matrix[i, j] * values[i]
+
+
+@kernel
+def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, most):
+    """Newton's method from the given prices, which it changes. RETURNS: the largest violation of a
+    constraint, and the number of steps."""
+    number_of_all = n + 1 + count
+    room, bounds = np.empty(number_of_all), np.empty(number_of_all)
+    bounds[0], bounds[1 : n + 1], bounds[n + 1 :] = 1.0, budget, -1.0
+    chosen = np.empty(number_of_all, dtype=np.int64)
+    matrix = np.empty((number_of_all, number_of_all))
+    step, moved = np.empty(number_of_all), np.empty(number_of_all)
+    other = np.empty_like(heads)
+    value = _take_heads(n, scores, prices, sets, count, heads)
+    value += _dot(bounds, prices, number_of_all)
+    for steps in range(most + 1):
+        _room_left(n, heads, budget, sets, count, room)
+        number, residual = 0, 0.0
+        for c in range(number_of_all):
+            if c == 0:
+                # Where it need not be one, the root has at least one modifier: it may be cheaper.
+                free = single_root or prices[0] < 0.0 or room[0] > 0.0
+            else:
+                free = prices[c] > 0.0 or room[c] < 0.0
+            if free:
+                chosen[number] = c
+                step[number] = -room[c]
+                residual = max(residual, abs(room[c]))
+                number += 1
+        if residual < PRECISION or steps == most:
+            break
+        _second_derivatives(n, heads, sets, chosen, number, matrix)
+        mean = 0.0
+        for i in range(number):
+            mean += matrix[i, i] / number
+        ridge = RIDGE * max(mean, 1.0) + min(LARGEST_DAMPING, DAMPING * residual)
+        _solve(matrix, number, ridge, step)
+        part = 1.0
+        while True:
+            slope = 0.0
+            moved[:] = prices[:number_of_all]
+            for i in range(number):
+                c = chosen[i]
+                moved[c] += part * step[i]
+                if c > 0:
+                    moved[c] = max(moved[c], 0.0)
+                elif not single_root:
+                    moved[c] = min(moved[c], 0.0)
+                slope += room[c] * (moved[c] - prices[c])
+            found = _take_heads(n, scores, moved, sets, count, other)
+            found += _dot(bounds, moved, number_of_all)
+            if found <= value + DECREASE * slope + ROUNDING * abs(value):
+                break
+            part *= 0.5
+            if part < SHORTEST_STEP:
+                return residual, steps
+        prices[:number_of_all] = moved
+        heads[:] = other
+        value = found
+    return residual, steps
+
+
+@kernel
+def nearest_items(
+    start, stop, scores, lengths, budget, single_root, most, tolerance,
+    mean, prices, sets, counts, residual, iterations,
+):  # fmt: skip
+    """Solve items start .. stop−1.
+
+    scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf where there is no arc.
+    most: bound on the steps of Newton's method for an item.
+    tolerance: bound on the residual.
+    mean: like scores, 0 at first; written. prices: ``(B, N+1+S)``, 0 at first, of root, budgets and
+        sets of words. sets: ``(B, S, N+1)``: which nodes are in each; counts: how many there are.
+    residual: the largest violation of a constraint; infinite where ``most`` steps are not enough,
+        or there is no such average.
+    """
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b])
+    own, heads = np.empty((longest, longest + 1)), np.empty((longest, longest + 1))
+    for b in range(start, stop):
+        n = lengths[b]
+        residual[b], iterations[b], counts[b] = 0.0, 0, 0
+        if n == 0:
+            continue
+        possible = True
+        for word in range(n):
+            top = -np.inf
+            for head in range(n + 1):
+                own[word, head] = scores[b, head, word + 1]
+                top = max(top, own[word, head])
+            if not np.isfinite(top):
+                possible = False
+                break
+            # Only differences between the heads of a word matter.
+            for head in range(n + 1):
+                own[word, head] -= top
+        residual[b] = np.inf
+        if not possible:
+            continue
+        # Contiguous, for vectors.
+        shares, given = heads[:n, : n + 1].copy(), own[:n, : n + 1].copy()
+        found = np.empty((n, n + 1), dtype=np.bool_)
+        while True:
+            steps = min(STEPS, most - iterations[b])
+            violation, done = _find_prices(
+                n, given, budget, single_root, sets[b], counts[b], prices[b], shares, steps
+            )
+            iterations[b] += done
+            if violation > tolerance:
+                break
+            for word in range(n):
+                for head in range(n + 1):
+                    mean[b, head, word + 1] = shares[word, head]
+            # No set that has a price is found again.
+            short = max(min(tolerance, SHORTFALL), 2.0 * violation)
+            more = entered_too_little(mean[b, : n + 1, : n + 1], short, found)
+            if more == 0:
+                residual[b] = violation
+                break
+            count = counts[b]
+            if count + more > sets.shape[1]:
+                # Those that are free of charge are entered enough without it.
+                kept = 0
+                for c in range(count):
+                    if prices[b, n + 1 + c] > 0.0:
+                        sets[b, kept, : n + 1] = sets[b, c, : n + 1]
+                        prices[b, n + 1 + kept] = prices[b, n + 1 + c]
+                        kept += 1
+                prices[b, n + 1 + kept : n + 1 + count] = 0.0
+                count = kept
+            if count + more > sets.shape[1] or iterations[b] >= most:
+                break
+            for c in range(more):
+                sets[b, count + c, : n + 1] = found[c]
+            counts[b] = count + more
+
+
+@kernel
+def nearest_gradient_items(
+    start, stop, lengths, single_root, mean, prices, sets, counts, upstream, result
+):  # fmt: skip
+    """Set ``result``, like the scores, to the gradient of Σ upstream · mean by them: upstream, less
+    its mean over the heads that a word takes, without what changes a constraint that has a price.
+    """
+    for b in range(start, stop):
+        n, count = lengths[b], counts[b]
+        result[b] = 0.0
+        heads, change = np.empty((n, n + 1)), np.empty((n, n + 1))
+        chosen = np.empty(n + 1 + count, dtype=np.int64)
+        number = 0
+        for c in range(n + 1 + count):
+            if prices[b, c] != 0.0 or (c == 0 and single_root):
+                chosen[number] = c
+                number += 1
+        own = sets[b]
+        for word in range(n):
+            for head in range(n + 1):
+                heads[word, head] = mean[b, head, word + 1]
+                change[word, head] = upstream[b, head, word + 1]
+        _centre(n, heads, change)
+        values, matrix = np.empty(number), np.empty((number, number))
+        for i in range(number):
+            values[i] = _change_of(n, own, chosen[i], change)
+        _second_derivatives(n, heads, own, chosen, number, matrix)
+        _solve(matrix, number, 0.0, values)
+        for i in range(number):
+            c = chosen[i]
+            for word in range(n):
+                if c <= n:
+                    change[word, c] -= values[i]
+                elif own[c - n - 1, word + 1]:
+                    for head in range(n + 1):
+                        if not own[c - n - 1, head]:
+                            change[word, head] += values[i]
+        _centre(n, heads, change)
+        for word in range(n):
+            for head in range(n + 1):
+                result[b, head, word + 1] = change[word, head]
+
+
+@kernel
+def _centre(n, heads, change):
+    """0 where a word takes nothing, and the mean over what it takes subtracted elsewhere."""
+    for word in range(n):
+        size, total = 0, 0.0
+        for head in range(n + 1):
+            if heads[word, head] > 0.0:
+                size += 1
+                total += change[word, head]
+        for head in range(n + 1):
+            taken = heads[word, head] > 0.0
+            change[word, head] = change[word, head] - total / size if taken else 0.0
+
+
+@kernel
+def _change_of(n, sets, c, change):
+    """Of the left side of a constraint."""
+    total = 0.0
+    for word in range(n):
+        if c <= n:
+            total += change[word, c]
+        elif sets[c - n - 1, word + 1]:
+            for head in range(n + 1):
+                if not sets[c - n - 1, head]:
+                    total -= change[word, head]
+    return total
+
+
+class _NearestAverage(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        lengths: Tensor,
+        max_modifiers: int,
+        single_root: bool,
+        max_iter: int,
+        tolerance: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        array = scores.detach().to(torch.float64).contiguous().numpy()
+        sizes = lengths.numpy()
+        batch, nodes = array.shape[:2]
+        room = SETS_PER_WORD * nodes
+        mean, prices = np.zeros_like(array), np.zeros((batch, nodes + room))
+        sets = np.zeros((batch, room, nodes), dtype=np.bool_)
+        counts, iterations = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=np.int64)
+        residual = np.zeros(batch)
+        ctx.costs, ctx.dtype = COST * (sizes + 1.0) ** 2, scores.dtype
+        given = (array, sizes, float(max_modifiers), single_root, max_iter, tolerance)
+        found = (mean, prices, sets, counts, residual, iterations)
+        spread(nearest_items, ctx.costs, given + found)
+        # Prices are of the words of the item, and then of its sets.
+        ctx.solution = (sizes, single_root, mean, prices, sets, counts)
+        results = torch.from_numpy(residual), torch.from_numpy(iterations)
+        ctx.mark_non_differentiable(*results)
+        return torch.from_numpy(mean).to(scores.dtype), *results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        upstream = of_mean.to(torch.float64).contiguous().numpy()
+        result = np.empty_like(upstream)
+        spread(nearest_gradient_items, ctx.costs, (*ctx.solution, upstream, result))
+        return torch.from_numpy(result).to(ctx.dtype), None, None, None, None, None
+
+
+def nearest_average(
+    scores: Tensor,
+    lengths: Tensor,
+    max_modifiers: int,
+    single_root: bool,
+    max_iter: int,
+    tolerance: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The averages of dependency trees that keep to the budget on average, of which each is the
+    nearest to scores; differentiable once, on the CPU.
+
+    scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
+    lengths: ``(B,)``, int64.
+    max_modifiers: of each word; the root has one where it is ``single_root``, else any number.
+    max_iter: bound on the steps of Newton's method for an item.
+    tolerance: bound on the residual.
+    RETURNS: the averages; the largest violation of a constraint in each, float64, infinite where
+        ``max_iter`` steps were not enough or there is no such average; the steps, int64.
+    """
+    return _NearestAverage.apply(scores, lengths, max_modifiers, single_root, max_iter, tolerance)
