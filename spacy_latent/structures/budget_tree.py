@@ -44,10 +44,10 @@ class BudgetTree(DependencyTree):
 
     projective: arcs drawn above the sentence do not cross.
 
-    ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020): trees and budgets as factors of one
-    graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is not
-    always an average of trees that keep to them; so it has no atoms. To find the best tree with a
-    budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map``,
+    ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020) with trees and budgets as factors of
+    one graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is
+    not always an average of trees that keep to them; so it has no atoms. To find the best tree with
+    a budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map``,
     meant for annotation, is then a branch and bound. It is exact, or after 5,000 calls of the
     tree's oracle gives the best tree that it found and warns how far from the best that may be. For
     projective trees it is a dynamic program. Estimators that need ``map`` are refused. Sums are not
