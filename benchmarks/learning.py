@@ -523,9 +523,17 @@ GROUPS = {
     ),
     "transformers": Group(
         "Learning: over a pre-trained encoder",
-        ("sentiment-data", "ner-data", "tree-data", "pairs-snli-data", "parser-ewt-data"),
+        (
+            "sentiment-data",
+            "elsewhere-data",
+            "ner-data",
+            "tree-data",
+            "pairs-snli-data",
+            "parser-ewt-data",
+        ),
         {
             "macro F1": "cats_score",
+            **{name: f"{name} cats_score" for name in ("products", "reviews")},
             "entity F1": "ents_f",
             "attachment": "latent_uas",
             "of the parser": "dep_uas",
@@ -533,7 +541,11 @@ GROUPS = {
         },
         (
             *(
-                Entry(f"{task}_transformer{control}", "control: no structure" if control else "")
+                Entry(
+                    f"{task}_transformer{control}",
+                    "control: no structure" if control else "",
+                    tests=POLARITY if task == "sentiment" else (),
+                )
                 for task in ("sentiment", "ner", "pairs", "tree")
                 for control in ("", "_baseline")
             ),
