@@ -31,6 +31,9 @@ CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers
 TAGS = 2
 # The share of words that a relaxed mask chooses.
 RATE = 0.2
+# Over a pre-trained encoder, whose learning rate has to be small: a scorer begins with random
+# weights. As in the configs over a transformer.
+FASTER_SCORER: Block = {"scorer_learn_rate": 5.0}
 
 
 def named(block: Block, argument: str) -> str:
@@ -149,7 +152,8 @@ def around_embedder(block: Block, layers: dict[str, Block]) -> None:
     """Make the block of an embedder that of a latent layer over it."""
     below = dict(block)
     block.clear()
-    block.update({"@architectures": LATENT, "tok2vec": below, **over(below, layers)})
+    made = {"tok2vec": below, **over(below, layers), **rates(below)}
+    block.update({"@architectures": LATENT, **made})
     if of_words(below):
         block["residual"] = False
 
@@ -157,6 +161,17 @@ def around_embedder(block: Block, layers: dict[str, Block]) -> None:
 def of_words(embedder: Block) -> bool:
     """Whether its vectors say nothing of the words around."""
     return str(embedder["@architectures"]).startswith(OF_WORDS)
+
+
+def is_pretrained(embedder: Block) -> bool:
+    """Whether it is a transformer, or listens to one."""
+    return "transformer" in str(embedder["@architectures"]).lower()
+
+
+def rates(embedder: Block) -> Block:
+    """Settings of learning rates in the block of a latent layer over this embedder, where they are
+    not the default."""
+    return dict(FASTER_SCORER) if is_pretrained(embedder) else {}
 
 
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:

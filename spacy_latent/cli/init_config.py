@@ -35,6 +35,7 @@ from spacy_latent.cli.config_blocks import (
     over,
     owner_of,
     path_of,
+    rates,
     structure_block,
     tagged,
 )
@@ -427,6 +428,7 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
         "exclusive_classes": model.get("exclusive_classes", classes),
         "tok2vec": dict(embedder),
         **over(embedder, layers),
+        **rates(embedder),
     }
 
 

@@ -16,6 +16,8 @@ from spacy_latent.cli.config_blocks import (
     embedder_of,
     estimator_block,
     has_latent,
+    is_pretrained,
+    rates,
     structure_block,
     tagged,
 )
@@ -47,8 +49,9 @@ class Replacement:
 
     factory: the new one. replaces: the old ones, of which the first is what users ask for. keeps:
     settings that both have and that mean the same. settings: of the new one, beside its defaults.
-    learns: its structure, in words. hint: what there is to say to who puts a latent structure under
-    the old one; empty for nothing.
+    over_pretrained: of its model, over an encoder whose learning rate has to be small. learns: its
+    structure, in words. hint: what there is to say to who puts a latent structure under the old
+    one; empty for nothing.
     """
 
     factory: str
@@ -56,6 +59,7 @@ class Replacement:
     keeps: tuple[str, ...]
     learns: str
     settings: Block = field(default_factory=dict)
+    over_pretrained: Block = field(default_factory=dict)
     hint: str = ""
 
     @property
@@ -73,15 +77,19 @@ REPLACEMENTS = {
             ("incorrect_spans_key", "scorer"),
             "a chain of tags",
             # Confidences are made of them.
-            {"annotate": "probabilities"},
+            settings={"annotate": "probabilities"},
+            # That of configs/ner_transformer_crf.cfg; with the default, entities come late.
+            over_pretrained={"gain": 48.0},
         ),
         Replacement(
             "latent_parser",
             ("parser", "beam_parser"),
             ("scorer",),
             "a labelled tree of each sentence",
-            {"annotate": "probabilities"},
-            "The latent structure is one under it, which it need not agree with. For a parser "
+            settings={"annotate": "probabilities"},
+            # That of configs/parser_ewt_transformer.cfg.
+            over_pretrained={"scorer_learn_rate": 10.0},
+            hint="The latent structure is one under it, which it need not agree with. For a parser "
             "whose trees have probabilities, give --latent-parser instead.",
         ),
         Replacement(
@@ -89,9 +97,8 @@ REPLACEMENTS = {
             ("spancat", "spancat_singlelabel"),
             ("spans_key", "threshold", "scorer"),
             "a tree of spans over each sentence",
-            {},
-            "The latent structure is one under it, which its spans need not agree with. For spans "
-            "that are those of a tree, give --tree-spancat instead.",
+            hint="The latent structure is one under it, which its spans need not agree with. For "
+            "spans that are those of a tree, give --tree-spancat instead.",
         ),
     )
 }
@@ -142,7 +149,11 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
             "factory": made.factory,
             **made.settings,
             **{key: component[key] for key in made.keeps if key in component},
-            "model": {"@architectures": architecture, "tok2vec": dict(embedder)},
+            "model": {
+                "@architectures": architecture,
+                **(made.over_pretrained if is_pretrained(embedder) else {}),
+                "tok2vec": dict(embedder),
+            },
         }
     return changed
 
@@ -223,6 +234,7 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
     structure = registry.resolve({"made": layers["structure"]})["made"]
     estimator = registry.resolve({"made": layers["estimator"]})["made"]
     which = TEXTCATS.index(component["factory"])
+    selector = deepcopy(dict(embedder_of(component) or SELECTOR))
     return {
         "factory": OWNERS[1 + which],
         "threshold": component.get("threshold", 0.5 * which),
@@ -237,10 +249,11 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
         "model": {
             "@architectures": RATIONALE,
             "exclusive_classes": component["model"].get("exclusive_classes", not which),
-            "tok2vec": deepcopy(dict(embedder_of(component) or SELECTOR)),
+            "tok2vec": selector,
             # Of single words, for the reader, who may know nothing of those that were not chosen.
             "embed": deepcopy(EMBEDDER),
             **deepcopy(layers),
             "scorer": tagged(fitting_layers(structure, estimator)[0]),
+            **rates(selector),
         },
     }

@@ -17,7 +17,7 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_blocks import estimator_block, registered_name
+from spacy_latent.cli.config_blocks import estimator_block, latent_block, registered_name
 from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
 from spacy_latent.errors import IncompatiblePair, LatentError
@@ -352,6 +352,55 @@ def test_one_of_ours_gets_the_place_and_the_embedder(factory: str, shared: bool)
     doc = nlp("A b c")
     assert all(0 <= ent._.confidence <= 1 for ent in doc.ents)
     assert name == "spancat" or doc._.latent[name].spans[0].probabilities is not None
+
+
+@pytest.mark.parametrize(
+    ("factory", "faster"),
+    [
+        ("crf_ner", {"gain": 48.0}),
+        ("latent_parser", {"scorer_learn_rate": 10.0}),
+        ("tree_spancat", {}),
+    ],
+)
+def test_over_a_transformer_what_begins_at_random_is_the_faster(
+    factory: str, faster: dict[str, float]
+) -> None:
+    name, _, _ = REPLACED[factory]
+    before = over_transformer([name])
+    model = components(filled(replaced_by(factory, before)))[name]["model"]
+    alone = components(filled(without_shared([factory])))[factory]["model"]
+    assert {key for key in alone if model[key] != alone[key]} == {"tok2vec", *faster}
+    assert faster.items() <= model.items()
+
+
+def over_transformer(pipeline: list[str]) -> Config:
+    config = filled(made(pipeline, gpu=True))
+    embedder = components(config)[pipeline[-1]]["model"]["tok2vec"]["@architectures"]
+    assert embedder == "spacy-transformers.TransformerListener.v1"
+    return config
+
+
+@pytest.mark.parametrize(
+    ("shared", "estimator"), [(True, "marginals"), (False, "marginals"), (False, "score-function")]
+)
+def test_a_scorer_over_a_transformer_learns_faster(shared: bool, estimator: str) -> None:
+    before = over_transformer(["textcat"])
+    config = filled(with_structure(before, [], "spanning-tree", estimator, shared))
+    owner = "latent_encoder" if shared else "textcat"
+    block = latent_block(components(config)[owner]["model"])
+    assert block is not None and block["scorer_learn_rate"] == 5.0
+    # What the user sets stays.
+    block["scorer_learn_rate"] = 2.0
+    config = filled(with_structure(config, [], None, "straight-through"))
+    block = latent_block(components(config)[owner]["model"])
+    assert block is not None and block["scorer_learn_rate"] == 2.0
+
+
+def test_a_selector_over_a_transformer_learns_faster() -> None:
+    config = filled(with_rationale(over_transformer(["textcat"]), []))
+    assert components(config)["textcat"]["model"]["scorer_learn_rate"] == 5.0
+    config = filled(with_rationale(filled(made(["textcat"])), []))
+    assert components(config)["textcat"]["model"]["scorer_learn_rate"] == 1.0
 
 
 def test_what_the_page_says_to_do_by_hand() -> None:
