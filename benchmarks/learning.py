@@ -195,7 +195,7 @@ SENTIMENT_ENTRIES = (
         "one of two labels by a constraint, SparseMAP, each tree's loss",
     ),
     Entry("sentiment_selection", "four words, SparseMAP"),
-    Entry("sentiment_budget", "SparseMAP, two modifiers at most, one epoch"),
+    Entry("sentiment_budget", "SparseMAP, two modifiers at most"),
 )
 DEPTHS = range(2, 7)
 # A trained control: the trees of spaCy's own parser, in an encoder that begins as over the others.
@@ -631,7 +631,7 @@ class Run:
 
     def row(self) -> dict[str, Any] | None:
         """The result, if there is one."""
-        return rows_of(self.entry, self.raw, self.entry.digest).get(self.seed)
+        return rows_of(self.entry, self.raw).get(self.seed)
 
     def keep(self) -> dict[str, Any]:
         """The result, after which nothing of the run is needed. It is trained if it has to be."""
@@ -662,12 +662,10 @@ def digest_of(config: str) -> str:
     return config_digest.digest_of(ROOT / "configs" / f"{config}.cfg")
 
 
-def rows_of(entry: Entry, raw: Path, *digests: str | None) -> dict[int, dict[str, Any]]:
-    """Results of a config with these digests, by seed; the last of each, and of the last digest."""
+def rows_of(entry: Entry, raw: Path = RAW) -> dict[int, dict[str, Any]]:
+    """Results of an entry as it is now, by seed; the last of each."""
     rows = read(raw / f"{entry.config}.jsonl")
-    found: dict[int, dict[str, Any]] = {}
-    for known in digests:
-        found.update({row["seed"]: row for row in rows if row["digest"] == known})
+    found = {row["seed"]: row for row in rows if row["digest"] == entry.digest}
     return dict(sorted(found.items()))
 
 
@@ -783,7 +781,8 @@ def work(runs: Iterable[Run]) -> list[str]:
             study = run.folder.with_name(f"{run.folder.name}.study")
             sweep([run.cell()], study, lambda cell, number, run=run: keep(run), wait=wait)
             if wait and run.row() is None:
-                failed.setdefault(run, f"{run.entry.config}, seed {run.seed} failed before")
+                said = f"{run.entry.config}, seed {run.seed} failed before, or its result is gone"
+                failed.setdefault(run, said)
                 failed[run] += f"\nTo try again, remove {study}"
     return list(failed.values())
 
@@ -831,13 +830,8 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
 
 
 def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
-    """What is there of all entries as they are now, by seed. Results of before they had a digest
-    stand in for those that there are not yet, but for those with other settings."""
-    found = {}
-    for entry in group.entries:
-        digests = [entry.digest] if entry.settings else [None, entry.digest]
-        found[entry] = rows_of(entry, raw, *digests)
-    return found
+    """What is there of all entries as they are now, by seed."""
+    return {entry: rows_of(entry, raw) for entry in group.entries}
 
 
 def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
@@ -861,14 +855,7 @@ def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
     made = [", ".join(sorted({row[name] for row in rows})) for name in ("torch", "spacy")]
     on = " and ".join(sorted({row.get("device", "one thread") for row in rows}))
-    shown = f"{when}, torch {made[0]}, spaCy {made[1]}, {on}. Figures in percent."
-    old = sum(row["digest"] is None for row in rows)
-    if old:
-        shown += (
-            f" {old} of {len(rows)} runs are from before raw results had a digest of their config, "
-            "which may have changed since."
-        )
-    return shown
+    return f"{when}, torch {made[0]}, spaCy {made[1]}, {on}. Figures in percent."
 
 
 # The status with which a program ends where runs are left for another time.

@@ -20,7 +20,7 @@ from spacy.util import load_config, load_model_from_config, registry, resolve_do
 from thinc.api import fix_random_seed
 
 from benchmarks.config_digest import digest_of
-from benchmarks.learning import GROUPS
+from benchmarks.learning import GROUPS, rows_of
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
@@ -56,7 +56,10 @@ def test_every_method_has_a_config() -> None:
 
 
 def test_every_config_has_a_row() -> None:
-    rows = {entry.config for group in GROUPS.values() for entry in group.entries}
+    """Of a training with the config as it is now: ``python -m benchmarks learning GROUP --only
+    CONFIG`` makes one."""
+    entries = {entry for group in GROUPS.values() for entry in group.entries}
+    rows = {entry.config for entry in entries if rows_of(entry)}
     assert not sorted({path.stem for path in CONFIGS} - rows)
 
 
