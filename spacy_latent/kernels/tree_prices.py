@@ -34,6 +34,9 @@ PRECISION, SHORTFALL = 1e-11, 1e-9
 SHORTEST_STEP = 1e-10
 # Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
+# Differences between the scores of a word's heads that are small; and by how much they grow from
+# one part of large scores to the next.
+RANGE, GROWTH = 100.0, 4.0
 # Added to the second derivatives: of their mean; and while prices are far off, of the residual.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 # A constraint that follows from others leaves of its second derivative this much, by rounding.
@@ -233,6 +236,51 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
 
 
 @kernel
+def _nearest_item(
+    n, scores, budget, single_root, most, tolerance, mean, prices, sets, count, shares, found
+):  # fmt: skip
+    """Solve one item, from prices of which the last are those of ``count`` sets of words; it writes
+    to all arrays that come after ``tolerance``. scores, shares: ``(n, n+1)``. found: ``(n, n+1)``
+    bool.
+
+    RETURNS: the largest violation of a constraint, infinite where ``most`` steps are not enough or
+    there is no such average; the number of steps, and of sets.
+    """
+    iterations = 0
+    while True:
+        steps = min(STEPS, most - iterations)
+        violation, done = _find_prices(
+            n, scores, budget, single_root, sets, count, prices, shares, steps
+        )
+        iterations += done
+        if violation > tolerance:
+            return np.inf, iterations, count
+        for word in range(n):
+            for head in range(n + 1):
+                mean[head, word + 1] = shares[word, head]
+        # No set that has a price is found again.
+        short = max(min(tolerance, SHORTFALL), 2.0 * violation)
+        more = entered_too_little(mean[: n + 1, : n + 1], short, found)
+        if more == 0:
+            return violation, iterations, count
+        if count + more > sets.shape[0]:
+            # Those that are free of charge are entered enough without it.
+            kept = 0
+            for c in range(count):
+                if prices[n + 1 + c] > 0.0:
+                    sets[kept, : n + 1] = sets[c, : n + 1]
+                    prices[n + 1 + kept] = prices[n + 1 + c]
+                    kept += 1
+            prices[n + 1 + kept : n + 1 + count] = 0.0
+            count = kept
+        if count + more > sets.shape[0] or iterations >= most:
+            return np.inf, iterations, count
+        for c in range(more):
+            sets[count + c, : n + 1] = found[c]
+        count += more
+
+
+@kernel
 def nearest_items(
     start, stop, scores, lengths, budget, single_root, most, tolerance,
     mean, prices, sets, counts, residual, iterations,
@@ -256,7 +304,7 @@ def nearest_items(
         residual[b], iterations[b], counts[b] = 0.0, 0, 0
         if n == 0:
             continue
-        possible = True
+        possible, range_of_scores = True, 0.0
         for word in range(n):
             top = -np.inf
             for head in range(n + 1):
@@ -268,45 +316,39 @@ def nearest_items(
             # Only differences between the heads of a word matter.
             for head in range(n + 1):
                 own[word, head] -= top
+                if np.isfinite(own[word, head]):
+                    range_of_scores = max(range_of_scores, -own[word, head])
         residual[b] = np.inf
         if not possible:
             continue
         # Contiguous, for vectors.
         shares, given = heads[:n, : n + 1].copy(), own[:n, : n + 1].copy()
         found = np.empty((n, n + 1), dtype=np.bool_)
+        residual[b], iterations[b], counts[b] = _nearest_item(
+            n, given, budget, single_root, most, tolerance,
+            mean[b], prices[b], sets[b], 0, shares, found,
+        )  # fmt: skip
+        part = RANGE / max(range_of_scores, RANGE)
+        if residual[b] <= tolerance or part == 1.0:
+            continue
+        # A step is short beside prices as large as these scores. Those of a part of the scores are
+        # soon found, and nearly the same part of the prices.
+        prices[b], counts[b] = 0.0, 0
         while True:
-            steps = min(STEPS, most - iterations[b])
-            violation, done = _find_prices(
-                n, given, budget, single_root, sets[b], counts[b], prices[b], shares, steps
-            )
-            iterations[b] += done
-            if violation > tolerance:
-                break
             for word in range(n):
                 for head in range(n + 1):
-                    mean[b, head, word + 1] = shares[word, head]
-            # No set that has a price is found again.
-            short = max(min(tolerance, SHORTFALL), 2.0 * violation)
-            more = entered_too_little(mean[b, : n + 1, : n + 1], short, found)
-            if more == 0:
-                residual[b] = violation
+                    given[word, head] = part * own[word, head]
+            residual[b], done, counts[b] = _nearest_item(
+                n, given, budget, single_root, most - iterations[b], tolerance,
+                mean[b], prices[b], sets[b], counts[b], shares, found,
+            )  # fmt: skip
+            iterations[b] += done
+            if residual[b] > tolerance or part == 1.0:
                 break
-            count = counts[b]
-            if count + more > sets.shape[1]:
-                # Those that are free of charge are entered enough without it.
-                kept = 0
-                for c in range(count):
-                    if prices[b, n + 1 + c] > 0.0:
-                        sets[b, kept, : n + 1] = sets[b, c, : n + 1]
-                        prices[b, n + 1 + kept] = prices[b, n + 1 + c]
-                        kept += 1
-                prices[b, n + 1 + kept : n + 1 + count] = 0.0
-                count = kept
-            if count + more > sets.shape[1] or iterations[b] >= most:
-                break
-            for c in range(more):
-                sets[b, count + c, : n + 1] = found[c]
-            counts[b] = count + more
+            growth = min(GROWTH, 1.0 / part)
+            part = min(part * growth, 1.0)
+            for c in range(n + 1 + counts[b]):
+                prices[b, c] *= growth
 
 
 @kernel

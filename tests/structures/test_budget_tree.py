@@ -170,6 +170,26 @@ def test_prices_lead_to_the_solution(
     torch.testing.assert_close(single.mean, solution.mean.detach().float(), atol=1e-5, rtol=0.0)
 
 
+def test_large_scores_are_solved(by_prices_alone: None) -> None:
+    """Where no word has more than one modifier many arcs have to give way, so that prices are as
+    large as the scores. From some scale on the nearest average is the same."""
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(1), torch.tensor([30, 30, 30, 20])
+    scores, scales = normal(4, 31, 31), (1e3, 1e4, 1e5, 1e7)
+    means = [structure.sparsemap(scale * scores, lengths).mean for scale in scales]
+    for scale, mean in zip(scales, means):
+        torch.testing.assert_close(mean.sum((1, 2)), lengths.double())
+        assert (mean >= 0).all() and (mean[:, 1:].sum(2) <= 1.0 + 1e-6).all()
+        near, *others = (
+            (scale * scores * each - 0.5 * each.square()).sum((1, 2)) for each in (mean, *means)
+        )
+        for other in others:
+            assert (near >= other - 1e-6 * scale).all()
+    torch.testing.assert_close(means[2], means[3], atol=1e-6, rtol=0.0)
+    # There are some that no tree within the budgets is.
+    assert ((means[3] > 0.01) & (means[3] < 0.99)).any()
+
+
 def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two words, and three, that head each other are entered from outside; so are sets within
     sets, of which there are many. No more tolerance leaves them out."""
