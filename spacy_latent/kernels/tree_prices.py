@@ -345,8 +345,10 @@ def nearest_items(
             iterations[b] += done
             if residual[b] > tolerance or part == 1.0:
                 break
-            growth = min(GROWTH, 1.0 / part)
-            part = min(part * growth, 1.0)
+            if part * GROWTH < 1.0:
+                growth, part = GROWTH, part * GROWTH
+            else:
+                growth, part = 1.0 / part, 1.0
             for c in range(n + 1 + counts[b]):
                 prices[b, c] *= growth
 
