@@ -28,9 +28,25 @@ def _above(row, n, threshold):
 
 
 @kernel
+def sparsemax_threshold(row, n):
+    """What to subtract from ``n`` numbers of which the largest is 0, so that those still above 0
+    sum to 1 (Michelot 1986): drop what lies below the threshold of what is left, until nothing
+    does."""
+    # Nothing further than 1 below the largest has a share.
+    threshold = -1.0
+    known = n + 1.0
+    while True:
+        count, total = _above(row, n, threshold)
+        # Whether a number lies above a threshold that it equals, rounding decides each time.
+        if count >= known:
+            return threshold
+        known = count
+        threshold = (total - 1.0) / count
+
+
+@kernel
 def sparsemax_rows(start, stop, scores, lengths, result, status):
-    """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length
-    (Michelot 1986): drop what lies below the threshold of what is left, until nothing does.
+    """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length.
 
     result: like scores, 0 at padding. status: as in kernels.status.
     """
@@ -56,16 +72,7 @@ def sparsemax_rows(start, stop, scores, lengths, result, status):
         # From the largest number: no difference of large ones, and no sum beyond float64.
         for j in range(n):
             row[j] -= top
-        # Nothing further than 1 below the largest has a share.
-        threshold = -1.0
-        known = np.inf
-        while True:
-            count, total = _above(row, n, threshold)
-            # Whether a number lies above a threshold that it equals, rounding decides each time.
-            if count >= known:
-                break
-            known = count
-            threshold = (total - 1.0) / count
+        threshold = sparsemax_threshold(row, n)
         for j in range(n):
             result[r, j] = max(row[j] - threshold, 0.0)
 

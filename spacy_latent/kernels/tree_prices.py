@@ -21,22 +21,29 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.cuts import entered_too_little
 from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.simplex import sparsemax_threshold
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
 # Nanoseconds of a word and a head, for sharing items among threads.
 COST = 1000.0
-# Room for the sets of words that have a price, over the number of words.
+# How many sets of words can have a price, over the number of words.
 SETS_PER_WORD = 4
-# Steps of Newton's method, until other sets are looked for.
+# Steps of Newton's method, until other sets are looked for. Most items need less than 30.
 STEPS = 200
-# What constraints are held to, and by how much less than 1 a set of words may be entered.
-PRECISION, SHORTFALL = 1e-11, 1e-9
-# Part of a step that is too short to lead on.
+# What constraints are held to, and by how much less than 1 a set of words may be entered; and both
+# for a fraction of the scores, which is no more than a start.
+PRECISION, SHORTFALL, AT_THE_START = 1e-11, 1e-9, 1e-3
+# The fraction of a step that is too short to lead on.
 SHORTEST_STEP = 1e-10
 # Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
+# Prices nearer to 0 than this, or than the distance from the solution, are on their way to it.
+NEAR_ZERO = 1e-3
 # Differences between the scores of a word's heads that are small; and by how much they grow from
-# one part of large scores to the next.
-RANGE, GROWTH = 100.0, 4.0
+# one fraction of large scores to the next.
+SMALL, GROWTH = 5.0, 4.0
+# By how much less than an average is worth prices leave, where there is none.
+MARGIN = 1.0
 # Added to the second derivatives: of their mean; and while prices are far off, of the residual.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 # A constraint that follows from others leaves of its second derivative this much, by rounding.
@@ -62,9 +69,9 @@ def _pay(row, n, scores, prices):
 def _take_heads(n, scores, prices, sets, count, heads):
     """What each word takes of its heads at these prices, ``(n, n+1)``. RETURNS: what that is worth:
     scores less prices, less half of the squares."""
-    row = np.empty(n + 1)
     worth = 0.0
     for word in range(n):
+        row = heads[word]
         _pay(row, n, scores[word], prices)
         for c in range(count):
             if prices[n + 1 + c] > 0.0 and sets[c, word + 1]:
@@ -75,35 +82,26 @@ def _take_heads(n, scores, prices, sets, count, heads):
         if not np.isfinite(top):
             # Prices beyond all numbers are not worth a step.
             return np.inf
-        # As in kernels.simplex.
-        threshold, known = -1.0, n + 2
-        while True:
-            number, total = 0, 0.0
-            for head in range(n + 1):
-                above = row[head] - top > threshold
-                number += 1 if above else 0
-                total += row[head] - top if above else 0.0
-            if number >= known:
-                break
-            known = number
-            threshold = (total - 1.0) / number
+        for head in range(n + 1):
+            row[head] -= top
+        threshold = sparsemax_threshold(row, n + 1)
         worth += top
         for head in range(n + 1):
-            share = max(row[head] - top - threshold, 0.0)
-            heads[word, head] = share
+            share = max(row[head] - threshold, 0.0)
             if share > 0.0:
-                worth += share * (row[head] - top - 0.5 * share)
+                worth += share * (row[head] - 0.5 * share)
+            row[head] = share
     return worth
 
 
 @kernel
-def _room_left(n, heads, budget, sets, count, room):
-    """How much less than its bound each constraint has: the gradient by the prices."""
-    room[0] = 1.0
-    room[1 : n + 1] = budget
+def _slack(n, heads, budget, sets, count, slack):
+    """By how much each constraint holds: the gradient by the prices."""
+    slack[0] = 1.0
+    slack[1 : n + 1] = budget
     for word in range(n):
         for head in range(n + 1):
-            room[head] -= heads[word, head]
+            slack[head] -= heads[word, head]
     for c in range(count):
         entered = 0.0
         for word in range(n):
@@ -111,7 +109,16 @@ def _room_left(n, heads, budget, sets, count, room):
                 for head in range(n + 1):
                     if not sets[c, head]:
                         entered += heads[word, head]
-        room[n + 1 + c] = entered - 1.0
+        slack[n + 1 + c] = entered - 1.0
+
+
+@kernel(forceinline=True)
+def _bounded(c, price, single_root):
+    """The nearest price that a constraint may have. That the root has one modifier is an equation;
+    where it need not have one it has more, so that it may be cheaper but not dearer."""
+    if c > 0:
+        return max(price, 0.0)
+    return price if single_root else min(price, 0.0)
 
 
 @kernel
@@ -176,93 +183,112 @@ def _solve(matrix, number, ridge, values):
 
 
 @kernel
-def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, most):
-    """Newton's method from the given prices, which it changes. RETURNS: the largest violation of a
-    constraint, and the number of steps."""
+def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, most_steps, precision):
+    """Newton's method from the given prices, which it changes. A price near 0 whose constraint has
+    slack goes there along the gradient alone; among the others it would stop the whole step
+    (Bertsekas 1982, equation 32).
+
+    RETURNS: the largest violation of a constraint; the number of steps; and INFEASIBLE where prices
+    prove that nothing keeps to all constraints, by leaving less than it would be worth.
+    """
     number_of_all = n + 1 + count
-    room, bounds = np.empty(number_of_all), np.empty(number_of_all)
+    slack, bounds = np.empty(number_of_all), np.empty(number_of_all)
     bounds[0], bounds[1 : n + 1], bounds[n + 1 :] = 1.0, budget, -1.0
     chosen = np.empty(number_of_all, dtype=np.int64)
     matrix = np.empty((number_of_all, number_of_all))
-    step, moved = np.empty(number_of_all), np.empty(number_of_all)
+    step, moved, change = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
     other = np.empty_like(heads)
+    least = 0.0
+    for word in range(n):
+        lowest = 0.0
+        for head in range(n + 1):
+            if scores[word, head] > -np.inf:
+                lowest = min(lowest, scores[word, head])
+        least += lowest - 0.5
     value = _take_heads(n, scores, prices, sets, count, heads)
     value += _dot(bounds, prices, number_of_all)
-    for steps in range(most + 1):
-        _room_left(n, heads, budget, sets, count, room)
-        number, residual = 0, 0.0
+    for steps in range(most_steps + 1):
+        _slack(n, heads, budget, sets, count, slack)
+        residual, near = 0.0, 0.0
         for c in range(number_of_all):
-            if c == 0:
-                # Where it need not be one, the root has at least one modifier: it may be cheaper.
-                free = single_root or prices[0] < 0.0 or room[0] > 0.0
-            else:
-                free = prices[c] > 0.0 or room[c] < 0.0
-            if free:
-                chosen[number] = c
-                step[number] = -room[c]
-                residual = max(residual, abs(room[c]))
-                number += 1
-        if residual < PRECISION or steps == most:
+            towards = _bounded(c, prices[c] - slack[c], single_root)
+            near = max(near, abs(prices[c] - towards))
+            if prices[c] != 0.0 or towards != 0.0:
+                residual = max(residual, abs(slack[c]))
+        if residual < precision or steps == most_steps:
             break
+        near = min(near, NEAR_ZERO)
+        number = 0
+        for c in range(number_of_all):
+            change[c] = -slack[c]
+            outwards = slack[c] < 0.0 if c == 0 else slack[c] > 0.0
+            equation = c == 0 and single_root
+            if equation or not (outwards and abs(prices[c]) <= near):
+                if equation or prices[c] != 0.0 or slack[c] != 0.0:
+                    chosen[number] = c
+                    step[number] = -slack[c]
+                    number += 1
         _second_derivatives(n, heads, sets, chosen, number, matrix)
         mean = 0.0
         for i in range(number):
             mean += matrix[i, i] / number
         ridge = RIDGE * max(mean, 1.0) + min(LARGEST_DAMPING, DAMPING * residual)
         _solve(matrix, number, ridge, step)
-        part = 1.0
+        for i in range(number):
+            change[chosen[i]] = step[i]
+        fraction = 1.0
         while True:
             slope = 0.0
-            moved[:] = prices[:number_of_all]
-            for i in range(number):
-                c = chosen[i]
-                moved[c] += part * step[i]
-                if c > 0:
-                    moved[c] = max(moved[c], 0.0)
-                elif not single_root:
-                    moved[c] = min(moved[c], 0.0)
-                slope += room[c] * (moved[c] - prices[c])
-            found = _take_heads(n, scores, moved, sets, count, other)
-            found += _dot(bounds, moved, number_of_all)
-            if found <= value + DECREASE * slope + ROUNDING * abs(value):
+            for c in range(number_of_all):
+                moved[c] = _bounded(c, prices[c] + fraction * change[c], single_root)
+                slope += slack[c] * (moved[c] - prices[c])
+            reached = _take_heads(n, scores, moved, sets, count, other)
+            reached += _dot(bounds, moved, number_of_all)
+            if reached <= value + DECREASE * slope + ROUNDING * abs(value):
                 break
-            part *= 0.5
-            if part < SHORTEST_STEP:
-                return residual, steps
+            fraction *= 0.5
+            if fraction < SHORTEST_STEP:
+                return residual, steps, FEASIBLE
         prices[:number_of_all] = moved
         heads[:] = other
-        value = found
-    return residual, steps
+        value = reached
+        paid = 0.0
+        for c in range(number_of_all):
+            paid += abs(bounds[c] * prices[c])
+        if value < least - MARGIN - SHORTFALL * paid:
+            return residual, steps + 1, INFEASIBLE
+    return residual, steps, FEASIBLE
 
 
 @kernel
 def _nearest_item(
-    n, scores, budget, single_root, most, tolerance, mean, prices, sets, count, shares, found
+    n, scores, budget, single_root, most_steps, tolerance, precision,
+    mean, prices, sets, count, heads, short,
 ):  # fmt: skip
     """Solve one item, from prices of which the last are those of ``count`` sets of words; it writes
-    to all arrays that come after ``tolerance``. scores, shares: ``(n, n+1)``. found: ``(n, n+1)``
-    bool.
+    to all arrays that come after ``precision``, the residual at which Newton's method ends. scores,
+    heads: ``(n, n+1)``. short: ``(n, n+1)`` bool, for sets that are entered by too little.
 
-    RETURNS: the largest violation of a constraint, infinite where ``most`` steps are not enough or
-    there is no such average; the number of steps, and of sets.
+    RETURNS: the largest violation of a constraint, infinite where the item is not solved; the
+    number of steps, and of sets; and INFEASIBLE where there is no such average.
     """
     iterations = 0
     while True:
-        steps = min(STEPS, most - iterations)
-        violation, done = _find_prices(
-            n, scores, budget, single_root, sets, count, prices, shares, steps
+        steps = min(STEPS, most_steps - iterations)
+        violation, done, status = _find_prices(
+            n, scores, budget, single_root, sets, count, prices, heads, steps, precision
         )
-        iterations += done
-        if violation > tolerance:
-            return np.inf, iterations, count
+        iterations += max(done, 1)
+        if status == INFEASIBLE or not violation <= tolerance:
+            return np.inf, iterations, count, status
         for word in range(n):
             for head in range(n + 1):
-                mean[head, word + 1] = shares[word, head]
+                mean[head, word + 1] = heads[word, head]
         # No set that has a price is found again.
-        short = max(min(tolerance, SHORTFALL), 2.0 * violation)
-        more = entered_too_little(mean[: n + 1, : n + 1], short, found)
+        shortfall = max(min(tolerance, max(SHORTFALL, precision)), 2.0 * violation)
+        more = entered_too_little(mean[: n + 1, : n + 1], shortfall, short)
         if more == 0:
-            return violation, iterations, count
+            return violation, iterations, count, FEASIBLE
         if count + more > sets.shape[0]:
             # Those that are free of charge are entered enough without it.
             kept = 0
@@ -273,27 +299,27 @@ def _nearest_item(
                     kept += 1
             prices[n + 1 + kept : n + 1 + count] = 0.0
             count = kept
-        if count + more > sets.shape[0] or iterations >= most:
-            return np.inf, iterations, count
+        if count + more > sets.shape[0] or iterations >= most_steps:
+            return np.inf, iterations, count, FEASIBLE
         for c in range(more):
-            sets[count + c, : n + 1] = found[c]
+            sets[count + c, : n + 1] = short[c]
         count += more
 
 
 @kernel
 def nearest_items(
-    start, stop, scores, lengths, budget, single_root, most, tolerance,
-    mean, prices, sets, counts, residual, iterations,
+    start, stop, scores, lengths, budget, single_root, most_steps, tolerance,
+    mean, prices, sets, counts, residual, iterations, status,
 ):  # fmt: skip
     """Solve items start .. stop−1.
 
     scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf where there is no arc.
-    most: bound on the steps of Newton's method for an item.
+    most_steps: bound on the steps of Newton's method for an item.
     tolerance: bound on the residual.
     mean: like scores, 0 at first; written. prices: ``(B, N+1+S)``, 0 at first, of root, budgets and
         sets of words. sets: ``(B, S, N+1)``: which nodes are in each; counts: how many there are.
-    residual: the largest violation of a constraint; infinite where ``most`` steps are not enough,
-        or there is no such average.
+    residual: the largest violation of a constraint, infinite where an item is not solved: see
+        :func:`nearest_average`. status: as in kernels.status.
     """
     longest = 1
     for b in range(start, stop):
@@ -301,7 +327,7 @@ def nearest_items(
     own, heads = np.empty((longest, longest + 1)), np.empty((longest, longest + 1))
     for b in range(start, stop):
         n = lengths[b]
-        residual[b], iterations[b], counts[b] = 0.0, 0, 0
+        residual[b], iterations[b], counts[b], status[b] = 0.0, 0, 0, FEASIBLE
         if n == 0:
             continue
         possible, range_of_scores = True, 0.0
@@ -318,37 +344,32 @@ def nearest_items(
                 own[word, head] -= top
                 if np.isfinite(own[word, head]):
                     range_of_scores = max(range_of_scores, -own[word, head])
-        residual[b] = np.inf
         if not possible:
+            residual[b], status[b] = np.inf, INFEASIBLE
             continue
         # Contiguous, for vectors.
-        shares, given = heads[:n, : n + 1].copy(), own[:n, : n + 1].copy()
-        found = np.empty((n, n + 1), dtype=np.bool_)
-        residual[b], iterations[b], counts[b] = _nearest_item(
-            n, given, budget, single_root, most, tolerance,
-            mean[b], prices[b], sets[b], 0, shares, found,
-        )  # fmt: skip
-        part = RANGE / max(range_of_scores, RANGE)
-        if residual[b] <= tolerance or part == 1.0:
-            continue
-        # A step is short beside prices as large as these scores. Those of a part of the scores are
-        # soon found, and nearly the same part of the prices.
-        prices[b], counts[b] = 0.0, 0
+        shares, given = heads[:n, : n + 1].copy(), np.empty((n, n + 1))
+        short = np.empty((n, n + 1), dtype=np.bool_)
+        # A step is short beside prices as large as large scores. Those of a fraction of the scores
+        # are soon found, and nearly the same fraction of the prices.
+        fraction = SMALL / max(range_of_scores, SMALL)
         while True:
             for word in range(n):
                 for head in range(n + 1):
-                    given[word, head] = part * own[word, head]
-            residual[b], done, counts[b] = _nearest_item(
-                n, given, budget, single_root, most - iterations[b], tolerance,
-                mean[b], prices[b], sets[b], counts[b], shares, found,
+                    given[word, head] = fraction * own[word, head]
+            whole = fraction == 1.0
+            bound = tolerance if whole else AT_THE_START
+            residual[b], done, counts[b], status[b] = _nearest_item(
+                n, given, budget, single_root, most_steps - iterations[b],
+                bound, PRECISION if whole else AT_THE_START,
+                mean[b], prices[b], sets[b], counts[b], shares, short,
             )  # fmt: skip
             iterations[b] += done
-            if residual[b] > tolerance or part == 1.0:
+            if whole or not residual[b] <= bound:
                 break
-            if part * GROWTH < 1.0:
-                growth, part = GROWTH, part * GROWTH
-            else:
-                growth, part = 1.0 / part, 1.0
+            # The last one is 1, whatever rounding does.
+            growth = GROWTH if fraction * GROWTH < 1.0 else 1.0 / fraction
+            fraction = fraction * GROWTH if fraction * GROWTH < 1.0 else 1.0
             for c in range(n + 1 + counts[b]):
                 prices[b, c] *= growth
 
@@ -434,24 +455,27 @@ class _NearestAverage(torch.autograd.Function):
         single_root: bool,
         max_iter: int,
         tolerance: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         array = scores.detach().to(torch.float64).contiguous().numpy()
-        sizes = lengths.numpy()
+        sizes = lengths.numpy().copy()
         batch, nodes = array.shape[:2]
-        room = SETS_PER_WORD * nodes
-        mean, prices = np.zeros_like(array), np.zeros((batch, nodes + room))
-        sets = np.zeros((batch, room, nodes), dtype=np.bool_)
+        most_sets = SETS_PER_WORD * nodes
+        mean, prices = np.zeros_like(array), np.zeros((batch, nodes + most_sets))
+        sets = np.zeros((batch, most_sets, nodes), dtype=np.bool_)
         counts, iterations = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=np.int64)
-        residual = np.zeros(batch)
+        residual, status = np.zeros(batch), np.full(batch, FEASIBLE, dtype=np.int8)
         ctx.costs, ctx.dtype = COST * (sizes + 1.0) ** 2, scores.dtype
+        tolerance = max(tolerance, PRECISION)
         given = (array, sizes, float(max_modifiers), single_root, max_iter, tolerance)
-        found = (mean, prices, sets, counts, residual, iterations)
+        found = (mean, prices, sets, counts, residual, iterations, status)
         spread(nearest_items, ctx.costs, given + found)
         # Prices are of the words of the item, and then of its sets.
         ctx.solution = (sizes, single_root, mean, prices, sets, counts)
-        results = torch.from_numpy(residual), torch.from_numpy(iterations)
+        infeasible = torch.from_numpy(status == INFEASIBLE)
+        results = torch.from_numpy(residual), torch.from_numpy(iterations), infeasible
         ctx.mark_non_differentiable(*results)
-        return torch.from_numpy(mean).to(scores.dtype), *results
+        # A copy: what the caller writes to it does not change the gradient.
+        return torch.from_numpy(mean).to(scores.dtype, copy=True), *results
 
     @staticmethod
     @once_differentiable
@@ -469,7 +493,7 @@ def nearest_average(
     single_root: bool,
     max_iter: int,
     tolerance: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The averages of dependency trees that keep to the budget on average, of which each is the
     nearest to scores; differentiable once, on the CPU.
 
@@ -477,8 +501,11 @@ def nearest_average(
     lengths: ``(B,)``, int64.
     max_modifiers: of each word; the root has one where it is ``single_root``, else any number.
     max_iter: bound on the steps of Newton's method for an item.
-    tolerance: bound on the residual.
-    RETURNS: the averages; the largest violation of a constraint in each, float64, infinite where
-        ``max_iter`` steps were not enough or there is no such average; the steps, int64.
+    tolerance: bound on the residual; what rounding allows is enough, ``PRECISION``.
+    RETURNS: the averages; the largest violation of a constraint in each, float64; the steps, int64;
+        and of which items it is proved that they have no such average, bool. The violation is
+        infinite where it is, and where an item is not solved: ``max_iter`` steps were not enough,
+        or no step leads on, or more sets of words would need a price than ``SETS_PER_WORD`` for
+        each word. What stands among the averages then is none.
     """
     return _NearestAverage.apply(scores, lengths, max_modifiers, single_root, max_iter, tolerance)

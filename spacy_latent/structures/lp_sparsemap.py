@@ -26,6 +26,9 @@ from spacy_latent.structures.admm import Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
 
+# Iterations in which infeasible factors betray themselves where all scores are 0.
+FEASIBILITY_ITERATIONS = 200
+
 
 class ItemGraph(EncodedGraph):
     """Factors over the parts of one item, which are numbered as its scores are in C order.
@@ -130,6 +133,7 @@ class _LocalPolytope(torch.autograd.Function):
             raise InvalidScores(not_finite_message(name, problem.not_finite))
         try:
             solution = problem.solve(max_iter, tolerance)
+            _prove_feasible(graphs, problem, tolerance)
         except Infeasible as found:
             raise InfeasibleError(name, found.items) from None
         ctx.problem = problem
@@ -151,6 +155,21 @@ class _LocalPolytope(torch.autograd.Function):
         result[ctx.places] = ctx.problem.jacobian(upstream[ctx.places])
         gradient = torch.from_numpy(result).view(of_mean.shape).to(of_mean)
         return gradient, None, None, None, None
+
+
+def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance: float) -> None:
+    """Of what is not solved. Whether any point satisfies all factors does not depend on the scores,
+    and is found in few iterations where they are 0; large ones hide it."""
+    items = np.flatnonzero(problem.residual > tolerance)
+    if not len(items):
+        return
+    allowed = problem.allowed[np.isin(problem.item, items)]
+    try:
+        Problem([graphs[int(b)] for b in items], np.where(allowed, 0.0, -np.inf)).solve(
+            FEASIBILITY_ITERATIONS, tolerance
+        )
+    except Infeasible as found:
+        raise Infeasible(items[found.items].tolist()) from None
 
 
 def _places(graphs: Sequence[EncodedGraph], scores: Tensor) -> np.ndarray:

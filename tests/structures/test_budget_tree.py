@@ -190,6 +190,53 @@ def test_large_scores_are_solved(by_prices_alone: None) -> None:
     assert ((means[3] > 0.01) & (means[3] < 0.99)).any()
 
 
+def symmetric(items: int, n: int, scale: float) -> Tensor:
+    """Scores by which words head each other: heads in circles, and many sets that need a price."""
+    scores = normal(items, n + 1, n + 1, scale=scale)
+    return (scores + scores.transpose(1, 2)) / 2**0.5
+
+
+@pytest.mark.parametrize(
+    ("items", "n", "scale", "budget"), [(2, 60, 100.0, 2), (3, 30, 1000.0, 5), (400, 12, 10.0, 5)]
+)
+def test_words_that_head_each_other_are_solved(
+    items: int, n: int, scale: float, budget: int, by_prices_alone: None
+) -> None:
+    """Among so many are items in which prices come near 0 from a step, and stop a whole one."""
+    torch.manual_seed(1)
+    scores, lengths = symmetric(items, n, scale), torch.full((items,), n)
+    solution = BudgetTree(budget).sparsemap(scores, lengths)
+    mean = solution.mean
+    torch.testing.assert_close(mean.sum((1, 2)), lengths.double())
+    assert (solution.residual <= 1e-6).all() and (mean[:, 1:].sum(2) <= budget + 1e-6).all()
+    # No point of the set, as are the other items' means, lies further along what is left of scores.
+    left = (scores - mean).flatten(1)
+    others = left @ mean.flatten(1).T
+    assert (others <= others.diagonal()[:, None] + 1e-6 * scale * n).all()
+
+
+def test_a_tolerance_below_rounding_is_met_as_far_as_rounding_allows(by_prices_alone: None) -> None:
+    torch.manual_seed(0)
+    scores = normal(3, 13, 13, scale=3.0)
+    solution = BudgetTree(1).sparsemap(scores, torch.tensor([12, 12, 7]), tolerance=1e-16)
+    assert (solution.residual < 1e-11).all()
+
+
+def test_what_is_done_to_the_solution_does_not_change_its_gradient() -> None:
+    torch.manual_seed(0)
+    scores, lengths = normal(2, 9, 9).requires_grad_(), torch.tensor([8, 6])
+    upstream = normal(2, 9, 9)
+    gradients = []
+    for spoil in (False, True):
+        sizes = lengths.clone()
+        mean = BudgetTree(1).sparsemap(scores, sizes).mean
+        if spoil:
+            mean.data.fill_(9.0)
+            sizes.fill_(1)
+        gradients.append(torch.autograd.grad((mean * upstream).sum(), scores)[0])
+    torch.testing.assert_close(*gradients)
+
+
 def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two words, and three, that head each other are entered from outside; so are sets within
     sets, of which there are many. No more tolerance leaves them out."""
@@ -234,7 +281,7 @@ def test_what_prices_do_not_solve_is_left_to_trees() -> None:
 def test_many_heads_that_cannot_be_a_tree() -> None:
     structure, lengths = BudgetTree(4), torch.tensor([12, 12])
     scores = torch.zeros(2, 13, 13, dtype=torch.float64)
-    # Two words that head each other alone, and the first item is solved before that is found.
+    # Two words that head each other and no others; each alone could be entered.
     scores[1, :, 3:5] = -torch.inf
     scores[1, 3, 4] = scores[1, 4, 3] = 0.0
     with pytest.raises(InfeasibleError) as error:
@@ -338,6 +385,22 @@ def test_items_without_a_tree() -> None:
         with pytest.raises(InfeasibleError, match="BudgetTree") as error:
             operation(forbidden, torch.tensor([2, 2]))
         assert error.value.items == [1]
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e7])
+def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) -> None:
+    """By prices, and where nothing but ADMM is left."""
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(0, projective, single_root=True), torch.tensor([1, 8, 40])
+    scores = normal(3, 41, 41, scale=scale)
+    with pytest.raises(InfeasibleError, match="BudgetTree") as error:
+        structure.sparsemap(scores, lengths)
+    assert error.value.items == [1, 2]
+    masked = structure.masked(scores[:2, :9, :9], lengths[:2])[0]
+    with pytest.raises(InfeasibleError) as error:
+        solve_graphs(structure._graphs([1, 8]), masked, 300)
+    assert error.value.items == [1]
 
 
 @pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3, 1e30])
