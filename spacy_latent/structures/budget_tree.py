@@ -161,8 +161,8 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if self.projective:
-            # Where no average of crossing trees keeps to the budgets, no other does; prices prove it
-            # in a thousandth of the time.
+            # Where no average of crossing trees keeps to the budgets, no other does, and prices
+            # prove it in a thousandth of the time.
             with torch.no_grad():
                 open_arcs = torch.where(scores.isfinite(), 0.0, -torch.inf)
                 self._by_prices(open_arcs.to(scores.dtype), lengths, steps, tolerance)
