@@ -85,9 +85,11 @@ class AdaptiveImplicitMLE(TargetDifference, nn.Module):
         length = norms(gradient)
         # An item without a gradient, or with β = 0, keeps its structure.
         size = torch.where(length > 0, share / length.clamp_min(1e-300), 0.0)
-        ahead = structure.map(scores - size * gradient, lengths)
+        batch = len(lengths) // self.num_samples
+        ahead = of_copies(structure.map, scores - size * gradient, lengths, batch)
         if self.difference == "central":
-            behind, width = structure.map(scores + size * gradient, lengths), 2 * size
+            behind = of_copies(structure.map, scores + size * gradient, lengths, batch)
+            width = 2 * size
         else:
             behind, width = z, size
         difference = behind - ahead

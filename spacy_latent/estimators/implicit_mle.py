@@ -50,7 +50,9 @@ class ImplicitMLE(TargetDifference):
         step = self.target_step * self.num_samples
         if self.scale_by_batch:
             step *= gradient.shape[0] / self.num_samples
-        return (z - structure.map(scores - step * gradient, lengths)) / self.num_samples
+        batch = len(lengths) // self.num_samples
+        target = of_copies(structure.map, scores - step * gradient, lengths, batch)
+        return (z - target) / self.num_samples
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -148,5 +149,6 @@ class _ProjectedGradient(torch.autograd.Function):
             norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
             gradient = gradient * (estimator.max_norm / norm.clamp_min(estimator.max_norm))
         points = (z - estimator.step_size * gradient).masked_fill(~allowed, -torch.inf)
-        step = z - estimator.project(ctx.structure, points, lengths)
+        project = partial(estimator.project, ctx.structure)
+        step = z - of_copies(project, points, lengths, len(lengths) // count)
         return step / count, None, None, None

@@ -56,6 +56,22 @@ def test_items_have_the_numbers_of_the_batch(
         estimator(structure, scores.requires_grad_(), lengths, True)
 
 
+@pytest.mark.parametrize("name", ["ImplicitMLE", "AdaptiveImplicitMLE", "Spigot"])
+@pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
+def test_so_they_have_where_a_gradient_is_no_number(name: str, structure: Structure) -> None:
+    """Of estimators that solve again for it."""
+    torch.manual_seed(0)
+    scores = torch.randn(4, *[5] * structure.part_axes).requires_grad_()
+    lengths = torch.full((4,), 5 if isinstance(structure, KOfN) else 4)
+    name = f"spacy-latent.{name}.v1"
+    estimator = registered.estimators()[name](**settings_of(name))
+    draw = estimator(structure, scores, lengths, True)
+    upstream = torch.zeros_like(draw.z)
+    upstream[2, 2] = torch.nan
+    with pytest.raises(InvalidScores, match=re.escape("item(s) [2] of the batch")):
+        draw.z.backward(upstream)
+
+
 def test_an_error_of_all_copies_together_is_raised_as_it_is() -> None:
     def solve(scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         if len(scores) > 2:
