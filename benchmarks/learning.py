@@ -662,6 +662,14 @@ def digest_of(config: str) -> str:
     return config_digest.digest_of(ROOT / "configs" / f"{config}.cfg")
 
 
+@cache
+def task_of(config: str) -> str:
+    """By what it is judged during training: the corpus that configs of one task share."""
+    read_config = load_config(ROOT / "configs" / f"{config}.cfg", interpolate=False)
+    dev: str = read_config["paths"]["dev"]
+    return dev
+
+
 def rows_of(entry: Entry, raw: Path = RAW) -> dict[int, dict[str, Any]]:
     """Results of an entry as it is now, by seed; the last of each."""
     rows = read(raw / f"{entry.config}.jsonl")
@@ -846,7 +854,8 @@ def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]])
     controls = {entry.name for entry in found if entry.is_control and entry.name in rows}
     if len(rows) < 2:
         return []
-    return [write_drawing(f"learning_{name}", group.title, figure, rows, controls), ""]
+    tasks = {entry.name: task_of(entry.config) for entry in found}
+    return [write_drawing(f"learning_{name}", group.title, figure, rows, controls, tasks), ""]
 
 
 def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:

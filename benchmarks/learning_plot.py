@@ -1,13 +1,14 @@
 """A drawing of what the configs of a group learn: a row for each, a dot for each seed.
 
-Where a group has controls, a band goes over all rows, from the least to the most that any of their
-seeds reached: what lies in it is no gain.
+Where there are controls, a band goes over the rows of the same task, from the least to the most
+that any of their seeds reached: what lies in it is no gain.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 
@@ -27,10 +28,15 @@ def color(name: str) -> str:
 
 
 def drawing(
-    title: str, figure: str, rows: Mapping[str, Sequence[float]], controls: set[str]
+    title: str,
+    figure: str,
+    rows: Mapping[str, Sequence[float]],
+    controls: set[str],
+    tasks: Mapping[str, str] | None = None,
 ) -> str:
     """An SVG. rows: shares of each seed by the name of the config, at least one. controls: names of
-    those that are controls."""
+    those that are controls. tasks: by name, what tells rows of one task from others, which stand
+    above or below them; without it all are of one."""
     shares = {name: [100 * value for value in values] for name, values in rows.items()}
     everything = [share for values in shares.values() for share in values]
     least, most = min(everything), max(everything)
@@ -44,12 +50,17 @@ def drawing(
         return left + PLOT * (share - first) / (last - first)
 
     parts = []
-    known = [share for name in controls for share in shares.get(name, ())]
-    if known:
-        # As wide as a dot where there is a single one.
-        start, end = x(min(known)) - RADIUS, x(max(known)) + RADIUS
-        band = {"x": start, "y": MARGIN, "width": end - start, "height": bottom - MARGIN}
-        parts.append(element("rect", {**band, "fill": color("line"), "fill-opacity": 0.6}))
+    above = 0
+    for _, names in groupby(shares, key=lambda name: (tasks or {}).get(name)):
+        own = list(names)
+        known = [share for name in own if name in controls for share in shares[name]]
+        if known:
+            # As wide as a dot where there is a single one.
+            start, end = x(min(known)) - RADIUS, x(max(known)) + RADIUS
+            band = {"x": start, "y": MARGIN + ROW * above}
+            band |= {"width": end - start, "height": ROW * len(own)}
+            parts.append(element("rect", {**band, "fill": color("line"), "fill-opacity": 0.6}))
+        above += len(own)
     for tick in range(int(first), int(last) + 1, step):
         place = {"x1": x(tick), "x2": x(tick), "y1": MARGIN, "y2": bottom}
         parts.append(element("line", {**place, "stroke": color("line")}))
@@ -84,10 +95,12 @@ def write_drawing(
     figure: str,
     rows: Mapping[str, Sequence[float]],
     controls: set[str],
+    tasks: Mapping[str, str] | None = None,
     folder: Path = DRAWINGS,
 ) -> str:
     """RETURNS: the line of RESULTS.md that shows it."""
-    said = "a dot for each seed" + ("; the band is what controls reach" if controls else "")
+    band = "; the band is what controls of the same task reach"
+    said = "a dot for each seed" + (band if controls else "")
     path = folder / f"{name}.svg"
-    path.write_text(drawing(title, figure, rows, controls), encoding="utf8")
+    path.write_text(drawing(title, figure, rows, controls, tasks), encoding="utf8")
     return f"![{figure} of each config, {said}](../docs/images/{path.name})"

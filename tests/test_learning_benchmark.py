@@ -29,6 +29,7 @@ def digests(monkeypatch):
     """Of configs that there are not; they may be changed."""
     found = SimpleNamespace(a="first")
     monkeypatch.setattr(learning, "digest_of", lambda config: getattr(found, config, "other"))
+    monkeypatch.setattr(learning, "task_of", lambda config: "one")
     return found
 
 
@@ -71,11 +72,27 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
     (band,) = svg.iter(f"{spaced}rect")
     start = float(band.get("x"))
     assert least < start < low < high < start + float(band.get("width"))
-    assert not list(
-        ElementTree.fromstring(learning_plot.drawing("Title", "accuracy", rows, set())).iter(
-            f"{spaced}rect"
-        )
-    )
+    none = learning_plot.drawing("Title", "accuracy", rows, set())
+    assert not list(ElementTree.fromstring(none).iter(f"{spaced}rect"))
+
+
+def test_a_band_is_that_of_the_controls_of_one_task():
+    """What controls of another reach says nothing of a row."""
+    rows = {"one": [0.5], "control of one": [0.6], "two": [0.9], "control of two": [0.8, 0.85]}
+    tasks = {name: name.split()[-1] for name in rows}
+    controls = {name for name in rows if "control" in name}
+    drawn = learning_plot.drawing("Title", "accuracy", rows, controls, tasks)
+    svg = ElementTree.fromstring(drawn)
+    spaced = "{http://www.w3.org/2000/svg}"
+    first, second = svg.iter(f"{spaced}rect")
+    x = [float(dot.get("cx")) for dot in svg.iter(f"{spaced}circle")]
+    y = [float(dot.get("cy")) for dot in svg.iter(f"{spaced}circle")]
+    for band, places, shares in ((first, y[:2], x[1:2]), (second, y[2:], x[3:])):
+        top, left = float(band.get("y")), float(band.get("x"))
+        bottom, right = top + float(band.get("height")), left + float(band.get("width"))
+        assert [top < place < bottom for place in y] == [place in places for place in y]
+        assert left < min(shares) and max(shares) < right
+    assert float(first.get("x")) + float(first.get("width")) < float(second.get("x"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +135,9 @@ def test_rows_of_one_config_with_other_settings_are_told_apart(tmp_path, digests
     monkeypatch.setattr(
         learning,
         "write_drawing",
-        lambda name, title, figure, rows, controls: drawn.update(rows=rows, controls=controls),
+        lambda name, title, figure, rows, controls, tasks: drawn.update(
+            rows=rows, controls=controls
+        ),
     )
     usual = learning.Entry("a", "note")
     other = learning.Entry("a", "control: b", settings=(("c.d", 1),))
