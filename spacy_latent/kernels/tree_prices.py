@@ -42,7 +42,9 @@ NEAR_ZERO = 1e-3
 # Differences between the scores of a word's heads that are small; and by how much they grow from
 # one fraction of large scores to the next.
 SMALL, GROWTH = 5.0, 4.0
-# By how much less than an average is worth prices leave, where there is none.
+# Differences up to which prices in float64 are fine enough: larger ones are cut off or divided.
+LARGEST = 1e8
+# How far below what every average is worth prices must come to prove that there is none.
 MARGIN = 1.0
 # Added to the second derivatives: of their mean; and while prices are far off, of the residual.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
@@ -198,6 +200,9 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
     matrix = np.empty((number_of_all, number_of_all))
     step, moved, change = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
     other = np.empty_like(heads)
+    steps, residual = 0, np.inf
+    # No prices leave less than an average is worth (weak duality), and none is worth less than the
+    # worst heads, of which half of the squares is at most a half.
     least = 0.0
     for word in range(n):
         lowest = 0.0
@@ -244,7 +249,7 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
                 slope += slack[c] * (moved[c] - prices[c])
             reached = _take_heads(n, scores, moved, sets, count, other)
             reached += _dot(bounds, moved, number_of_all)
-            if reached <= value + DECREASE * slope + ROUNDING * abs(value):
+            if reached <= value + DECREASE * min(slope, 0.0) + ROUNDING * abs(value):
                 break
             fraction *= 0.5
             if fraction < SHORTEST_STEP:
@@ -307,6 +312,66 @@ def _nearest_item(
 
 
 @kernel
+def _quarters(n, scores, result):
+    """A quarter of how much worse each head of a word is than its best one, negative: no difference
+    of two numbers is beyond float64 then. result: ``(n, n+1)``. RETURNS: the largest, without its
+    sign; −1 where a word has no head."""
+    largest = 0.0
+    for word in range(n):
+        top = scores[: n + 1, word + 1].max()
+        if not np.isfinite(top):
+            return -1.0
+        for head in range(n + 1):
+            result[word, head] = 0.25 * scores[head, word + 1] - 0.25 * top
+            if np.isfinite(result[word, head]):
+                largest = max(largest, -result[word, head])
+    return largest
+
+
+@kernel
+def _takes_worse(n, scores, heads, bound):
+    """Whether a word takes a head whose score is below the bound."""
+    for word in range(n):
+        for head in range(n + 1):
+            if heads[word, head] > 0.0 and scores[word, head] < bound:
+                return True
+    return False
+
+
+@kernel
+def _nearest_by_fractions(
+    n, scores, range_of_scores, budget, single_root, most_steps, tolerance,
+    mean, prices, sets, heads, short,
+):  # fmt: skip
+    """:func:`_nearest_item` without a start: a step is short beside the prices of large scores.
+    Those of a fraction of the scores are soon found, and grow with it. range_of_scores: the largest
+    difference between two heads of a word. prices: 0 at first."""
+    given = np.empty((n, n + 1))
+    fraction = SMALL / max(range_of_scores, SMALL)
+    iterations, count = 0, 0
+    while True:
+        for word in range(n):
+            for head in range(n + 1):
+                given[word, head] = fraction * scores[word, head]
+        last = fraction == 1.0
+        bound = tolerance if last else AT_THE_START
+        residual, done, count, status = _nearest_item(
+            n, given, budget, single_root, most_steps - iterations, bound,
+            PRECISION if last else AT_THE_START, mean, prices, sets, count, heads, short,
+        )  # fmt: skip
+        iterations += done
+        if last or not residual <= bound:
+            return residual, iterations, count, status
+        if iterations >= most_steps:
+            return np.inf, iterations, count, FEASIBLE
+        # The last one is 1, whatever rounding does.
+        following = fraction * GROWTH if fraction * GROWTH < 1.0 else 1.0
+        for c in range(n + 1 + count):
+            prices[c] *= following / fraction
+        fraction = following
+
+
+@kernel
 def nearest_items(
     start, stop, scores, lengths, budget, single_root, most_steps, tolerance,
     mean, prices, sets, counts, residual, iterations, status,
@@ -324,54 +389,42 @@ def nearest_items(
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    own, heads = np.empty((longest, longest + 1)), np.empty((longest, longest + 1))
+    whole = np.empty((longest, longest + 1))
     for b in range(start, stop):
         n = lengths[b]
         residual[b], iterations[b], counts[b], status[b] = 0.0, 0, 0, FEASIBLE
         if n == 0:
             continue
-        possible, range_of_scores = True, 0.0
-        for word in range(n):
-            top = -np.inf
-            for head in range(n + 1):
-                own[word, head] = scores[b, head, word + 1]
-                top = max(top, own[word, head])
-            if not np.isfinite(top):
-                possible = False
-                break
-            # Only differences between the heads of a word matter.
-            for head in range(n + 1):
-                own[word, head] -= top
-                if np.isfinite(own[word, head]):
-                    range_of_scores = max(range_of_scores, -own[word, head])
-        if not possible:
+        # Contiguous, for vectors.
+        own, heads = np.empty((n, n + 1)), np.empty((n, n + 1))
+        short = np.empty((n, n + 1), dtype=np.bool_)
+        range_of_scores = _quarters(n, scores[b], whole)
+        if range_of_scores < 0.0:
             residual[b], status[b] = np.inf, INFEASIBLE
             continue
-        # Contiguous, for vectors.
-        shares, given = heads[:n, : n + 1].copy(), np.empty((n, n + 1))
-        short = np.empty((n, n + 1), dtype=np.bool_)
-        # A step is short beside prices as large as large scores. Those of a fraction of the scores
-        # are soon found, and nearly the same fraction of the prices.
-        fraction = SMALL / max(range_of_scores, SMALL)
-        while True:
-            for word in range(n):
-                for head in range(n + 1):
-                    given[word, head] = fraction * own[word, head]
-            whole = fraction == 1.0
-            bound = tolerance if whole else AT_THE_START
-            residual[b], done, counts[b], status[b] = _nearest_item(
-                n, given, budget, single_root, most_steps - iterations[b],
-                bound, PRECISION if whole else AT_THE_START,
-                mean[b], prices[b], sets[b], counts[b], shares, short,
-            )  # fmt: skip
-            iterations[b] += done
-            if whole or not residual[b] <= bound:
-                break
-            # The last one is 1, whatever rounding does.
-            growth = GROWTH if fraction * GROWTH < 1.0 else 1.0 / fraction
-            fraction = fraction * GROWTH if fraction * GROWTH < 1.0 else 1.0
-            for c in range(n + 1 + counts[b]):
-                prices[b, c] *= growth
+        for word in range(n):
+            for head in range(n + 1):
+                own[word, head] = 4.0 * whole[word, head]
+                if own[word, head] < -LARGEST and np.isfinite(whole[word, head]):
+                    own[word, head] = -LARGEST
+        residual[b], iterations[b], counts[b], status[b] = _nearest_by_fractions(
+            n, own, min(4.0 * range_of_scores, LARGEST), budget, single_root, most_steps,
+            tolerance, mean[b], prices[b], sets[b], heads, short,
+        )  # fmt: skip
+        # What is not taken is not taken where it is worse; what is, is worth all that it is.
+        solved = status[b] == INFEASIBLE or np.isfinite(residual[b])
+        near = 4.0 * range_of_scores <= LARGEST
+        if near or (solved and not _takes_worse(n, whole, heads, -0.25 * LARGEST)):
+            continue
+        for word in range(n):
+            for head in range(n + 1):
+                own[word, head] = whole[word, head] * (LARGEST / range_of_scores)
+        prices[b] = 0.0
+        residual[b], done, counts[b], status[b] = _nearest_by_fractions(
+            n, own, LARGEST, budget, single_root, most_steps - iterations[b],
+            tolerance, mean[b], prices[b], sets[b], heads, short,
+        )  # fmt: skip
+        iterations[b] += done
 
 
 @kernel
@@ -498,10 +551,13 @@ def nearest_average(
     nearest to scores; differentiable once, on the CPU.
 
     scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
+        Where an arc is taken that is worse by more than 1e8 than another one of its modifier, the
+        scores of the item are divided until no difference is larger than that: among averages that
+        are equally good but for a 1e8th of it, the choice is not the best one then.
     lengths: ``(B,)``, int64.
     max_modifiers: of each word; the root has one where it is ``single_root``, else any number.
     max_iter: bound on the steps of Newton's method for an item.
-    tolerance: bound on the residual; what rounding allows is enough, ``PRECISION``.
+    tolerance: bound on the residual; less than ``PRECISION`` is taken for it.
     RETURNS: the averages; the largest violation of a constraint in each, float64; the steps, int64;
         and of which items it is proved that they have no such average, bool. The violation is
         infinite where it is, and where an item is not solved: ``max_iter`` steps were not enough,

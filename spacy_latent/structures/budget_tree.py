@@ -95,7 +95,7 @@ class BudgetTree(DependencyTree):
         :func:`~spacy_latent.kernels.tree_prices.nearest_average`. Else all trees are tried first,
         no matter whether they keep to the budgets, which takes 0 iterations: the best point of a
         larger set is the best of a smaller one, too, where it lies in it. What neither solves is
-        left to ADMM with trees and budgets.
+        left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that.
 
         max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on the
             calls of the oracle over all trees. Where ADMM reaches it, ``residual`` says how good

@@ -213,6 +213,9 @@ def test_words_that_head_each_other_are_solved(
     left = (scores - mean).flatten(1)
     others = left @ mean.flatten(1).T
     assert (others <= others.diagonal()[:, None] + 1e-6 * scale * n).all()
+    if n == 12:
+        expected = by_trees(BudgetTree(budget), scores[:20], lengths[:20])
+        torch.testing.assert_close(mean[:20], expected, atol=1e-5, rtol=0.0)
 
 
 def test_a_tolerance_below_rounding_is_met_as_far_as_rounding_allows(by_prices_alone: None) -> None:
@@ -224,12 +227,12 @@ def test_a_tolerance_below_rounding_is_met_as_far_as_rounding_allows(by_prices_a
 
 def test_what_is_done_to_the_solution_does_not_change_its_gradient() -> None:
     torch.manual_seed(0)
-    scores, lengths = normal(2, 9, 9).requires_grad_(), torch.tensor([8, 6])
-    upstream = normal(2, 9, 9)
+    lengths, upstream = torch.tensor([8, 6]), normal(2, 9, 9)
+    scores = BudgetTree(1).masked(normal(2, 9, 9), lengths)[0].requires_grad_()
     gradients = []
     for spoil in (False, True):
         sizes = lengths.clone()
-        mean = BudgetTree(1).sparsemap(scores, sizes).mean
+        mean = tree_prices.nearest_average(scores, sizes, 1, False, 2000, 1e-6)[0]
         if spoil:
             mean.data.fill_(9.0)
             sizes.fill_(1)
@@ -403,13 +406,55 @@ def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) ->
     assert error.value.items == [1]
 
 
-@pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3, 1e30])
+@pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3])
 def test_any_scale(scale: float) -> None:
     torch.manual_seed(0)
     scores = normal(4, 7, 7, scale=scale)
     solution = BudgetTree(2).sparsemap(scores, torch.tensor([6, 5, 3, 1]))
     assert (solution.residual <= 1e-6).all()
     assert (solution.mean[:, 1:].sum(2) <= 2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("scale", [1e8, 1e10, 1e30, 1e300])
+def test_of_large_scores_the_best_average_is_left(
+    scale: float, single_root: bool, by_prices_alone: None
+) -> None:
+    """From some size on it is the same, as its squares no longer count: so brought nearer, and not
+    cut off, scores have it, too."""
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(1, single_root=single_root), torch.full((20,), 20)
+    scores = normal(20, 21, 21)
+    expected = structure.sparsemap(scores * 1e5, lengths).mean
+    solution = structure.sparsemap(scores * scale, lengths)
+    assert (solution.residual <= 1e-6).all()
+    torch.testing.assert_close(solution.mean, expected, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("value", [-1e9, -1e30])
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 200])
+def test_too_few_steps_leave_no_point_that_is_taken_for_solved(value: float, max_iter: int) -> None:
+    """Large scores are solved by fractions, after each of which no step may be left."""
+    torch.manual_seed(0)
+    scores = normal(1, 7, 7)
+    scores[:, 1] += 3.0
+    scores[:, 2:, 1] = value
+    solution = BudgetTree(1).sparsemap(scores, torch.tensor([6]), max_iter)
+    assert (solution.mean[0, 1:].sum(1) <= 1.0 + 10.0 * solution.residual).all()
+    if max_iter == 200:
+        # What is forbidden is not taken, and cut off where nothing else depends on it.
+        assert solution.residual <= 1e-6 and solution.mean[0, 2:, 1].max() == 0.0
+        scores[:, 2:, 1] = -100.0
+        expected = BudgetTree(1).sparsemap(scores, torch.tensor([6])).mean
+        torch.testing.assert_close(solution.mean, expected, atol=1e-6, rtol=0.0)
+
+
+def test_scores_whose_difference_is_no_number_are_no_proof_that_there_is_no_tree() -> None:
+    scores = torch.zeros(1, 3, 3, dtype=torch.float64)
+    scores[0, 0, 1:] = -1.7e308
+    scores[0, 1, 2] = scores[0, 2, 1] = 1.7e308
+    mean = BudgetTree(0).sparsemap(scores, torch.tensor([2])).mean[0]
+    torch.testing.assert_close(mean[0, 1:], torch.ones(2, dtype=torch.float64))
 
 
 def test_one_huge_score_forbids_or_demands_an_arc() -> None:
