@@ -64,28 +64,43 @@ def solve_with_kernel(
     check_options(structure, max_iter, tolerance)
 
     def solve(scores: Tensor) -> Supports:
-        array, sizes = read(scores, lengths)
-        batch, parts = len(array), array[0].size if len(array) else 0
-        # A support is affinely independent, and the polytope has at most as many dimensions.
-        room = min(max_iter, parts + 1) + 2
-        status = np.zeros(batch, dtype=np.int8)
-        supports = Supports(
-            atoms=np.empty((batch, room, most_parts), dtype=np.int32),
-            weights=np.empty((batch, room)),
-            inverses=np.empty(batch * room * room),
-            offsets=np.zeros(batch, dtype=np.int64),
-            means=np.zeros((batch, parts)),
-            counts=np.zeros(batch, dtype=np.int64),
-            gaps=np.zeros(batch),
-        )
-        written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
-        sums = (supports.means, supports.counts, supports.gaps, status)
-        options = (oracle, max_iter, least_gap(tolerance))
-        spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
-        check(structure.name, status)
-        return supports
+        options = (max_iter, tolerance, oracle, most_parts, costs)
+        return find_supports(structure, scores, lengths, *options)
 
     return _solution(scores, solve)
+
+
+def find_supports(
+    structure: Oracle,
+    scores: Tensor,
+    lengths: Tensor,
+    max_iter: int,
+    tolerance: float,
+    oracle: tuple[object, ...],
+    most_parts: int,
+    costs: Callable[[np.ndarray], np.ndarray],
+) -> Supports:
+    """What :func:`solve_with_kernel` finds, not differentiable."""
+    array, sizes = read(scores, lengths)
+    batch, parts = len(array), array[0].size if len(array) else 0
+    # A support is affinely independent, and the polytope has at most as many dimensions.
+    room = min(max_iter, parts + 1) + 2
+    status = np.zeros(batch, dtype=np.int8)
+    supports = Supports(
+        atoms=np.empty((batch, room, most_parts), dtype=np.int32),
+        weights=np.empty((batch, room)),
+        inverses=np.empty(batch * room * room),
+        offsets=np.zeros(batch, dtype=np.int64),
+        means=np.zeros((batch, parts)),
+        counts=np.zeros(batch, dtype=np.int64),
+        gaps=np.zeros(batch),
+    )
+    written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
+    sums = (supports.means, supports.counts, supports.gaps, status)
+    options = (oracle, max_iter, least_gap(tolerance))
+    spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
+    check(structure.name, status)
+    return supports
 
 
 def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
@@ -134,6 +149,15 @@ class Supports:
         order = np.argsort(-kept, axis=1, kind="stable")
         return np.take_along_axis(kept, order, 1), order
 
+    def pull_back(self, of_means: np.ndarray, of_weights: np.ndarray) -> np.ndarray:
+        """The gradient of scores, like ``means``, from those of means and weights."""
+        result = np.zeros(self.means.shape)
+        # Nanoseconds of what is read: atoms twice, and the inverse.
+        costs = self.counts * (2.0 * self.atoms.shape[2] + self.counts)
+        inputs = (self.atoms, self.counts, self.inverses, self.offsets)
+        spread(kernel.pull_back, costs, (*inputs, of_means, of_weights, result))
+        return result
+
 
 def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolution:
     state: list[Any] = []
@@ -179,11 +203,7 @@ class _ActiveSet(torch.autograd.Function):
             of_means = read_float64(fetched.pop(0)).reshape(supports.means.shape)
         if of_shares is not None:
             np.put_along_axis(of_weights, ctx.order, read_float64(fetched.pop(0)).T, 1)
-        result = np.zeros(of_means.shape)
-        # Nanoseconds of what is read: atoms twice, and the inverse.
-        costs = supports.counts * (2.0 * supports.atoms.shape[2] + supports.counts)
-        inputs = (supports.atoms, supports.counts, supports.inverses, supports.offsets)
-        spread(kernel.pull_back, costs, (*inputs, of_means, of_weights, result))
+        result = supports.pull_back(of_means, of_weights)
         return like(result.reshape(ctx.shape), given[0]), None, None
 
 

@@ -14,6 +14,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, N
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.budget_prices import LARGEST_GAP, nearest_average_of_trees
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
@@ -33,9 +34,6 @@ BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does; that of a budget has to end with a tree
 # among some hundreds, where scores are small.
 ITERATIONS_PER_CALL = 10
-# Of a solution over all trees that was not given up, over the largest score: the support has some
-# hundred trees, whose weights are sums of as many numbers.
-LARGEST_GAP = 1e-8
 
 
 class BudgetTree(DependencyTree):
@@ -94,8 +92,10 @@ class BudgetTree(DependencyTree):
         may cross it is found by prices of the constraints, see
         :func:`~spacy_latent.kernels.tree_prices.nearest_average`. Else all trees are tried first,
         no matter whether they keep to the budgets, which takes 0 iterations: the best point of a
-        larger set is the best of a smaller one, too, where it lies in it. What neither solves is
-        left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that.
+        larger set is the best of a smaller one, too, where it lies in it. Where it does not,
+        modifiers have prices and trees are found anew for each, see
+        :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`. What none of them
+        solves is left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that.
 
         max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on the
             calls of the oracle over all trees. Where ADMM reaches it, ``residual`` says how good
@@ -110,7 +110,7 @@ class BudgetTree(DependencyTree):
         residual = torch.zeros(len(lengths), dtype=torch.float64)
         iterations = torch.zeros(len(lengths), dtype=torch.int64)
         left = torch.arange(len(lengths))
-        ways = [self._by_trees, self._by_both]
+        ways = [self._by_trees, self._by_prices_of_trees, self._by_both]
         for solve in ways if self.projective else [self._by_prices, *ways]:
             if not len(left):
                 break
@@ -157,15 +157,20 @@ class BudgetTree(DependencyTree):
         residual = (2.0 * found.gap[solved]).sqrt()
         return solved, found.mean[solved], residual, torch.zeros_like(solved)
 
+    def _by_prices_of_trees(
+        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        mean, residual, iterations, infeasible = nearest_average_of_trees(
+            self.tree, scores, lengths, self.max_modifiers, steps, tolerance
+        )
+        if infeasible.any():
+            self.raise_infeasible(infeasible.nonzero().flatten().tolist())
+        solved = residual.isfinite().nonzero().flatten()
+        return solved, mean[solved], residual[solved], iterations[solved]
+
     def _by_both(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if self.projective:
-            # Where no average of crossing trees keeps to the budgets, no other does, and prices
-            # prove it in a thousandth of the time.
-            with torch.no_grad():
-                open_arcs = torch.where(scores.isfinite(), 0.0, -torch.inf)
-                self._by_prices(open_arcs.to(scores.dtype), lengths, steps, tolerance)
         graphs = self._graphs(lengths.tolist())
         found = solve_graphs(graphs, scores, steps, tolerance, self.name)
         return torch.arange(len(lengths)), found.mean, found.residual, found.iterations

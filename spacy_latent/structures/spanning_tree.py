@@ -34,8 +34,8 @@ class SpanningTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
         prepared, lengths = self._read(scores, lengths)
-        options = max_iter, tolerance, False
-        return solve_dependency_trees(self, prepared, lengths, *options).cast(scores.dtype)
+        solution = solve_dependency_trees(self, prepared, lengths, max_iter, tolerance)
+        return solution.cast(scores.dtype)
 
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None

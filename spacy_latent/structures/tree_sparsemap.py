@@ -3,11 +3,13 @@ with the MAP oracle called inside the loop."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
 from spacy_latent.kernels.tree_active_set import TreeOracle
-from spacy_latent.structures.active_set import solve_with_kernel
+from spacy_latent.structures.active_set import Supports, find_supports, solve_with_kernel
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 
@@ -16,21 +18,29 @@ COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0
 
 
 def solve_dependency_trees(
-    structure: DependencyTree,
-    scores: Tensor,
-    lengths: Tensor,
-    max_iter: int,
-    tolerance: float,
-    projective: bool,
+    structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
     """As :func:`spacy_latent.structures.active_set.solve_with_oracle`, for arcs
     ``(B, n+1, n+1)``."""
+    options = (max_iter, tolerance, *_oracle(structure, scores))
+    return solve_with_kernel(structure, scores, lengths, *options)
+
+
+def supports_of_trees(
+    structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+) -> Supports:
+    """The supports that the former finds; not differentiable."""
+    options = (max_iter, tolerance, *_oracle(structure, scores))
+    return find_supports(structure, scores, lengths, *options)
+
+
+def _oracle(structure: DependencyTree, scores: Tensor) -> tuple[Any, ...]:
+    """What the compiled loop asks for the best tree, how many parts that has, and what it costs."""
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         n = sizes.astype(np.float64)
-        return COST_PER_CUBE * n**3 if projective else COST_PER_SQUARE * n**2
+        return COST_PER_SQUARE * n**2 if structure.crosses else COST_PER_CUBE * n**3
 
     direction, max_arc_length, single_root = structure._options(scores)
-    oracle = TreeOracle(projective, direction, max_arc_length, single_root)
-    options = (max_iter, tolerance, oracle, scores.shape[1] - 1, costs)
-    return solve_with_kernel(structure, scores, lengths, *options)
+    oracle = TreeOracle(not structure.crosses, direction, max_arc_length, single_root)
+    return oracle, scores.shape[1] - 1, costs

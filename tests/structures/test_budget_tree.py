@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 
 from spacy_latent.errors import (
@@ -429,6 +430,74 @@ def test_of_large_scores_the_best_average_is_left(
     solution = structure.sparsemap(scores * scale, lengths)
     assert (solution.residual <= 1e-6).all()
     torch.testing.assert_close(solution.mean, expected, atol=1e-5, rtol=0.0)
+
+
+@pytest.fixture
+def without_admm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BudgetTree, "_by_both", refused)
+
+
+@pytest.mark.parametrize("projective", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"single_root": True}, {"max_arc_length": 3}], ids=str)
+def test_prices_of_modifiers_lead_to_the_solution(
+    projective: bool,
+    settings: dict[str, Any],
+    without_admm: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For trees of any kind, where SparseMAP of the trees answers for all but the budgets."""
+    if not projective:
+        # Not asked for, as all constraints can have a price there.
+        monkeypatch.setattr(BudgetTree, "_by_prices", lambda self, *given: nothing(*given))
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(1, projective, **settings), torch.tensor([9, 7, 1, 4])
+    for scale in (0.1, 1.0, 5.0):
+        scores = normal(4, 10, 10, scale=scale) + normal(4, 10, 1, scale=scale)
+        scores[1, 2, 3] = -torch.inf
+        solution = structure.sparsemap(scores.requires_grad_(), lengths)
+        assert (solution.residual <= 1e-6).all() and (solution.iterations > 0).any()
+        expected = by_trees(structure, scores, lengths)
+        torch.testing.assert_close(solution.mean, expected, atol=1e-6, rtol=0.0)
+        check_slope(structure, scores, lengths)
+
+
+def nothing(scores: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    none = torch.zeros(0, dtype=torch.int64)
+    return none, scores[:0], torch.zeros(0, dtype=torch.float64), none
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e30])
+def test_projective_averages_of_any_scores_are_the_best(scale: float, without_admm: None) -> None:
+    """Of large scores none is worth more, by a linear program over all trees."""
+    torch.manual_seed(0)
+    every = trees(5, 5, True)
+    flat, kept = every.reshape(len(every), -1), every[:, 1:].sum(2)
+    fractional = 0
+    for _ in range(10):
+        scores = normal(1, 6, 6) + 2.0 * normal(1, 6, 1)
+        mean = BudgetTree(1, True).sparsemap(scores * scale, torch.tensor([5])).mean[0]
+        assert (mean[1:].sum(1) <= 1.0 + 1e-6).all()
+        if scale == 1.0:
+            continue
+        worth = flat @ scores[0].numpy().ravel()
+        weights = np.ones((1, len(every)))
+        best = linprog(-worth, A_ub=kept.T, b_ub=np.ones(5), A_eq=weights, b_eq=[1.0])
+        assert float((mean * scores[0]).sum()) == pytest.approx(-best.fun, abs=1e-3)
+        fractional += int(((mean > 0.01) & (mean < 0.99)).any())
+    assert scale == 1.0 or fractional
+
+
+@pytest.mark.parametrize(("n", "scale"), [(20, 1000.0), (30, 10.0)])
+def test_long_sentences_with_large_scores_are_solved(
+    n: int, scale: float, without_admm: None
+) -> None:
+    torch.manual_seed(0)
+    structure, lengths = BudgetTree(1, True), torch.tensor([n, n])
+    scores = (normal(2, n + 1, n + 1, scale=scale) + normal(2, n + 1, 1, scale=scale)).detach()
+    solution = structure.sparsemap(scores.requires_grad_(), lengths)
+    assert (solution.residual <= 1e-6).all()
+    assert (solution.mean[:, 1:].sum(2) <= 1.0 + 1e-6).all()
+    check_slope(structure, scores, lengths)
 
 
 @pytest.mark.parametrize("value", [-1e9, -1e30])

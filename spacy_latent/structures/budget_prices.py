@@ -1,0 +1,307 @@
+"""The point nearest to scores among the averages of trees that keep to a budget on average, by the
+prices of modifiers: those of a word whose budget is used up become dearer, until the trees of the
+support ask for no more of them.
+
+SparseMAP of the trees at given prices is exact and takes a millisecond. The best prices minimize
+what trees are worth at them, a convex function with a continuous gradient, quadratic in pieces, of
+which the second derivatives are those of SparseMAP: Newton's method with a projection (Bertsekas
+1982), as in :mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price and none is
+left to trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spacy_latent.kernels.tree_prices import (
+    AT_THE_START,
+    DAMPING,
+    DECREASE,
+    DEPENDENT,
+    GROWTH,
+    LARGEST_DAMPING,
+    MARGIN,
+    NEAR_ZERO,
+    RIDGE,
+    ROUNDING,
+    SHORTEST_STEP,
+    SMALL,
+)
+from spacy_latent.structures.active_set import Supports
+from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.tree_sparsemap import supports_of_trees
+
+# What budgets are held to, and how near SparseMAP's means are to their optimum.
+PRECISION = 1e-9
+# Differences between the scores of a word's heads up to which that takes a second at most: larger
+# ones are cut off or divided.
+FARTHEST = 1e4
+# Of a solution that SparseMAP has not given up, over the largest score: the support has some
+# hundred trees, whose weights are sums of as many numbers.
+LARGEST_GAP = 1e-8
+# By how much the fraction of a step that is tried first may exceed the last one that led on.
+LONGER = 8.0
+
+
+@dataclass
+class Answer:
+    """The SparseMAP solution of one item at some prices, and of others beside it.
+
+    worth: scores · mean − ½‖mean‖², prices paid.
+    mean: ``(n+1, n+1)``.
+    """
+
+    worth: float
+    mean: np.ndarray
+    supports: Supports
+    item: int
+
+    @property
+    def modifiers(self) -> np.ndarray:
+        """Of each word, ``(n,)``."""
+        return self.mean[1:].sum(1)
+
+    def second_derivatives(self) -> np.ndarray:
+        """Of the worth by the prices, ``(n, n)``."""
+        counts = _counts(self.supports, self.item, len(self.mean) - 1)
+        return counts.T @ _change_of_weights(self.supports, self.item, counts)
+
+
+class Found(NamedTuple):
+    """scores: ``(n+1, n+1)``, which were solved. residual: the largest violation of a budget,
+    infinite where they were not."""
+
+    scores: np.ndarray
+    prices: np.ndarray
+    residual: float
+    steps: int
+    infeasible: bool
+
+
+# Asks for the solution of scores from which prices were subtracted.
+Search = Generator[np.ndarray, Answer, Found]
+
+
+def _counts(supports: Supports, item: int, n: int) -> np.ndarray:
+    """How many modifiers each word has in each tree of the support, ``(K, n)``."""
+    size, nodes = int(supports.counts[item]), math.isqrt(supports.means.shape[1])
+    parts = supports.atoms[item, :size]
+    tree, place = np.nonzero(parts >= 0)
+    counts = np.bincount(tree * nodes + parts[tree, place] // nodes, minlength=size * nodes)
+    return counts.reshape(size, nodes)[:, 1 : n + 1].astype(np.float64)
+
+
+def _change_of_weights(supports: Supports, item: int, change: np.ndarray) -> np.ndarray:
+    """The derivative of the weights of a support along changes of its trees' scores ``(K, *)``."""
+    size, start = int(supports.counts[item]), supports.offsets[item]
+    inverse = supports.inverses[start : start + size * size].reshape(size, size)
+    rows = inverse.sum(1)
+    moved = inverse @ change
+    return moved - np.multiply.outer(rows / rows.sum(), moved.sum(0))
+
+
+def _find_prices(
+    scores: np.ndarray, prices: np.ndarray, budget: float, most_steps: int, precision: float
+) -> Search:
+    """As kernels.tree_prices does, from the given prices."""
+    finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
+    # No prices leave less than an average is worth.
+    least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
+    answer = yield _less(scores, prices)
+    value, fraction = answer.worth + budget * prices.sum(), 1.0
+    for steps in range(most_steps + 1):
+        slack = budget - answer.modifiers
+        towards = np.maximum(prices - slack, 0.0)
+        held = (prices > 0.0) | (towards > 0.0)
+        residual = float(np.abs(slack[held]).max(initial=0.0))
+        if residual < precision:
+            return Found(scores, prices, residual, steps, False)
+        if steps == most_steps:
+            break
+        near = min(np.abs(prices - towards).max(), NEAR_ZERO)
+        chosen = np.flatnonzero(held & ~((slack > 0.0) & (prices <= near)))
+        change = -slack
+        if len(chosen):
+            matrix = answer.second_derivatives()[np.ix_(chosen, chosen)]
+            ridge = RIDGE * max(matrix.trace() / len(chosen), 1.0)
+            ridge += min(LARGEST_DAMPING, DAMPING * residual)
+            matrix[np.diag_indices_from(matrix)] += ridge
+            change[chosen] = np.linalg.solve(matrix, change[chosen])
+        fraction = min(1.0, LONGER * fraction)
+        while True:
+            moved = np.maximum(prices + fraction * change, 0.0)
+            slope = min(float(slack @ (moved - prices)), 0.0)
+            answer = yield _less(scores, moved)
+            reached = answer.worth + budget * moved.sum()
+            if reached <= value + DECREASE * slope + ROUNDING * abs(value):
+                break
+            fraction *= 0.5
+            if fraction < SHORTEST_STEP:
+                return Found(scores, prices, residual, steps, False)
+        prices, value = moved, reached
+        if value < least - MARGIN - PRECISION * budget * prices.sum():
+            return Found(scores, prices, np.inf, steps + 1, True)
+    return Found(scores, prices, residual, most_steps, False)
+
+
+def _less(scores: np.ndarray, prices: np.ndarray) -> np.ndarray:
+    left = scores.copy()
+    left[1:] -= prices[:, None]
+    return left
+
+
+def _by_fractions(
+    scores: np.ndarray, range_of_scores: float, budget: float, most_steps: int, tolerance: float
+) -> Search:
+    """The prices of a fraction of the scores first, and so on, as kernels.tree_prices does."""
+    prices = np.zeros(len(scores) - 1)
+    fraction, steps = SMALL / max(range_of_scores, SMALL), 0
+    while True:
+        last = fraction == 1.0
+        given, precision = fraction * scores, PRECISION if last else AT_THE_START
+        found = yield from _find_prices(given, prices, budget, most_steps - steps, precision)
+        steps += found.steps
+        solved = found.residual <= (tolerance if last else AT_THE_START)
+        if last or not solved or steps >= most_steps:
+            residual = found.residual if last and solved else np.inf
+            return found._replace(residual=residual, steps=steps)
+        following = min(fraction * GROWTH, 1.0)
+        prices = found.prices * (following / fraction)
+        fraction = following
+
+
+def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float) -> Search:
+    """scores: ``(n+1, n+1)``; −inf where there is no arc. Large ones are cut off where nobody takes
+    them, or else divided, see kernels.tree_prices."""
+    quarters = np.full(scores.shape, -np.inf)
+    quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
+    known = np.isfinite(quarters)
+    farthest = -quarters[known].min(initial=0.0)
+    whole = np.where(known, np.maximum(4.0 * quarters, -FARTHEST), -np.inf)
+    options = (budget, most_steps, tolerance)
+    found = yield from _by_fractions(whole, min(4.0 * farthest, FARTHEST), *options)
+    if 4.0 * farthest <= FARTHEST or found.infeasible:
+        return found
+    if np.isfinite(found.residual):
+        answer = yield _less(found.scores, found.prices)
+        if not (answer.mean[known & (4.0 * quarters < -FARTHEST)] > 0.0).any():
+            return found
+    options = (budget, most_steps - found.steps, tolerance)
+    return (yield from _by_fractions(quarters * (FARTHEST / farthest), FARTHEST, *options))
+
+
+def _answers(
+    tree: DependencyTree, given: Sequence[np.ndarray], nodes: int, max_iter: int
+) -> list[Answer]:
+    """Of SparseMAP, for all of them together."""
+    scores = np.full((len(given), nodes, nodes), -np.inf)
+    for item, own in enumerate(given):
+        scores[item, : len(own), : len(own)] = own
+    lengths = torch.tensor([len(own) - 1 for own in given])
+    supports = supports_of_trees(tree, torch.from_numpy(scores), lengths, max_iter, PRECISION)
+    answers = []
+    for item, own in enumerate(given):
+        mean = supports.means[item].reshape(nodes, nodes)[: len(own), : len(own)]
+        taken = mean > 0.0
+        worth = float((own[taken] * mean[taken]).sum() - 0.5 * (mean * mean).sum())
+        answers.append(Answer(worth, mean, supports, item))
+    return answers
+
+
+def _results(searches: dict[int, Search], ask: Callable[..., list[Answer]]) -> dict[int, Found]:
+    """Of all searches, which get their answers together."""
+    results = {}
+    asked = {item: next(search) for item, search in searches.items()}
+    while asked:
+        following = {}
+        for item, answer in zip(asked, ask(list(asked.values()))):
+            try:
+                following[item] = searches[item].send(answer)
+            except StopIteration as end:
+                results[item] = end.value
+        asked = following
+    return results
+
+
+class _NearestAverage(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        lengths: Tensor,
+        tree: DependencyTree,
+        max_modifiers: int,
+        max_iter: int,
+        tolerance: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        array, sizes = scores.detach().double().numpy(), lengths.tolist()
+        ask = partial(_answers, tree, nodes=array.shape[1], max_iter=max_iter)
+        options = (float(max_modifiers), max_iter, max(tolerance, PRECISION))
+        searches = {
+            item: _search(array[item, : n + 1, : n + 1], *options) for item, n in enumerate(sizes)
+        }
+        found = [result for _, result in sorted(_results(searches, ask).items())]
+        answers = ask([_less(result.scores, result.prices) for result in found])
+        mean = np.zeros_like(array)
+        residual = np.array([result.residual for result in found])
+        for item, answer in enumerate(answers):
+            mean[item, : sizes[item] + 1, : sizes[item] + 1] = answer.mean
+            if answer.supports.gaps[item] > LARGEST_GAP * FARTHEST:
+                residual[item] = np.inf
+        ctx.answers, ctx.prices = answers, [result.prices for result in found]
+        results = (
+            torch.from_numpy(residual),
+            torch.tensor([result.steps for result in found], dtype=torch.int64),
+            torch.tensor([result.infeasible for result in found], dtype=torch.bool),
+        )
+        ctx.mark_non_differentiable(*results)
+        return torch.from_numpy(mean).to(scores.dtype), *results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        upstream = of_mean.double().numpy().copy()
+        for item, (answer, prices) in enumerate(zip(ctx.answers, ctx.prices)):
+            used_up = np.flatnonzero(prices > 0.0)
+            if len(used_up):
+                # What changes the number of their modifiers is not followed.
+                counts = _counts(answer.supports, item, len(prices))[:, used_up]
+                moved = _change_of_weights(answer.supports, item, counts)
+                parts = answer.supports.atoms[item, : len(counts)]
+                of_trees = np.where(parts >= 0, upstream[item].ravel()[parts], 0.0).sum(1)
+                change = np.linalg.lstsq(counts.T @ moved, moved.T @ of_trees, DEPENDENT)[0]
+                upstream[item, 1 + used_up] -= change[:, None]
+        supports = ctx.answers[0].supports
+        of_weights = np.zeros(supports.weights.shape)
+        result = supports.pull_back(upstream.reshape(supports.means.shape), of_weights)
+        return (torch.from_numpy(result.reshape(of_mean.shape)).to(of_mean.dtype), *[None] * 5)
+
+
+def nearest_average_of_trees(
+    tree: DependencyTree,
+    scores: Tensor,
+    lengths: Tensor,
+    max_modifiers: int,
+    max_iter: int,
+    tolerance: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As :func:`spacy_latent.kernels.tree_prices.nearest_average`, for trees of any kind, some
+    tenfold slower.
+
+    scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
+        Every item has a tree.
+    max_iter: bound on the steps of Newton's method for an item, and on the calls of the tree's
+        oracle at one price.
+    RETURNS: as there. Where an arc is taken that is worse by more than 1e4 than another one of its
+        modifier, the scores of the item are divided until no difference is larger than that.
+    """
+    return _NearestAverage.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
