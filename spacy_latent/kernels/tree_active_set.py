@@ -47,6 +47,10 @@ class TreeOracle(NamedTuple):
     by_slot: bool = True
 
 
+# What scores that lie further apart are taken for: sums of a tree's arcs stay numbers.
+LOWEST = -1e300
+
+
 @kernel
 def _take_off_common(square, n):
     """Take the best of its heads off the scores of each modifier. Each tree has one of them, so the
@@ -57,7 +61,8 @@ def _take_off_common(square, n):
             top = max(top, square[h, m])
         if top > -np.inf and top < np.inf:
             for h in range(n + 1):
-                square[h, m] -= top
+                if square[h, m] > -np.inf:
+                    square[h, m] = max(square[h, m] - top, LOWEST)
 
 
 @implements(sizes_of, TreeOracle)

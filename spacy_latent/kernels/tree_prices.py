@@ -412,9 +412,12 @@ def nearest_items(
             tolerance, mean[b], prices[b], sets[b], heads, short,
         )  # fmt: skip
         # What is not taken is not taken where it is worse; what is, is worth all that it is.
-        solved = status[b] == INFEASIBLE or np.isfinite(residual[b])
-        near = 4.0 * range_of_scores <= LARGEST
-        if near or (solved and not _takes_worse(n, whole, heads, -0.25 * LARGEST)):
+        if 4.0 * range_of_scores <= LARGEST or status[b] == INFEASIBLE:
+            continue
+        if np.isfinite(residual[b]) and not _takes_worse(n, whole, heads, -0.25 * LARGEST):
+            continue
+        if iterations[b] >= most_steps:
+            residual[b] = np.inf
             continue
         for word in range(n):
             for head in range(n + 1):

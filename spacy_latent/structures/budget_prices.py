@@ -2,11 +2,11 @@
 prices of modifiers: those of a word whose budget is used up become dearer, until the trees of the
 support ask for no more of them.
 
-SparseMAP of the trees at given prices is exact and takes a millisecond. The best prices minimize
-what trees are worth at them, a convex function with a continuous gradient, quadratic in pieces, of
-which the second derivatives are those of SparseMAP: Newton's method with a projection (Bertsekas
-1982), as in :mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price and none is
-left to trees.
+SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
+minimize what trees are worth at them, a convex function with a continuous gradient, quadratic in
+pieces, of which the second derivatives are those of SparseMAP: Newton's method with a projection
+(Bertsekas 1982), as in :mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price
+and none is left to trees.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from spacy_latent.kernels.tree_prices import (
     DECREASE,
     DEPENDENT,
     GROWTH,
+    LARGEST,
     LARGEST_DAMPING,
     MARGIN,
     NEAR_ZERO,
@@ -40,14 +41,18 @@ from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.tree_sparsemap import supports_of_trees
 
-# What budgets are held to, and how near SparseMAP's means are to their optimum.
-PRECISION = 1e-9
-# Differences between the scores of a word's heads up to which that takes a second at most: larger
-# ones are cut off or divided.
-FARTHEST = 1e4
-# Of a solution that SparseMAP has not given up, over the largest score: the support has some
-# hundred trees, whose weights are sums of as many numbers.
-LARGEST_GAP = 1e-8
+# What budgets are held to, and how near SparseMAP's means are to their optimum; and the former over
+# the range of the scores, as rounding grows with it.
+PRECISION, OF_RANGE = 1e-9, 1e-15
+# How many steps may bring no better prices, where they are good enough.
+STANDSTILL = 5
+# Differences between the scores of a word's heads at which they are cut off at first: that takes a
+# tenth of the time, and is the solution where nobody takes such a head.
+FAR = 1e4
+# Bound on the calls of the tree's oracle at one price. Few words have as large a support.
+CALLS = 2000
+# Duality gap that rounding leaves, of a word with scores of some size.
+LARGEST_GAP = 1e-12
 # By how much the fraction of a step that is tried first may exceed the last one that led on.
 LONGER = 8.0
 
@@ -110,22 +115,30 @@ def _change_of_weights(supports: Supports, item: int, change: np.ndarray) -> np.
 
 
 def _find_prices(
-    scores: np.ndarray, prices: np.ndarray, budget: float, most_steps: int, precision: float
+    scores: np.ndarray,
+    prices: np.ndarray,
+    budget: float,
+    most_steps: int,
+    precision: float,
+    tolerance: float,
 ) -> Search:
-    """As kernels.tree_prices does, from the given prices."""
+    """As kernels.tree_prices does, from the given prices. What is within the tolerance is good
+    enough where steps lead no further."""
     finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
     # No prices leave less than an average is worth.
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0
+    least_residual, standing = np.inf, 0
     for steps in range(most_steps + 1):
         slack = budget - answer.modifiers
         towards = np.maximum(prices - slack, 0.0)
         held = (prices > 0.0) | (towards > 0.0)
         residual = float(np.abs(slack[held]).max(initial=0.0))
-        if residual < precision:
-            return Found(scores, prices, residual, steps, False)
-        if steps == most_steps:
+        standing = 0 if residual < 0.5 * least_residual else standing + 1
+        least_residual = min(least_residual, residual)
+        at_rest = residual <= tolerance and standing > STANDSTILL
+        if residual < precision or at_rest or steps == most_steps:
             break
         near = min(np.abs(prices - towards).max(), NEAR_ZERO)
         chosen = np.flatnonzero(held & ~((slack > 0.0) & (prices <= near)))
@@ -150,7 +163,7 @@ def _find_prices(
         prices, value = moved, reached
         if value < least - MARGIN - PRECISION * budget * prices.sum():
             return Found(scores, prices, np.inf, steps + 1, True)
-    return Found(scores, prices, residual, most_steps, False)
+    return Found(scores, prices, residual, steps, False)
 
 
 def _less(scores: np.ndarray, prices: np.ndarray) -> np.ndarray:
@@ -167,10 +180,13 @@ def _by_fractions(
     fraction, steps = SMALL / max(range_of_scores, SMALL), 0
     while True:
         last = fraction == 1.0
-        given, precision = fraction * scores, PRECISION if last else AT_THE_START
-        found = yield from _find_prices(given, prices, budget, most_steps - steps, precision)
+        enough, precision = AT_THE_START, AT_THE_START
+        if last:
+            enough, precision = tolerance, max(PRECISION, OF_RANGE * range_of_scores)
+        options = (budget, most_steps - steps, precision, enough)
+        found = yield from _find_prices(fraction * scores, prices, *options)
         steps += found.steps
-        solved = found.residual <= (tolerance if last else AT_THE_START)
+        solved = found.residual <= enough
         if last or not solved or steps >= most_steps:
             residual = found.residual if last and solved else np.inf
             return found._replace(residual=residual, steps=steps)
@@ -186,28 +202,33 @@ def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float
     quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
     known = np.isfinite(quarters)
     farthest = -quarters[known].min(initial=0.0)
-    whole = np.where(known, np.maximum(4.0 * quarters, -FARTHEST), -np.inf)
-    options = (budget, most_steps, tolerance)
-    found = yield from _by_fractions(whole, min(4.0 * farthest, FARTHEST), *options)
-    if 4.0 * farthest <= FARTHEST or found.infeasible:
-        return found
-    if np.isfinite(found.residual):
-        answer = yield _less(found.scores, found.prices)
-        if not (answer.mean[known & (4.0 * quarters < -FARTHEST)] > 0.0).any():
+    steps = 0
+    for far in (FAR, LARGEST):
+        cut_off = np.where(known, 4.0 * np.maximum(quarters, -0.25 * far), -np.inf)
+        options = (budget, most_steps - steps, tolerance)
+        found = yield from _by_fractions(cut_off, 4.0 * min(farthest, 0.25 * far), *options)
+        steps += found.steps
+        found = found._replace(steps=steps)
+        if farthest <= 0.25 * far or found.infeasible:
             return found
-    options = (budget, most_steps - found.steps, tolerance)
-    return (yield from _by_fractions(quarters * (FARTHEST / farthest), FARTHEST, *options))
+        if np.isfinite(found.residual):
+            answer = yield _less(found.scores, found.prices)
+            if not (answer.mean[known & (quarters < -0.25 * far)] > 0.0).any():
+                return found
+        if steps >= most_steps:
+            return found._replace(residual=np.inf)
+    options = (budget, most_steps - steps, tolerance)
+    found = yield from _by_fractions(quarters * (LARGEST / farthest), LARGEST, *options)
+    return found._replace(steps=steps + found.steps)
 
 
-def _answers(
-    tree: DependencyTree, given: Sequence[np.ndarray], nodes: int, max_iter: int
-) -> list[Answer]:
+def _answers(tree: DependencyTree, given: Sequence[np.ndarray], nodes: int) -> list[Answer]:
     """Of SparseMAP, for all of them together."""
     scores = np.full((len(given), nodes, nodes), -np.inf)
     for item, own in enumerate(given):
         scores[item, : len(own), : len(own)] = own
     lengths = torch.tensor([len(own) - 1 for own in given])
-    supports = supports_of_trees(tree, torch.from_numpy(scores), lengths, max_iter, PRECISION)
+    supports = supports_of_trees(tree, torch.from_numpy(scores), lengths, CALLS, PRECISION)
     answers = []
     for item, own in enumerate(given):
         mean = supports.means[item].reshape(nodes, nodes)[: len(own), : len(own)]
@@ -244,7 +265,7 @@ class _NearestAverage(torch.autograd.Function):
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         array, sizes = scores.detach().double().numpy(), lengths.tolist()
-        ask = partial(_answers, tree, nodes=array.shape[1], max_iter=max_iter)
+        ask = partial(_answers, tree, nodes=array.shape[1])
         options = (float(max_modifiers), max_iter, max(tolerance, PRECISION))
         searches = {
             item: _search(array[item, : n + 1, : n + 1], *options) for item, n in enumerate(sizes)
@@ -255,7 +276,9 @@ class _NearestAverage(torch.autograd.Function):
         residual = np.array([result.residual for result in found])
         for item, answer in enumerate(answers):
             mean[item, : sizes[item] + 1, : sizes[item] + 1] = answer.mean
-            if answer.supports.gaps[item] > LARGEST_GAP * FARTHEST:
+            given = found[item].scores
+            largest = -given[np.isfinite(given)].min(initial=-1.0)
+            if answer.supports.gaps[item] > LARGEST_GAP * sizes[item] * largest:
                 residual[item] = np.inf
         ctx.answers, ctx.prices = answers, [result.prices for result in found]
         results = (
@@ -299,9 +322,7 @@ def nearest_average_of_trees(
 
     scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
         Every item has a tree.
-    max_iter: bound on the steps of Newton's method for an item, and on the calls of the tree's
-        oracle at one price.
-    RETURNS: as there. Where an arc is taken that is worse by more than 1e4 than another one of its
-        modifier, the scores of the item are divided until no difference is larger than that.
+    max_iter: bound on the steps of Newton's method for an item.
+    RETURNS: as there.
     """
     return _NearestAverage.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)

@@ -14,7 +14,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, N
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
-from spacy_latent.structures.budget_prices import LARGEST_GAP, nearest_average_of_trees
+from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
@@ -34,6 +34,9 @@ BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does; that of a budget has to end with a tree
 # among some hundreds, where scores are small.
 ITERATIONS_PER_CALL = 10
+# Of a solution over all trees that was not given up, over the largest score: the support has some
+# hundred trees, whose weights are sums of as many numbers.
+LARGEST_GAP = 1e-8
 
 
 class BudgetTree(DependencyTree):
@@ -96,6 +99,8 @@ class BudgetTree(DependencyTree):
         modifiers have prices and trees are found anew for each, see
         :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`. What none of them
         solves is left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that.
+        Prices divide the scores of an item where an arc is taken that is worse by more than 1e8
+        than another one of its modifier, until no difference is larger.
 
         max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on the
             calls of the oracle over all trees. Where ADMM reaches it, ``residual`` says how good

@@ -24,6 +24,7 @@ from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.kernels import tree_prices
 from spacy_latent.structures import budget_tree
+from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.lp_sparsemap import solve_graphs
 from tests import enumeration
@@ -500,30 +501,99 @@ def test_long_sentences_with_large_scores_are_solved(
     check_slope(structure, scores, lengths)
 
 
-@pytest.mark.parametrize("value", [-1e9, -1e30])
-@pytest.mark.parametrize("max_iter", [1, 2, 3, 200])
-def test_too_few_steps_leave_no_point_that_is_taken_for_solved(value: float, max_iter: int) -> None:
+def by_steps(
+    projective: bool, scores: Tensor, lengths: Tensor, steps: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of trees with one modifier for each word."""
+    structure = BudgetTree(1, projective)
+    masked = structure.masked(scores, lengths)[0]
+    if projective:
+        return nearest_average_of_trees(structure.tree, masked, lengths, 1, steps, 1e-6)
+    return tree_prices.nearest_average(masked, lengths, 1, False, steps, 1e-6)
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e9])
+def test_too_few_steps_leave_no_point_that_is_taken_for_solved(
+    projective: bool, scale: float
+) -> None:
     """Large scores are solved by fractions, after each of which no step may be left."""
     torch.manual_seed(0)
-    scores = normal(1, 7, 7)
+    scores, lengths = normal(1, 7, 7, scale=scale), torch.tensor([6])
+    scores[:, 1] += 3.0 * scale
+    solution, residual, needed, _ = by_steps(projective, scores, lengths, 2000)
+    assert residual <= 1e-6 and needed > 3
+    unsolved = 0
+    for steps in range(int(needed) + 1):
+        mean, residual, taken, _ = by_steps(projective, scores, lengths, steps)
+        assert taken <= max(steps, 1)
+        if residual.isfinite():
+            torch.testing.assert_close(mean, solution, atol=1e-6, rtol=0.0)
+        else:
+            unsolved += 1
+    assert unsolved and residual.isfinite()
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("value", [-1e5, -1e9, -1e30])
+def test_what_nobody_takes_may_be_as_bad_as_it_likes(
+    projective: bool, value: float, without_admm: None
+) -> None:
+    torch.manual_seed(0)
+    structure, lengths, scores = BudgetTree(1, projective), torch.tensor([6]), normal(1, 7, 7)
     scores[:, 1] += 3.0
     scores[:, 2:, 1] = value
-    solution = BudgetTree(1).sparsemap(scores, torch.tensor([6]), max_iter)
-    assert (solution.mean[0, 1:].sum(1) <= 1.0 + 10.0 * solution.residual).all()
-    if max_iter == 200:
-        # What is forbidden is not taken, and cut off where nothing else depends on it.
-        assert solution.residual <= 1e-6 and solution.mean[0, 2:, 1].max() == 0.0
-        scores[:, 2:, 1] = -100.0
-        expected = BudgetTree(1).sparsemap(scores, torch.tensor([6])).mean
-        torch.testing.assert_close(solution.mean, expected, atol=1e-6, rtol=0.0)
+    solution = structure.sparsemap(scores, lengths)
+    assert solution.residual <= 1e-6
+    scores[:, 2:, 1] = -100.0
+    expected = structure.sparsemap(scores, lengths).mean
+    torch.testing.assert_close(solution.mean, expected, atol=1e-6, rtol=0.0)
 
 
-def test_scores_whose_difference_is_no_number_are_no_proof_that_there_is_no_tree() -> None:
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("value", [1e5, 1e6, 1e7])
+def test_what_has_to_be_taken_hides_no_other_scores(
+    projective: bool, value: float, without_admm: None
+) -> None:
+    """Two words want the same head, and one of them has to take what is far worse."""
+    torch.manual_seed(0)
+    structure, lengths, scores = BudgetTree(1, projective), torch.tensor([6]), normal(1, 7, 7)
+    others = torch.ones(7, dtype=torch.bool)
+    others[4] = False
+    means = []
+    for worse in (1e3, value):
+        own = scores.clone()
+        own[0, others, 5:] -= worse
+        means.append(structure.sparsemap(own, lengths).mean)
+    torch.testing.assert_close(means[1], means[0], atol=1e-6, rtol=0.0)
+    assert ((means[0] > 0.01) & (means[0] < 0.99)).any()
+
+
+@pytest.mark.parametrize("projective", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1e9])
+def test_prices_prove_that_there_is_no_tree(projective: bool, scale: float) -> None:
+    """As soon as they do: what is worse than all others does not begin it anew."""
+    torch.manual_seed(1)
+    scores, lengths = normal(2, 9, 9, scale=scale), torch.tensor([8, 8])
+    # Three heads for eight words.
+    scores[1, 3:] = -torch.inf
+    scores[1, 0, 2:] = -torch.inf
+    infeasible = by_steps(projective, scores, lengths, 50)[3]
+    assert infeasible.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("projective", [False, True])
+def test_scores_whose_difference_is_no_number_are_no_proof_that_there_is_no_tree(
+    projective: bool,
+) -> None:
     scores = torch.zeros(1, 3, 3, dtype=torch.float64)
     scores[0, 0, 1:] = -1.7e308
     scores[0, 1, 2] = scores[0, 2, 1] = 1.7e308
-    mean = BudgetTree(0).sparsemap(scores, torch.tensor([2])).mean[0]
+    structure = BudgetTree(0, projective)
+    mean = structure.sparsemap(scores, torch.tensor([2])).mean[0]
     torch.testing.assert_close(mean[0, 1:], torch.ones(2, dtype=torch.float64))
+    mean = structure.tree.sparsemap(scores, torch.tensor([2])).mean[0]
+    torch.testing.assert_close(mean[:, 1:].sum(0), torch.ones(2, dtype=torch.float64))
 
 
 def test_one_huge_score_forbids_or_demands_an_arc() -> None:
