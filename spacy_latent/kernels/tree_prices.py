@@ -35,10 +35,13 @@ STEPS = 200
 PRECISION, SHORTFALL, AT_THE_START = 1e-11, 1e-9, 1e-3
 # The fraction of a step that is too short to lead on.
 SHORTEST_STEP = 1e-10
+# How many steps may bring no better prices, where they are good enough: of constraints that follow
+# from others, rounding makes a residual that no step lowers.
+STANDSTILL = 5
 # Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
 # Prices nearer to 0 than this, or than the distance from the solution, are on their way to it.
-NEAR_ZERO = 1e-3
+NEAR_ZERO = 1e-6
 # Differences between the scores of a word's heads that are small; and by how much they grow from
 # one fraction of large scores to the next.
 SMALL, GROWTH = 5.0, 4.0
@@ -185,22 +188,27 @@ def _solve(matrix, number, ridge, values):
 
 
 @kernel
-def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, most_steps, precision):
-    """Newton's method from the given prices, which it changes. A price near 0 whose constraint has
-    slack goes there along the gradient alone; among the others it would stop the whole step
+def _find_prices(
+    n, scores, budget, single_root, sets, count, prices, heads, most_steps, tolerance, precision
+):  # fmt: skip
+    """Newton's method from the given prices, which it changes, until the residual is below the
+    precision, or below the tolerance where steps lead no further. A price near 0 whose constraint
+    has slack goes there along the gradient alone; among the others it would stop the whole step
     (Bertsekas 1982, equation 32).
 
     RETURNS: the largest violation of a constraint; the number of steps; and INFEASIBLE where prices
     prove that nothing keeps to all constraints, by leaving less than it would be worth.
     """
     number_of_all = n + 1 + count
-    slack, bounds = np.empty(number_of_all), np.empty(number_of_all)
+    slack, slack_there = np.empty(number_of_all), np.empty(number_of_all)
+    bounds = np.empty(number_of_all)
     bounds[0], bounds[1 : n + 1], bounds[n + 1 :] = 1.0, budget, -1.0
     chosen = np.empty(number_of_all, dtype=np.int64)
     matrix = np.empty((number_of_all, number_of_all))
     step, moved, change = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
     other = np.empty_like(heads)
-    steps, residual = 0, np.inf
+    best_prices, best_heads = np.empty(number_of_all), np.empty_like(heads)
+    steps, residual, least_residual, standing = 0, np.inf, np.inf, 0
     # No prices leave less than an average is worth (weak duality), and none is worth less than the
     # worst heads, of which half of the squares is at most a half.
     least = 0.0
@@ -220,7 +228,13 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
             near = max(near, abs(prices[c] - towards))
             if prices[c] != 0.0 or towards != 0.0:
                 residual = max(residual, abs(slack[c]))
-        if residual < precision or steps == most_steps:
+        standing = 0 if residual < 0.5 * least_residual else standing + 1
+        if residual < least_residual:
+            least_residual = residual
+            best_prices[:] = prices[:number_of_all]
+            best_heads[:] = heads
+        at_rest = least_residual <= tolerance and standing > STANDSTILL
+        if residual < precision or at_rest or steps == most_steps:
             break
         near = min(near, NEAR_ZERO)
         number = 0
@@ -249,11 +263,22 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
                 slope += slack[c] * (moved[c] - prices[c])
             reached = _take_heads(n, scores, moved, sets, count, other)
             reached += _dot(bounds, moved, number_of_all)
-            if reached <= value + DECREASE * min(slope, 0.0) + ROUNDING * abs(value):
+            if reached <= value + DECREASE * min(slope, 0.0):
                 break
+            if reached <= value + ROUNDING * abs(value):
+                # Rounding hides whether the value fell; its slope tells (Hager and Zhang 2005,
+                # equation 4.1).
+                _slack(n, other, budget, sets, count, slack_there)
+                after = 0.0
+                for c in range(number_of_all):
+                    after += slack_there[c] * (moved[c] - prices[c])
+                if after <= (2.0 * DECREASE - 1.0) * slope:
+                    break
             fraction *= 0.5
             if fraction < SHORTEST_STEP:
-                return residual, steps, FEASIBLE
+                break
+        if fraction < SHORTEST_STEP:
+            break
         prices[:number_of_all] = moved
         heads[:] = other
         value = reached
@@ -262,7 +287,10 @@ def _find_prices(n, scores, budget, single_root, sets, count, prices, heads, mos
             paid += abs(bounds[c] * prices[c])
         if value < least - MARGIN - SHORTFALL * paid:
             return residual, steps + 1, INFEASIBLE
-    return residual, steps, FEASIBLE
+    if least_residual < np.inf:
+        prices[:number_of_all] = best_prices
+        heads[:] = best_heads
+    return least_residual, steps, FEASIBLE
 
 
 @kernel
@@ -281,7 +309,7 @@ def _nearest_item(
     while True:
         steps = min(STEPS, most_steps - iterations)
         violation, done, status = _find_prices(
-            n, scores, budget, single_root, sets, count, prices, heads, steps, precision
+            n, scores, budget, single_root, sets, count, prices, heads, steps, tolerance, precision
         )
         iterations += max(done, 1)
         if status == INFEASIBLE or not violation <= tolerance:

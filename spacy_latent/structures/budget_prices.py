@@ -36,6 +36,7 @@ from spacy_latent.kernels.tree_prices import (
     ROUNDING,
     SHORTEST_STEP,
     SMALL,
+    STANDSTILL,
 )
 from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
@@ -44,8 +45,6 @@ from spacy_latent.structures.tree_sparsemap import supports_of_trees
 # What budgets are held to, and how near SparseMAP's means are to their optimum; and the former over
 # the range of the scores, as rounding grows with it.
 PRECISION, OF_RANGE = 1e-9, 1e-15
-# How many steps may bring no better prices, where they are good enough.
-STANDSTILL = 5
 # Differences between the scores of a word's heads at which they are cut off at first: that takes a
 # tenth of the time, and is the solution where nobody takes such a head.
 FAR = 1e4
@@ -129,15 +128,16 @@ def _find_prices(
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0
-    least_residual, standing = np.inf, 0
+    best, least_residual, standing = prices, np.inf, 0
     for steps in range(most_steps + 1):
         slack = budget - answer.modifiers
         towards = np.maximum(prices - slack, 0.0)
         held = (prices > 0.0) | (towards > 0.0)
         residual = float(np.abs(slack[held]).max(initial=0.0))
         standing = 0 if residual < 0.5 * least_residual else standing + 1
-        least_residual = min(least_residual, residual)
-        at_rest = residual <= tolerance and standing > STANDSTILL
+        if residual < least_residual:
+            best, least_residual = prices, residual
+        at_rest = least_residual <= tolerance and standing > STANDSTILL
         if residual < precision or at_rest or steps == most_steps:
             break
         near = min(np.abs(prices - towards).max(), NEAR_ZERO)
@@ -155,15 +155,19 @@ def _find_prices(
             slope = min(float(slack @ (moved - prices)), 0.0)
             answer = yield _less(scores, moved)
             reached = answer.worth + budget * moved.sum()
-            if reached <= value + DECREASE * slope + ROUNDING * abs(value):
+            if reached <= value + DECREASE * slope:
                 break
+            if reached <= value + ROUNDING * abs(value):
+                after = float((budget - answer.modifiers) @ (moved - prices))
+                if after <= (2.0 * DECREASE - 1.0) * slope:
+                    break
             fraction *= 0.5
             if fraction < SHORTEST_STEP:
-                return Found(scores, prices, residual, steps, False)
+                return Found(scores, best, least_residual, steps, False)
         prices, value = moved, reached
         if value < least - MARGIN - PRECISION * budget * prices.sum():
             return Found(scores, prices, np.inf, steps + 1, True)
-    return Found(scores, prices, residual, steps, False)
+    return Found(scores, best, least_residual, steps, False)
 
 
 def _less(scores: np.ndarray, prices: np.ndarray) -> np.ndarray:
