@@ -220,6 +220,19 @@ def test_words_that_head_each_other_are_solved(
         torch.testing.assert_close(mean[:20], expected, atol=1e-5, rtol=0.0)
 
 
+def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> None:
+    """By rank 4, of twelve kinds of tokens: many sets of words have a small price, and rounding
+    hides which of two sets of prices is the better one."""
+    torch.manual_seed(0)
+    kinds, place = normal(12, 4), torch.randint(12, (3, 91))
+    tokens = kinds[place] + normal(3, 91, 4).cumsum(1) / 9.0
+    scores = tokens @ normal(4, 4) @ tokens.transpose(1, 2)
+    scores *= 0.2 / scores.std()
+    structure = BudgetTree(5, single_root=True)
+    solution = structure.sparsemap(scores, torch.full((3,), 90))
+    assert (solution.residual <= 1e-6).all()
+
+
 def test_a_tolerance_below_rounding_is_met_as_far_as_rounding_allows(by_prices_alone: None) -> None:
     torch.manual_seed(0)
     scores = normal(3, 13, 13, scale=3.0)
