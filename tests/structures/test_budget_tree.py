@@ -421,7 +421,7 @@ def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) ->
     assert error.value.items == [1]
 
 
-@pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e-310, 1e-30, 1e-3, 1e3, 1e30])
 def test_any_scale(scale: float) -> None:
     torch.manual_seed(0)
     scores = normal(4, 7, 7, scale=scale)
