@@ -149,6 +149,15 @@ class Supports:
         order = np.argsort(-kept, axis=1, kind="stable")
         return np.take_along_axis(kept, order, 1), order
 
+    def change_of_weights(self, item: int, change: np.ndarray) -> np.ndarray:
+        """The derivative of an item's weights along changes of the scores of its support's
+        structures, both ``(K, *)``: that of kernels.active_set.gradient_of_weights, for many."""
+        size, start = int(self.counts[item]), self.offsets[item]
+        inverse = self.inverses[start : start + size * size].reshape(size, size)
+        rows = inverse.sum(1)
+        moved = inverse @ change
+        return moved - np.multiply.outer(rows / rows.sum(), moved.sum(0))
+
     def pull_back(self, of_means: np.ndarray, of_weights: np.ndarray) -> np.ndarray:
         """The gradient of scores, like ``means``, from those of means and weights."""
         result = np.zeros(self.means.shape)

@@ -77,7 +77,7 @@ class Answer:
     def second_derivatives(self) -> np.ndarray:
         """Of the worth by the prices, ``(n, n)``."""
         counts = _counts(self.supports, self.item, len(self.mean) - 1)
-        return counts.T @ _change_of_weights(self.supports, self.item, counts)
+        return counts.T @ self.supports.change_of_weights(self.item, counts)
 
 
 class Found(NamedTuple):
@@ -102,15 +102,6 @@ def _counts(supports: Supports, item: int, n: int) -> np.ndarray:
     tree, place = np.nonzero(parts >= 0)
     counts = np.bincount(tree * nodes + parts[tree, place] // nodes, minlength=size * nodes)
     return counts.reshape(size, nodes)[:, 1 : n + 1].astype(np.float64)
-
-
-def _change_of_weights(supports: Supports, item: int, change: np.ndarray) -> np.ndarray:
-    """The derivative of the weights of a support along changes of its trees' scores ``(K, *)``."""
-    size, start = int(supports.counts[item]), supports.offsets[item]
-    inverse = supports.inverses[start : start + size * size].reshape(size, size)
-    rows = inverse.sum(1)
-    moved = inverse @ change
-    return moved - np.multiply.outer(rows / rows.sum(), moved.sum(0))
 
 
 def _find_prices(
@@ -302,7 +293,7 @@ class _NearestAverage(torch.autograd.Function):
             if len(used_up):
                 # What changes the number of their modifiers is not followed.
                 counts = _counts(answer.supports, item, len(prices))[:, used_up]
-                moved = _change_of_weights(answer.supports, item, counts)
+                moved = answer.supports.change_of_weights(item, counts)
                 parts = answer.supports.atoms[item, : len(counts)]
                 of_trees = np.where(parts >= 0, upstream[item].ravel()[parts], 0.0).sum(1)
                 change = np.linalg.lstsq(counts.T @ moved, moved.T @ of_trees, DEPENDENT)[0]

@@ -142,9 +142,18 @@ class BudgetTree(DependencyTree):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         from spacy_latent.kernels.tree_prices import nearest_average
 
-        mean, residual, iterations, infeasible = nearest_average(
-            scores, lengths, self.max_modifiers, self.single_root, steps, tolerance
-        )
+        options = (self.max_modifiers, self.single_root, steps, tolerance)
+        return self._solved(*nearest_average(scores, lengths, *options))
+
+    def _by_prices_of_trees(
+        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        options = (self.max_modifiers, steps, tolerance)
+        return self._solved(*nearest_average_of_trees(self.tree, scores, lengths, *options))
+
+    def _solved(
+        self, mean: Tensor, residual: Tensor, iterations: Tensor, infeasible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if infeasible.any():
             self.raise_infeasible(infeasible.nonzero().flatten().tolist())
         solved = residual.isfinite().nonzero().flatten()
@@ -161,17 +170,6 @@ class BudgetTree(DependencyTree):
         solved = (within & exact).nonzero().flatten()
         residual = (2.0 * found.gap[solved]).sqrt()
         return solved, found.mean[solved], residual, torch.zeros_like(solved)
-
-    def _by_prices_of_trees(
-        self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        mean, residual, iterations, infeasible = nearest_average_of_trees(
-            self.tree, scores, lengths, self.max_modifiers, steps, tolerance
-        )
-        if infeasible.any():
-            self.raise_infeasible(infeasible.nonzero().flatten().tolist())
-        solved = residual.isfinite().nonzero().flatten()
-        return solved, mean[solved], residual[solved], iterations[solved]
 
     def _by_both(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
