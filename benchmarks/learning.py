@@ -112,6 +112,8 @@ WITH_SUMS = ("with SM", "without SM")
 # Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
 WITHOUT_CONVENTION = ("undirected", "yields", "one arc")
 NO_STRUCTURE = "control: no structure"
+# What configs call the corpus by which a training is judged.
+DEVELOPMENT = "paths.dev"
 # What a scorer is without an encoder of the sentence before it.
 NO_ENCODER: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.scorer.encoder", None),
@@ -220,6 +222,26 @@ def over_trees(task: str) -> tuple[Entry, ...]:
             for trees in ("random", "right", "root")
         ),
         Entry(f"{task}_no_trees", "control: no parser, no arcs, the same weights"),
+    )
+
+
+def entities_of(corpus: str) -> tuple[Entry, ...]:
+    """Over a pre-trained encoder, a third of the updates of the others; the first thousand
+    sentences of the development set are those that count, since BC5CDR has 4,581."""
+    folder, steps = f"corpus/{corpus.lower()}", 100
+    settings: tuple[tuple[str, Setting], ...] = (
+        ("paths.train", f"{folder}/train.spacy"),
+        (DEVELOPMENT, f"{folder}/dev.spacy"),
+        ("corpora.dev.limit", 1000),
+        ("training.max_steps", steps),
+        ("training.optimizer.learn_rate.total_steps", steps),
+    )
+    return (
+        Entry("ner_transformer", f"{corpus}, {steps} updates", settings=settings),
+        Entry(
+            "ner_transformer_crf", f"{corpus}, crf_ner in place of ner and trees", settings=settings
+        ),
+        Entry("ner_transformer_baseline", f"{corpus}, {NO_STRUCTURE}", settings=settings),
     )
 
 
@@ -528,6 +550,8 @@ GROUPS = {
             "sentiment-data",
             "elsewhere-data",
             "ner-data",
+            "bc5cdr-data",
+            "uner-data",
             "tree-data",
             "pairs-snli-data",
             "parser-ewt-data",
@@ -546,6 +570,8 @@ GROUPS = {
             Entry("ner_transformer"),
             Entry("ner_transformer_crf", "crf_ner in place of ner and trees"),
             Entry("ner_transformer_baseline", NO_STRUCTURE),
+            *entities_of("BC5CDR"),
+            *entities_of("UNER"),
             Entry("pairs_transformer"),
             Entry("pairs_transformer_baseline", NO_STRUCTURE),
             Entry("tree_transformer"),
@@ -663,9 +689,12 @@ def digest_of(config: str) -> str:
 
 
 @cache
-def task_of(config: str) -> str:
-    """By what it is judged during training: the corpus that configs of one task share."""
-    read_config = load_config(ROOT / "configs" / f"{config}.cfg", interpolate=False)
+def task_of(entry: Entry) -> str:
+    """By what it is judged during training: the corpus that entries of one task share."""
+    settings = dict(entry.settings)
+    if DEVELOPMENT in settings:
+        return str(settings[DEVELOPMENT])
+    read_config = load_config(ROOT / "configs" / f"{entry.config}.cfg", interpolate=False)
     dev: str = read_config["paths"]["dev"]
     return dev
 
@@ -854,7 +883,7 @@ def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]])
     controls = {entry.name for entry in found if entry.is_control and entry.name in rows}
     if len(rows) < 2:
         return []
-    tasks = {entry.name: task_of(entry.config) for entry in found}
+    tasks = {entry.name: task_of(entry) for entry in found}
     return [write_drawing(f"learning_{name}", group.title, figure, rows, controls, tasks), ""]
 
 

@@ -30,7 +30,7 @@ def digests(monkeypatch):
     """Of configs that there are not; they may be changed."""
     found = SimpleNamespace(a="first")
     monkeypatch.setattr(learning, "digest_of", lambda config: getattr(found, config, "other"))
-    monkeypatch.setattr(learning, "task_of", lambda config: "one")
+    monkeypatch.setattr(learning, "task_of", lambda entry: "one")
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_band_is_that_of_the_controls_of_one_task():
 @pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
 def test_rows_of_one_task_stand_together(group):
     """Else the band of its controls is of some of them."""
-    tasks = [learning.task_of(entry.config) for entry in group.entries]
+    tasks = [learning.task_of(entry) for entry in group.entries]
     assert [task for task, _ in groupby(tasks)] == list(dict.fromkeys(tasks))
 
 
