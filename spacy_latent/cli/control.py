@@ -36,8 +36,8 @@ def control_cli(
         "random",
         "--trees",
         "-t",
-        help="random (the same for the same words), left, right, flat, balanced, nearest, or heads "
-        "(those that docs have, such as a parser's)",
+        help="random (the same for the same words), left, right, flat, balanced, root (every word "
+        "on it), nearest, or heads (those that docs have, such as a parser's)",
     ),
     trees_seed: int = typer.Option(0, "--trees-seed", help="Seed of random trees"),
     word: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)

@@ -18,6 +18,7 @@ import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import read_examples
 from spacy_latent.cli.report import short_name
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.estimators.given_trees import TREES
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
 from tests.pipeline.small_pipelines import TOK2VEC
 from tests.pipeline.small_pipelines import examples as small_examples
@@ -117,6 +118,11 @@ def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> No
     # A choice that the task hangs on, and whether another would do as well nobody knows.
     assert "Whether the selections help was not tested" in said_on_page
     assert "No sign of triviality" not in said_on_page
+
+
+def test_the_help_of_a_control_names_all_trees() -> None:
+    shown = said(run("control", "--help"))
+    assert [trees for trees in TREES if trees not in shown] == []
 
 
 def test_a_control_is_trained_and_compared(saved: Path, tmp_path: Path) -> None:
