@@ -26,6 +26,7 @@ from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Length
+from spacy_latent.testing.noise import seeded
 from spacy_latent.testing.reports import Check, Report, first_failures, written
 
 if TYPE_CHECKING:
@@ -185,8 +186,7 @@ class _Contract:
 
     def fresh(self) -> Estimator:
         """A copy as a model has it, always the same."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             return self.estimator.for_width(WIDTH)
 
     def draw(
@@ -207,8 +207,7 @@ class _Contract:
         what: str = "",
     ) -> Draw:
         when = "training" if is_train else "prediction"
-        with torch.random.fork_rng(), self.report.works(structure.name, what or when):
-            torch.manual_seed(self.seed + seed)
+        with seeded(self.seed + seed), self.report.works(structure.name, what or when):
             return estimator(structure, scores, lengths, is_train)
 
     def total(self, estimator: Estimator, case: _Case, draw: Draw) -> Tensor:
@@ -530,8 +529,7 @@ class _Contract:
         for case in self.taken():
             self.drawn_by(used, case.structure, case.scores(), case.lengths, True)
             break
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             again = used.for_width(WIDTH)
         for tensor, value in zip(_tensors(again), first):
             self.report.identical("for_width", "the state of a copy of one in use", tensor, value)

@@ -17,6 +17,7 @@ from spacy_latent.structures.base import Reparameterized, SparseSolution, Struct
 from spacy_latent.structures.results import ReparameterizedTrace
 from spacy_latent.structures.smoothed import smoothed_value
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
+from spacy_latent.testing.noise import seeded
 from spacy_latent.testing.reports import Check, Report, first_failures, written
 
 if TYPE_CHECKING:
@@ -730,10 +731,9 @@ class _Contract:
                 not torch.equal(first, second),
                 "a generator that was used before gives the same samples again.",
             )
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             first = structure.sample(scores, self.lengths, 50)
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             second = structure.sample(scores, self.lengths, 50)
         self.report.identical("sample", "torch.manual_seed, without a generator", second, first)
 
@@ -788,8 +788,7 @@ class _Contract:
         scores = self.scores(offset=31)
         repeated = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
         sizes = self.lengths.repeat(count, *[1] * (self.lengths.dim() - 1))
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             found = self.call("reparameterize", repeated, sizes)
         if found is None:
             return
@@ -847,8 +846,7 @@ class _Contract:
         ):
             repeated = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
             sizes = self.lengths.repeat(count, *[1] * (self.lengths.dim() - 1))
-            with torch.random.fork_rng():
-                torch.manual_seed(self.seed)
+            with seeded(self.seed):
                 found = self.call(operation, repeated, sizes, given=given)
             if found is None:
                 return
