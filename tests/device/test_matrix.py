@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -14,19 +13,10 @@ from torch import Tensor
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.device.pretended_gpu import CUDA, CudaTensor, DeviceError, pretended_gpu
-from tests.matrix import registered
 from tests.matrix import test_matrix as matrix
 
 MARGINALS = "spacy-latent.Marginals.v1"
 ATTENTION = "spacy-latent.HeadAttention.v1"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def found_once() -> Any:
-    """Entry points are asked for at each estimator otherwise."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registered, "estimators", lambda: matrix.ESTIMATORS)
-        yield
 
 
 def step(layer: LatentLayer, vectors: Tensor, lengths: Tensor) -> dict[str, Tensor | None]:

@@ -34,15 +34,18 @@ def _registered(wanted: Callable[[Any], bool]) -> dict[str, Any]:
     return {name: loaded for name, loaded in _all().items() if wanted(loaded)}
 
 
+@cache
 def structures() -> dict[str, type[Structure]]:
     """Classes by registered name; each can be made without arguments."""
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Structure))
 
 
+@cache
 def estimators() -> dict[str, type[Estimator]]:
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Estimator))
 
 
+@cache
 def stages() -> dict[str, Callable[..., Any]]:
     """What puts structures, or estimators, one after another."""
     return _registered(
@@ -52,16 +55,19 @@ def stages() -> dict[str, Callable[..., Any]]:
     )
 
 
+@cache
 def graphs() -> dict[str, Callable[..., Any]]:
     """Structures that are made of others."""
     return _registered(lambda loaded: _returns(loaded) == "FactorGraph")
 
 
+@cache
 def constraints() -> dict[str, type[Constraint]]:
     """What such structures may be asked beside."""
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Constraint))
 
 
+@cache
 def candidates() -> dict[str, Callable[..., Any]]:
     """Which words may be part of a rationale."""
     return _registered(lambda loaded: _returns(loaded) == Candidates)
@@ -100,25 +106,30 @@ def fits(estimator: Estimator, structure: Structure) -> bool:
     return linear and not structure.lacks(estimator.needed())
 
 
+@cache
 def composers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ComposerBuilder")
 
 
+@cache
 def decoders() -> dict[str, Callable[..., Any]]:
     """Of words from what a structure shows of a text, or from their heads."""
     kinds = "DecoderBuilder", "ArcDecoderBuilder"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
+@cache
 def priors() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "PriorBuilder")
 
 
+@cache
 def bounds() -> dict[str, Callable[..., Any]]:
     """How they count."""
     return _registered(lambda loaded: _returns(loaded) in ("EvidenceBound", "CrfAutoencoder"))
 
 
+@cache
 def scorers() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == "ScorerBuilder")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -57,7 +57,8 @@ TOKENIZER = {"nlp": {"tokenizer": {"@tokenizers": "spacy-latent.WhitespaceTokeni
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 
 
-def parts_for(structure: str) -> dict[str, Any] | None:
+@cache
+def parts_for(structure: str) -> tuple[str, str] | None:
     """Scorer and composer, or None where the package has none yet."""
     chosen = STRUCTURES[structure]()
     scorers = [
@@ -72,17 +73,21 @@ def parts_for(structure: str) -> dict[str, Any] | None:
     )
     if not scorers or not composers:
         return None
-    return {"scorer": {"@misc": scorers[0]}, "composer": {"@misc": composers[0][1]}}
+    return scorers[0], composers[0][1]
 
 
 def config_of(structure: str, estimator: str) -> dict[str, Any]:
+    parts = parts_for(structure)
+    assert parts is not None
+    scorer, composer = parts
     return {
         "tok2vec": TOK2VEC,
         "structure": {"@misc": structure},
         "estimator": {"@misc": estimator, **registered.ARGUMENTS.get(estimator, {})},
         # Sharp scores leave SparseMAP a single structure, and rightly no gradient.
         "temperature": 10.0,
-        **(parts_for(structure) or {}),
+        "scorer": {"@misc": scorer},
+        "composer": {"@misc": composer},
         **({"span_getter": PAIRS} if STRUCTURES[structure]().parts == "cells" else {}),
     }
 
@@ -152,8 +157,7 @@ def check_component(nlp: Language, structure: str, estimator: str) -> None:
 
 @pytest.mark.parametrize("structure, estimator", itertools.product(STRUCTURES, ESTIMATORS))
 def test_components_train_or_refuse(structure: str, estimator: str) -> None:
-    parts = parts_for(structure)
-    if parts is None:
+    if parts_for(structure) is None:
         pytest.skip("no scorer and composer for it yet")
     chosen, gradient = STRUCTURES[structure](), registered.make_estimator(estimator)
     invalid = not registered.fits(gradient, chosen)
