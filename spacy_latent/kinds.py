@@ -117,7 +117,7 @@ class Kind:
         :class:`spacy_latent.analysis.verdicts.Verdict`.
     control_words: by name of a control, what is said where nearly all structures are its, with
         ``{share}`` in it.
-    reference: a :class:`spacy_latent.pipeline.assessment.Beside` to the
+    reference: a :class:`spacy_latent.pipeline.references.Beside` to the
         :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None; by default
         the agreement with what references have under the component's name.
     drawings: by name of the style; the first that fits is taken where none is asked for.

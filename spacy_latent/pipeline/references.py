@@ -1,0 +1,271 @@
+"""A layer's structures beside what references have, for each kind of parts that says how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from spacy.training import Example
+
+from spacy_latent.analysis import (
+    TREE_MEASURES,
+    ReferenceTree,
+    attachments,
+    shares,
+    structures,
+    task,
+    tree_counts,
+    without_words,
+)
+from spacy_latent.analysis import agreement as agreements
+from spacy_latent.analysis.alignments import SURE, links_of
+from spacy_latent.analysis.figures import Interval, ReferenceFigures, Relation
+from spacy_latent.analysis.task import Value, accuracy
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.kinds import PARTS, complete_kind
+
+# What the figures call measures of trees that have another name elsewhere.
+DIRECTED = {"attachment": "directed"}
+
+# By number of the doc its structures.
+Spans = dict[int, list[SpanStructure]]
+
+Whole = TypeVar("Whole")
+
+
+@dataclass
+class Beside:
+    """What of a layer is set beside references, for those kinds that say how; see
+    :class:`spacy_latent.kinds.Kind`, ``reference``, which gives the figures or None.
+
+    key: the name that the layer's structures are stored under. examples: with the predictions.
+    spans: by number of the doc the layer's structures. controls: for each of them those that look
+    at no model, by name, as the kind's ``comparable`` has them. random: trees of the same set, all
+    equally likely, or None. trees, heads: of each doc the reference's tree, None where it has none,
+    and its heads at the predicted tokens, −1 where they are not known. ignore: texts of tokens that
+    do not count. seed: of the bootstrap.
+    """
+
+    key: str
+    examples: list[Example]
+    spans: Spans
+    controls: dict[int, list[dict[str, np.ndarray]]]
+    random: Spans | None
+    trees: list[ReferenceTree | None]
+    heads: list[np.ndarray | None]
+    ignore: tuple[str, ...]
+    seed: int
+
+    def rows(
+        self,
+        known: Sequence[int],
+        whole: Callable[[Sequence[SpanStructure], list[np.ndarray] | None], Whole],
+    ) -> dict[str, dict[int, Whole]]:
+        """By name of the layer, of each control and of random structures: of each known doc the
+        whole of its structures. whole: from the spans of a doc, and what is to be taken in the
+        place of their structures, or None."""
+        names = list(next((c for d in known for c in self.controls[d]), {}))
+        found = {self.key: {d: whole(self.spans[d], None) for d in known}}
+        for name in names:
+            found[name] = {
+                d: whole(self.spans[d], [control[name] for control in self.controls[d]])
+                for d in known
+            }
+        if self.random:
+            found[agreements.RANDOM] = {d: whole(self.random[d], None) for d in known}
+        return found
+
+    def ahead(
+        self, counts: Mapping[str, np.ndarray], value: Value = accuracy
+    ) -> dict[str, Interval]:
+        """How far the layer is ahead of each other row, with the interval of that."""
+        found = {}
+        for name, theirs in counts.items():
+            if name != self.key:
+                drop = task.paired_drop(value, counts[self.key], theirs, self.seed)
+                found[name] = (drop.drop, drop.low, drop.high)
+        return found
+
+    def figures(
+        self,
+        measure: str,
+        of: str,
+        known: Sequence[int],
+        counts: dict[str, np.ndarray],
+        value: Value = accuracy,
+    ) -> ReferenceFigures:
+        """Of one measure. of: what references have that is compared with. counts: by name of the
+        row."""
+        found = task.intervals(list(counts.values()), self.seed, value)
+        return ReferenceFigures(
+            key=measure,
+            of=of,
+            docs=len(known),
+            tokens=sum(len(self.examples[d].predicted) for d in known),
+            rows={name: {measure: row} for name, row in zip(counts, found)},
+            ahead=self.ahead(counts, value),
+        )
+
+
+def _beside_heads(beside: Beside) -> ReferenceFigures | None:
+    known = [d for d in beside.spans if beside.trees[d] is not None]
+    if not known:
+        return None
+    key, rows = beside.key, beside.rows(known, _whole_heads)
+    references = [tree for d in known if (tree := beside.trees[d]) is not None]
+    counted = without_words(references, beside.ignore)
+    gold = [tree.heads for tree in references]
+    trees = {
+        name: [
+            tree.moved(_doc_heads(heads[d], len(beside.examples[d].predicted)))
+            for d, tree in zip(known, references)
+        ]
+        for name, heads in rows.items()
+    }
+    labels = [tree.labels for tree in references]
+    found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
+    counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
+    table = shares(counts, TREE_MEASURES, beside.seed)
+    relations: list[Relation] = []
+    for relation, (count, right, arcs, either) in found[key].relations.items():
+        others = {
+            name: one.relations[relation][1] / count for name, one in found.items() if name != key
+        }
+        best = max(others, key=lambda name: (others[name], name))
+        relations.append(
+            Relation(
+                relation=relation or "(none)",
+                tokens=count,
+                directed=right / count,
+                arcs=arcs,
+                undirected=either / arcs if arcs else math.nan,
+                control=best,
+                control_directed=others[best],
+            )
+        )
+    relations.sort(key=lambda row: (-row.tokens, row.relation))
+    return ReferenceFigures(
+        key="directed",
+        of="heads",
+        docs=len(known),
+        tokens=int(found[key].directed[:, 1].sum()),
+        rows={
+            name: {DIRECTED.get(measure, measure): row[measure] for measure in row}
+            for name, row in table.items()
+        },
+        ahead=beside.ahead({name: one.directed for name, one in found.items()}),
+        relations=relations,
+    )
+
+
+def _beside_brackets(beside: Beside) -> ReferenceFigures | None:
+    gold = {}
+    for d in beside.spans:
+        heads = beside.heads[d]
+        if beside.trees[d] is not None and heads is not None and (heads >= 0).all():
+            gold[d] = agreements.reference_brackets(heads)
+    if not gold:
+        return None
+    counts = {
+        name: np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
+        for name, brackets in beside.rows(list(gold), _whole_brackets).items()
+    }
+    return beside.figures("brackets", "heads", list(gold), counts)
+
+
+def _beside_links(beside: Beside) -> ReferenceFigures | None:
+    known = [d for d in beside.spans if SURE in beside.examples[d].reference._.latent]
+    if not known:
+        return None
+    gold = {d: set(links_of(beside.examples[d].reference, SURE) or ()) for d in known}
+    counts = {
+        name: np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
+        for name, own in beside.rows(known, _whole_links).items()
+    }
+    return beside.figures("links", "alignments", known, counts, task.f_score)
+
+
+def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
+    """Of references that have structures under the component's name, over the same tokens."""
+    gold: dict[int, list[SpanStructure]] = {}
+    for d, spans in beside.spans.items():
+        annotation = beside.examples[d].reference._.latent.get(beside.key)
+        theirs = [] if annotation is None else annotation.spans
+        if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
+            gold[d] = theirs
+
+    def whole(
+        spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+    ) -> Sequence[np.ndarray]:
+        return [s.decoded for s in spans] if others is None else others
+
+    if not gold:
+        return None
+    counts = {
+        name: np.array([_counts_beside(gold[d], own[d]) for d in gold], dtype="float64")
+        for name, own in beside.rows(list(gold), whole).items()
+    }
+    return beside.figures("parts", "annotations", list(gold), counts, task.f_score)
+
+
+def _place(span: SpanStructure) -> tuple[int, int, str]:
+    return span.start, span.end, span.kind
+
+
+def _counts_beside(
+    gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """Common parts, and half of the parts of both, twice: their F1 is what it has to be."""
+    found = [
+        agreements.common_parts(span.kind, np.asarray(made), np.asarray(span.decoded))
+        for span, made in zip(gold, own, strict=True)
+    ]
+    both, parts = (sum(each) / 2 for each in zip(*found))
+    return both, parts, parts
+
+
+def _whole_heads(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> list[tuple[int, np.ndarray]]:
+    """(start, heads) of each span of a doc."""
+    heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
+    return [(s.start, own + s.start) for s, own in zip(spans, heads)]
+
+
+def _whole_links(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    """Those of all spans of a doc, or the brackets."""
+    found: set[tuple[int, int]] = set()
+    for i, span in enumerate(spans):
+        parts = span.decoded if others is None else others[i]
+        second = span.start if span.other_start is None else span.other_start
+        found |= {
+            (int(a) + span.start, int(b) + second) for a, b in np.asarray(parts).reshape(-1, 2)
+        }
+    return found
+
+
+def _whole_brackets(
+    spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
+) -> set[tuple[int, int]]:
+    return {(a, b) for a, b in _whole_links(spans, others) if b > a}
+
+
+def _doc_heads(parts: list[tuple[int, np.ndarray]], size: int) -> np.ndarray:
+    heads = np.full(size, -1, dtype="int64")
+    for start, own in parts:
+        heads[start : start + len(own)] = own
+    return heads
+
+
+complete_kind(PARTS, reference=_beside_annotations)
+complete_kind("heads", reference=_beside_heads)
+complete_kind("spans", reference=_beside_brackets)
+complete_kind("cells", reference=_beside_links)
+
+
+__all__ = ["Beside", "Spans"]
