@@ -16,11 +16,12 @@ import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import Run, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import group_spans
+from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
@@ -140,7 +141,8 @@ def loss_and_gradient(
             known = [group.rows, group.lengths, everything[group.rows]]
             places, lengths, open_to = send_together(known, padded.device)
             scores = padded[places]
-            bad = _infeasible(chain, scores, lengths, open_to)
+            agreeing = scores.masked_fill(~open_to, -torch.inf)
+            bad = infeasible_items(chain.best_tags, agreeing, lengths)
             left_out += [group.docs[b] for b in bad]
             if bad:
                 open_to[bad] = True
@@ -172,14 +174,6 @@ def _crf_loss_and_gradient(
     )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
     return loss.losses.tolist(), gradient, loss.left_out
-
-
-def _infeasible(chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor) -> list[int]:
-    try:
-        chain.best_tags(scores.masked_fill(~allowed, -torch.inf), lengths)
-    except InfeasibleError as error:
-        return list(error.items)
-    return []
 
 
 def rehearsal_gradient(

@@ -17,7 +17,6 @@ from spacy.tokens import Doc
 from torch import Tensor
 from torch.nn import functional
 
-from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.evidence_bound import words_of
@@ -26,6 +25,7 @@ from spacy_latent.models.latent_layer_model import Group, group_spans
 from spacy_latent.models.parses import spaces_of, white_space, without_spaces
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.feasibility import infeasible_items
 
 
 @dataclass
@@ -187,7 +187,7 @@ def _tree_loss(
 ) -> tuple[Tensor, list[int]]:
     """The loss summed over the items, and those that no tree agrees with."""
     b, m = np.nonzero(heads >= 0)
-    bad = _infeasible(structure, agreeing, lengths)
+    bad = infeasible_items(structure.best_heads, agreeing, lengths)
     sizes = fetch(lengths).numpy()
     known = (heads >= 0).sum(1)
     known[bad] = 0
@@ -203,14 +203,6 @@ def _tree_loss(
     if len(partial):
         loss = loss - structure.log_partition(agreeing[partial].double(), lengths[partial]).sum()
     return loss.float(), bad
-
-
-def _infeasible(structure: DependencyTree, scores: Tensor, lengths: Tensor) -> list[int]:
-    try:
-        structure.best_heads(scores, lengths)
-    except InfeasibleError as error:
-        return list(error.items)
-    return []
 
 
 def _label_loss(module: LabelledTrees, words: Tensor, known: _Known) -> Tensor:

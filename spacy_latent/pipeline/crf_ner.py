@@ -20,7 +20,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_calibration import EntityCalibration, ScoredGroup, add_spans
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages

@@ -1,419 +1,49 @@
-"""Probabilities of entities that mean what they say: what is fitted on held-out text, and kept.
-
-The scores of a chain of tags are divided by a temperature (Guo et al. 2017), and each label may get
-a bias on the tags that begin an entity. Both are linear in what they multiply, so the component's
-own loss is convex in them, and at its minimum the scores and the numbers of entities that the chain
-expects are those of the annotation.
+"""Probabilities of entities that mean what they say: fitted on held-out text, and put where the
+component keeps what it has learnt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
+import torch
+from spacy.language import Language
+from spacy.training import Example
 from spacy.util import minibatch
 
+from spacy_latent.analysis.calibration import (
+    FEW,
+    Cut,
+    JudgedEntities,
+    conformal_threshold,
+    cut,
+    in_digits,
+    in_words,
+    judged_entities,
+    keeps_few,
+    most_precise,
+    precisions,
+    threshold_for,
+)
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
+from spacy_latent.models.span_probabilities import SpanProbabilities
+from spacy_latent.pipeline.calibration_fit import (
+    ScoredDocs,
+    ScoreFit,
+    choose_confidence,
+    feasible,
+)
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 
-if TYPE_CHECKING:
-    from spacy.language import Language
-    from spacy.training import Example
-    from torch import Tensor
-
-    from spacy_latent.analysis.calibration import Cut, JudgedEntities
-    from spacy_latent.annotations import SpanStructure
-    from spacy_latent.layers.edits import Edits
-    from spacy_latent.structures.tag_sequence import TagSequence
-
-FOLDS = 5
-# Standard deviation of the Gaussians that the logarithm of the temperature and the biases are drawn
-# to zero by: a label that held-out text does not have keeps a finite bias.
-SPREAD = 1.0
 # Sets of entities would be all spans.
 LEAST = 1e-5
-STEPS = 60
-# Nearer to 0 and 1 odds are not told apart.
-NEAR = 1e-6
 # Docs that are scored together.
 BATCH = 256
-
-
-@dataclass(frozen=True)
-class EntityCalibration:
-    """What a component learned from held-out text about its own probabilities.
-
-    temperature: what scores are divided by.
-    biases: by label, what is added to the scores of the tags that begin an entity of it; empty for
-        none.
-    slope, shift, shifts: the logarithm of the odds of an entity's confidence is that of its
-        probability times ``slope``, and ``shift``, and that of its label in ``shifts``.
-    coverage: of texts with entities, the share in which sets hold all of them; None where there are
-        no sets.
-    least: probability, before slope and shifts, from which spans are in the set.
-    docs, entities: how many it was fitted on.
-    """
-
-    temperature: float = 1.0
-    biases: dict[str, float] = field(default_factory=dict)
-    slope: float = 1.0
-    shift: float = 0.0
-    shifts: dict[str, float] = field(default_factory=dict)
-    coverage: float | None = None
-    least: float | None = None
-    docs: int = 0
-    entities: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> EntityCalibration:
-        """From what a component ``name`` has saved. Raises LatentError for what it cannot be."""
-
-        def refuse(what: str) -> NoReturn:
-            raise LatentError(
-                f"{name}: its calibration {what}. The saved pipeline was changed by hand or cut "
-                "short: run 'spacy latent calibrate' again."
-            )
-
-        if not isinstance(found, Mapping):
-            refuse(f"is {found!r}; expected its fields by name")
-        known = {each.name for each in fields(cls)}
-        if set(found) - known:
-            refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
-        made = cls(**found)
-        numbers = [made.temperature, made.slope, made.shift, made.docs, made.entities]
-        numbers += [value for value in (made.coverage, made.least) if value is not None]
-        for key in ("biases", "shifts"):
-            of_labels = getattr(made, key)
-            if not isinstance(of_labels, Mapping):
-                refuse(f"has the {key} {of_labels!r}; expected numbers by label")
-            unknown = set(of_labels) - set(labels)
-            if unknown:
-                refuse(f"has {key} of the labels {', '.join(map(str, unknown))}, which are not its")
-            numbers += of_labels.values()
-        if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
-            refuse("holds what is no number")
-        if not all(math.isfinite(n) for n in numbers):
-            refuse("holds a number that is not finite")
-        if made.temperature <= 0 or made.slope <= 0:
-            refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
-        if (made.coverage is None) != (made.least is None):
-            refuse("has one of coverage and least without the other")
-        for value in (made.coverage, made.least):
-            if value is not None and not 0 < value < 1:
-                refuse(f"has coverage {made.coverage} and least {made.least}; expected in (0, 1)")
-        return made
-
-    def of_scores(
-        self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
-    ) -> tuple[Tensor, Tensor]:
-        """Emissions ``(N, K)`` and transitions ``(K + 2, K)`` as the calibration changes them."""
-        biases = [self.biases.get(label, 0.0) for label in labels]
-        shift = emissions.new_tensor(biases) @ _begins(len(labels)).to(emissions)
-        return emissions / self.temperature + shift, transitions / self.temperature
-
-    def confidence(self, probability: float, label: str) -> float:
-        """That of an entity, from its probability under the chain."""
-        shift = self.shift + self.shifts.get(label, 0.0)
-        if self.slope == 1 and shift == 0:
-            return min(1.0, probability)
-        near = min(max(probability, NEAR), 1 - NEAR)
-        odds = math.log(near) - math.log1p(-near)
-        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
-
-
-def _begins(count: int) -> Tensor:
-    """Which tags begin an entity of each label, ``(L, K)``: B and U of "O" and B, I, L, U …"""
-    import torch
-
-    own = torch.zeros(count, 1 + 4 * count)
-    label = torch.arange(count)
-    own[label, 1 + 4 * label] = 1.0
-    own[label, 4 + 4 * label] = 1.0
-    return own
-
-
-# ---------------------------------------------------------------- prediction
-
-
-@dataclass
-class ScoredGroup:
-    """Docs of similar length. docs: their places. transitions: learned, ``(K + 2, K)``. scores:
-    ``(B, N, K)``. lengths: ``(B,)``. edits: what the scores were changed by, or None."""
-
-    docs: list[int]
-    chain: TagSequence
-    transitions: Tensor
-    scores: Tensor
-    lengths: Tensor
-    edits: Edits | None = None
-
-
-def add_spans(
-    structures: Sequence[SpanStructure],
-    group: ScoredGroup,
-    kind: str,
-    labels: Sequence[str],
-    calibration: EntityCalibration,
-) -> None:
-    """The confidence of each entity of the alternatives, and the set of entities that the
-    calibration's coverage is for."""
-    from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
-
-    if calibration.least is None and not any(found.alternatives for found in structures):
-        return
-    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths)
-    for b, found in enumerate(structures):
-        found.alternative_probabilities = [
-            np.array(
-                [
-                    calibration.confidence(likely.of(b, place), labels[place[2]])
-                    for place in spans_of_tags(tags)
-                ],
-                dtype="float32",
-            )
-            for tags, _ in found.alternatives
-        ]
-        if calibration.least is not None:
-            held = [
-                (calibration.confidence(p, labels[place[2]]), place)
-                for place, p in likely.above(b, calibration.least)
-            ]
-            held.sort(key=lambda one: -one[0])
-            # Of the tags that a label has, U stands for it.
-            rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
-            found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
-            found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
-
-
-# ---------------------------------------------------------------- temperature and biases
-
-
-@dataclass
-class ScoredDocs:
-    """Docs of similar length with what their annotation allows.
-
-    docs: their places. scores, allowed: ``(B, N, K)``, the second bool. lengths: ``(B,)``.
-    counts: whether a sequence agrees with the annotation of each, ``(B,)`` float64.
-    """
-
-    docs: list[int]
-    scores: Tensor
-    lengths: Tensor
-    allowed: Tensor
-    counts: Tensor
-
-
-class ScoreFit:
-    """Finds temperature and biases on docs with annotation.
-
-    kind: the component's loss; that of a CRF for the perceptron's, which has no probabilities.
-    transitions: ``(K + 2, K)``.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        tags: Sequence[str],
-        transitions: Tensor,
-        groups: Sequence[ScoredDocs],
-    ) -> None:
-        self.kind = "crf" if kind == "perceptron" else kind
-        self.tags = tags
-        self.transitions = transitions.double()
-        self.groups = groups
-        self.size = sum(len(group.docs) for group in groups)
-        self.begins = _begins((len(tags) - 1) // 4).double()
-
-    def losses(self, point: Tensor) -> Tensor:
-        """Of each doc, ``(D,)`` float64. point: logarithm of 1 / temperature, and biases or none of
-        them, ``(1 + L,)`` or ``(1,)``."""
-        import torch
-
-        from spacy_latent.models.tag_losses import bound_chain, tag_loss
-
-        scale = point[0].exp()
-        shift = point[1:] @ self.begins if len(point) > 1 else point.new_zeros(())
-        chain = bound_chain(self.transitions * scale, self.tags)
-        places, values = [], []
-        for group in self.groups:
-            # Closed tags stay closed, and have no gradient.
-            is_open = ~group.scores.isneginf()
-            own = torch.where(is_open, group.scores, 0.0) * scale + shift
-            scores = torch.where(is_open, own, -torch.inf)
-            each = tag_loss(self.kind, chain, scores, group.lengths, group.allowed)
-            values.append(each * group.counts)
-            places += group.docs
-        order = torch.tensor(places).argsort()
-        return torch.cat(values)[order]
-
-    def best(self, biases: bool, weights: Tensor) -> Tensor:
-        """The point at which the sum of the losses, and what draws the point to zero, is least.
-        weights: of the docs, ``(D,)``."""
-        import torch
-
-        count = len(self.begins) if biases else 0
-        point = torch.zeros(1 + count, dtype=torch.float64, requires_grad=True)
-        search = torch.optim.LBFGS([point], max_iter=STEPS, line_search_fn="strong_wolfe")
-
-        def value() -> Tensor:
-            search.zero_grad()
-            total = (self.losses(point) * weights).sum()
-            total = total + 0.5 * (point / SPREAD).square().sum()
-            total.backward()
-            return total
-
-        search.step(value)
-        return point.detach()
-
-    def held_out(self, biases: bool) -> Tensor:
-        """The loss of each doc at the point of the other folds, ``(D,)``."""
-        import torch
-
-        fold = torch.arange(self.size) % FOLDS
-        found = torch.zeros(self.size, dtype=torch.float64)
-        for k in range(FOLDS):
-            mine = fold == k
-            if mine.any():
-                point = self.best(biases, (~mine).double())
-                found[mine] = self.losses(point)[mine]
-        return found
-
-    def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
-        """The point, and mean losses of held-out docs by the names of what was compared: as
-        trained, with what was fitted on the other folds, and, where nothing was left to compare,
-        "calibrated", of the same docs at the point.
-
-        biases: whether labels get some; None for where they lower the mean loss of held-out docs,
-            in five folds, by more than the standard error of the difference.
-        """
-        import torch
-
-        everything = torch.ones(self.size, dtype=torch.float64)
-        with torch.no_grad():
-            plain = self.losses(torch.zeros(1, dtype=torch.float64))
-        told = {"as trained": float(plain.mean())}
-        if biases is None:
-            one, several = self.held_out(False), self.held_out(True)
-            gain = one - several
-            error = float(gain.std()) / math.sqrt(self.size) if self.size > 1 else math.inf
-            biases = float(gain.mean()) > error
-            told["temperature"] = float(one.mean())
-            told["temperature and biases"] = float(several.mean())
-            return self.best(biases, everything), told
-        point = self.best(biases, everything)
-        with torch.no_grad():
-            told["calibrated"] = float(self.losses(point).mean())
-        return point, told
-
-
-def feasible(
-    chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What annotation allows, all where no sequence agrees with it, and which docs count."""
-    import torch
-
-    from spacy_latent.errors import InfeasibleError
-
-    counts = torch.ones(len(lengths), dtype=torch.float64)
-    try:
-        chain.best_tags(scores.masked_fill(~allowed, -torch.inf), lengths)
-    except InfeasibleError as error:
-        bad = list(error.items)
-        allowed = allowed.clone()
-        allowed[bad] = True
-        counts[bad] = 0.0
-    return allowed, counts
-
-
-# ---------------------------------------------------------------- confidence
-
-
-def fit_confidence(
-    probabilities: Sequence[float] | np.ndarray,
-    correct: Sequence[bool] | np.ndarray,
-    labels: Sequence[str] | np.ndarray = (),
-) -> EntityCalibration:
-    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to 1 and
-    0 as the biases are. labels: those of the entities, for shifts of each; none without."""
-    names = sorted(set(labels))
-    said = np.clip(np.asarray(probabilities, dtype="float64"), NEAR, 1 - NEAR)
-    right = np.asarray(correct, dtype="float64")
-    odds = np.log(said) - np.log1p(-said)
-    own = [np.asarray([label == name for label in labels], dtype="float64") for name in names]
-    inputs = np.stack([odds, np.ones_like(odds), *own], 1)
-    start = point = np.eye(1, 2 + len(names))[0]
-
-    def loss(at: np.ndarray) -> float:
-        found = inputs @ at
-        drawn = 0.5 * ((at - start) ** 2).sum() / SPREAD**2
-        return float((np.logaddexp(0, found) - right * found).sum() + drawn)
-
-    for _ in range(STEPS):
-        value = np.exp(-np.logaddexp(0, -(inputs @ point)))
-        gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
-        curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
-        step = np.linalg.solve(curvature, gradient)
-        # Where the curvature is small, a whole step may go far beyond the minimum.
-        while loss(point - step) > loss(point) and np.abs(step).max() > 1e-9:
-            step /= 2
-        point = point - step
-        if np.abs(step).max() < 1e-9:
-            break
-    slope, shift, *shifts = point.tolist()
-    return EntityCalibration(slope=max(slope, 0.05), shift=shift, shifts=dict(zip(names, shifts)))
-
-
-def choose_confidence(
-    found: JudgedEntities, mapped: bool | None = None
-) -> tuple[EntityCalibration, dict[str, float]]:
-    """The slope and the shifts that entities ask for: none; a slope and a shift; these and a shift
-    for each label. Each has to lower the mean loss of entities that are left out, −log of the
-    probability given to what they are, in five folds, by more than the standard error of the
-    difference to the one before. Also these losses.
-
-    mapped: True for a slope and a shift in any case, False for none.
-    """
-    said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
-    names = np.asarray(found.labels, dtype=object)
-    plain = EntityCalibration()
-    if mapped is False or not len(said):
-        return plain, {}
-    fold = np.arange(len(said)) % FOLDS
-    options = {"slope and shift": False, "slope and shifts of labels": True}
-    losses = {"probability": _surprise(said, right)}
-    for option, by_label in options.items():
-        losses[option] = np.zeros(len(said))
-        for k in range(FOLDS):
-            rest, mine = fold != k, fold == k
-            made = fit_confidence(said[rest], right[rest], names[rest] if by_label else ())
-            pairs = zip(said[mine].tolist(), names[mine])
-            losses[option][mine] = _surprise(
-                [made.confidence(*pair) for pair in pairs], right[mine]
-            )
-    best = "slope and shift" if mapped else "probability"
-    for option in options:
-        gain = losses[best] - losses[option]
-        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-        if float(gain.mean()) > error:
-            best = option
-    told = {option: float(loss.mean()) for option, loss in losses.items()}
-    if best == "probability":
-        return plain, told
-    return fit_confidence(said, right, names if options[best] else ()), told
-
-
-def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
-    sure = np.clip(np.asarray(said, dtype="float64"), NEAR, 1 - NEAR)
-    return -np.log(np.where(right, sure, 1 - sure))
-
-
-# ---------------------------------------------------------------- the whole
 
 
 @dataclass
@@ -472,11 +102,11 @@ def calibrate(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
             "text that it was not trained on."
         )
-    known = pipe.calibration
+    before = pipe.calibration
     try:
         return _fit(pipe, made, biases, confidence, coverage, progress)
     except Exception:
-        pipe.calibration = known
+        pipe.calibration = before
         raise
 
 
@@ -559,38 +189,36 @@ def set_precision(
 
     few: set it there as well.
     """
-    from spacy_latent.analysis import calibration as known
-
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    least = known.threshold_for(found.after, precision)
+    least = threshold_for(found.after, precision)
     if least is None:
-        thresholds, reached = known.precisions(found.after)
+        thresholds, reached = precisions(found.after)
         told = "There are no entities."
         if len(thresholds):
-            best = known.cut(found.after, float(thresholds[reached.argmax()]))
+            best = cut(found.after, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
-                f"confidence of {known.in_digits(best.threshold)} or more."
+                f"confidence of {in_digits(best.threshold)} or more."
             )
         raise LatentError(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
             "calibrate on more annotated text."
         )
-    if least.threshold and known.keeps_few(least, found.after) and not few:
-        enough = known.most_precise(found.after)
-        told = f"No threshold keeps {known.FEW} of them. "
+    if least.threshold and keeps_few(least, found.after) and not few:
+        enough = most_precise(found.after)
+        told = f"No threshold keeps {FEW} of them. "
         if enough is not None:
             told = (
                 "The highest precision of a threshold that keeps more is "
                 f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
-                f"{known.in_digits(enough.threshold)} or more. "
+                f"{in_digits(enough.threshold)} or more. "
             )
         raise LatentError(
-            f"A min_confidence of {known.in_digits(least.threshold)}, for a precision of "
+            f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
-            f"{known.in_words(least, found.after, 'the calibration texts')}. Fewer than "
-            f"{known.FEW}, or than one in ten, do not tell the precision, and the pipeline would "
+            f"{in_words(least, found.after, 'the calibration texts')}. Fewer than "
+            f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "
             f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."
         )
@@ -619,8 +247,6 @@ def _up_to(
     nlp: Language, name: str, examples: Iterable[Example], progress: Progress
 ) -> list[Example]:
     """With docs that the components before ``name`` have processed."""
-    from spacy.training import Example
-
     examples = list(examples)
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:
@@ -648,8 +274,6 @@ def _batches(
 
 
 def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
-    import torch
-
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         gold = [pipe._gold_tags(example) for example in batch]
@@ -672,9 +296,6 @@ def _judge(
     pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
     """What the component finds now. sizes: those of the sets are added."""
-    from spacy_latent.analysis.calibration import judged_entities
-    from spacy_latent.annotations import write
-
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
     try:
@@ -700,8 +321,6 @@ def _least(
     progress: Progress,
 ) -> float:
     """The probability that all entities of a text reach, in so many of the texts with some."""
-    from spacy_latent.analysis.calibration import conformal_threshold
-
     scores = _least_of_texts(pipe, examples, calibration, progress)
     least = conformal_threshold(scores, coverage)
     if least < LEAST:
@@ -719,8 +338,6 @@ def _least_of_texts(
     pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, progress: Progress
 ) -> list[float]:
     """Of each text with entities the probability of the least probable one."""
-    from spacy_latent.models.span_probabilities import SpanProbabilities
-
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
     for batch in _batches(examples, progress, "Sets"):
@@ -747,8 +364,6 @@ __all__ = [
     "Calibrated",
     "EntityCalibration",
     "Measured",
-    "ScoredGroup",
-    "add_spans",
     "calibrate",
     "entity_components",
     "measure",

@@ -13,7 +13,7 @@ import srsly
 from spacy.language import Language
 
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.entity_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
 DIGEST = "sha256_of_model"

@@ -21,16 +21,14 @@ from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
-from spacy_latent.pipeline.entity_calibration import (
-    EntityCalibration,
+from spacy_latent.pipeline.calibration_fit import (
     ScoredDocs,
     ScoreFit,
-    calibrate,
     choose_confidence,
     fit_confidence,
-    measure,
-    set_precision,
 )
+from spacy_latent.pipeline.entity_calibration import calibrate, measure, set_precision
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.tag_sequence import scheme_tags
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.terminal import format_annotation

@@ -1,0 +1,238 @@
+"""How a calibration of probabilities of entities is found, from scores and from what entities are.
+
+The scores of a chain of tags are divided by a temperature (Guo et al. 2017), and each label may get
+a bias on the tags that begin an entity. Both are linear in what they multiply, so the component's
+own loss is convex in them, and at its minimum the scores and the numbers of entities that the chain
+expects are those of the annotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.models.tag_losses import bound_chain, tag_loss
+from spacy_latent.pipeline.learnt_calibration import NEAR, EntityCalibration, beginning_tags
+from spacy_latent.structures.feasibility import infeasible_items
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.structures.tag_sequence import TagSequence
+
+FOLDS = 5
+# Standard deviation of the Gaussians that the logarithm of the temperature and the biases are drawn
+# to zero by: a label that held-out text does not have keeps a finite bias.
+SPREAD = 1.0
+STEPS = 60
+
+# ---------------------------------------------------------------- temperature and biases
+
+
+@dataclass
+class ScoredDocs:
+    """Docs of similar length with what their annotation allows.
+
+    docs: their places. scores, allowed: ``(B, N, K)``, the second bool. lengths: ``(B,)``.
+    counts: whether a sequence agrees with the annotation of each, ``(B,)`` float64.
+    """
+
+    docs: list[int]
+    scores: Tensor
+    lengths: Tensor
+    allowed: Tensor
+    counts: Tensor
+
+
+class ScoreFit:
+    """Finds temperature and biases on docs with annotation.
+
+    kind: the component's loss; that of a CRF for the perceptron's, which has no probabilities.
+    transitions: ``(K + 2, K)``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        tags: Sequence[str],
+        transitions: Tensor,
+        groups: Sequence[ScoredDocs],
+    ) -> None:
+        self.kind = "crf" if kind == "perceptron" else kind
+        self.tags = tags
+        self.transitions = transitions.double()
+        self.groups = groups
+        self.size = sum(len(group.docs) for group in groups)
+        self.begins = beginning_tags((len(tags) - 1) // 4).double()
+
+    def losses(self, point: Tensor) -> Tensor:
+        """Of each doc, ``(D,)`` float64. point: logarithm of 1 / temperature, and biases or none of
+        them, ``(1 + L,)`` or ``(1,)``."""
+        scale = point[0].exp()
+        shift = point[1:] @ self.begins if len(point) > 1 else point.new_zeros(())
+        chain = bound_chain(self.transitions * scale, self.tags)
+        places, values = [], []
+        for group in self.groups:
+            # Closed tags stay closed, and have no gradient.
+            is_open = ~group.scores.isneginf()
+            own = torch.where(is_open, group.scores, 0.0) * scale + shift
+            scores = torch.where(is_open, own, -torch.inf)
+            each = tag_loss(self.kind, chain, scores, group.lengths, group.allowed)
+            values.append(each * group.counts)
+            places += group.docs
+        order = torch.tensor(places).argsort()
+        return torch.cat(values)[order]
+
+    def best(self, biases: bool, weights: Tensor) -> Tensor:
+        """The point at which the sum of the losses, and what draws the point to zero, is least.
+        weights: of the docs, ``(D,)``."""
+        count = len(self.begins) if biases else 0
+        point = torch.zeros(1 + count, dtype=torch.float64, requires_grad=True)
+        search = torch.optim.LBFGS([point], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+        def value() -> Tensor:
+            search.zero_grad()
+            total = (self.losses(point) * weights).sum()
+            total = total + 0.5 * (point / SPREAD).square().sum()
+            total.backward()
+            return total
+
+        search.step(value)
+        return point.detach()
+
+    def held_out(self, biases: bool) -> Tensor:
+        """The loss of each doc at the point of the other folds, ``(D,)``."""
+        fold = torch.arange(self.size) % FOLDS
+        found = torch.zeros(self.size, dtype=torch.float64)
+        for k in range(FOLDS):
+            mine = fold == k
+            if mine.any():
+                point = self.best(biases, (~mine).double())
+                found[mine] = self.losses(point)[mine]
+        return found
+
+    def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
+        """The point, and mean losses of held-out docs by the names of what was compared: as
+        trained, with what was fitted on the other folds, and, where nothing was left to compare,
+        "calibrated", of the same docs at the point.
+
+        biases: whether labels get some; None for where they lower the mean loss of held-out docs,
+            in five folds, by more than the standard error of the difference.
+        """
+        everything = torch.ones(self.size, dtype=torch.float64)
+        with torch.no_grad():
+            plain = self.losses(torch.zeros(1, dtype=torch.float64))
+        told = {"as trained": float(plain.mean())}
+        if biases is None:
+            one, several = self.held_out(False), self.held_out(True)
+            gain = one - several
+            error = float(gain.std()) / math.sqrt(self.size) if self.size > 1 else math.inf
+            biases = float(gain.mean()) > error
+            told["temperature"] = float(one.mean())
+            told["temperature and biases"] = float(several.mean())
+            return self.best(biases, everything), told
+        point = self.best(biases, everything)
+        with torch.no_grad():
+            told["calibrated"] = float(self.losses(point).mean())
+        return point, told
+
+
+def feasible(
+    chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What annotation allows, all where no sequence agrees with it, and which docs count."""
+    counts = torch.ones(len(lengths), dtype=torch.float64)
+    agreeing = scores.masked_fill(~allowed, -torch.inf)
+    bad = infeasible_items(chain.best_tags, agreeing, lengths)
+    if bad:
+        allowed = allowed.clone()
+        allowed[bad] = True
+        counts[bad] = 0.0
+    return allowed, counts
+
+
+# ---------------------------------------------------------------- confidence
+
+
+def fit_confidence(
+    probabilities: Sequence[float] | np.ndarray,
+    correct: Sequence[bool] | np.ndarray,
+    labels: Sequence[str] | np.ndarray = (),
+) -> EntityCalibration:
+    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to 1 and
+    0 as the biases are. labels: those of the entities, for shifts of each; none without."""
+    names = sorted(set(labels))
+    said = np.clip(np.asarray(probabilities, dtype="float64"), NEAR, 1 - NEAR)
+    right = np.asarray(correct, dtype="float64")
+    odds = np.log(said) - np.log1p(-said)
+    own = [np.asarray([label == name for label in labels], dtype="float64") for name in names]
+    inputs = np.stack([odds, np.ones_like(odds), *own], 1)
+    start = point = np.eye(1, 2 + len(names))[0]
+
+    def loss(at: np.ndarray) -> float:
+        found = inputs @ at
+        drawn = 0.5 * ((at - start) ** 2).sum() / SPREAD**2
+        return float((np.logaddexp(0, found) - right * found).sum() + drawn)
+
+    for _ in range(STEPS):
+        value = np.exp(-np.logaddexp(0, -(inputs @ point)))
+        gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
+        curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
+        step = np.linalg.solve(curvature, gradient)
+        # Where the curvature is small, a whole step may go far beyond the minimum.
+        while loss(point - step) > loss(point) and np.abs(step).max() > 1e-9:
+            step /= 2
+        point = point - step
+        if np.abs(step).max() < 1e-9:
+            break
+    slope, shift, *shifts = point.tolist()
+    return EntityCalibration(slope=max(slope, 0.05), shift=shift, shifts=dict(zip(names, shifts)))
+
+
+def choose_confidence(
+    found: JudgedEntities, mapped: bool | None = None
+) -> tuple[EntityCalibration, dict[str, float]]:
+    """The slope and the shifts that entities ask for: none; a slope and a shift; these and a shift
+    for each label. Each has to lower the mean loss of entities that are left out, −log of the
+    probability given to what they are, in five folds, by more than the standard error of the
+    difference to the one before. Also these losses.
+
+    mapped: True for a slope and a shift in any case, False for none.
+    """
+    said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
+    names = np.asarray(found.labels, dtype=object)
+    plain = EntityCalibration()
+    if mapped is False or not len(said):
+        return plain, {}
+    fold = np.arange(len(said)) % FOLDS
+    options = {"slope and shift": False, "slope and shifts of labels": True}
+    losses = {"probability": _surprise(said, right)}
+    for option, by_label in options.items():
+        losses[option] = np.zeros(len(said))
+        for k in range(FOLDS):
+            rest, mine = fold != k, fold == k
+            made = fit_confidence(said[rest], right[rest], names[rest] if by_label else ())
+            pairs = zip(said[mine].tolist(), names[mine])
+            losses[option][mine] = _surprise(
+                [made.confidence(*pair) for pair in pairs], right[mine]
+            )
+    best = "slope and shift" if mapped else "probability"
+    for option in options:
+        gain = losses[best] - losses[option]
+        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
+        if float(gain.mean()) > error:
+            best = option
+    told = {option: float(loss.mean()) for option, loss in losses.items()}
+    if best == "probability":
+        return plain, told
+    return fit_confidence(said, right, names if options[best] else ()), told
+
+
+def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
+    sure = np.clip(np.asarray(said, dtype="float64"), NEAR, 1 - NEAR)
+    return -np.log(np.where(right, sure, 1 - sure))

@@ -1,0 +1,175 @@
+"""What a component has learnt from held-out text about its own probabilities of entities, and what
+it says by that.
+
+Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spacy_latent.annotations import SpanStructure
+    from spacy_latent.layers.edits import Edits
+    from spacy_latent.structures.tag_sequence import TagSequence
+
+# Nearer to 0 and 1 odds are not told apart.
+NEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class EntityCalibration:
+    """What a component learned from held-out text about its own probabilities.
+
+    temperature: what scores are divided by.
+    biases: by label, what is added to the scores of the tags that begin an entity of it; empty for
+        none.
+    slope, shift, shifts: the logarithm of the odds of an entity's confidence is that of its
+        probability times ``slope``, and ``shift``, and that of its label in ``shifts``.
+    coverage: of texts with entities, the share in which sets hold all of them; None where there are
+        no sets.
+    least: probability, before slope and shifts, from which spans are in the set.
+    docs, entities: how many it was fitted on.
+    """
+
+    temperature: float = 1.0
+    biases: dict[str, float] = field(default_factory=dict)
+    slope: float = 1.0
+    shift: float = 0.0
+    shifts: dict[str, float] = field(default_factory=dict)
+    coverage: float | None = None
+    least: float | None = None
+    docs: int = 0
+    entities: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> EntityCalibration:
+        """From what a component ``name`` has saved. Raises LatentError for what it cannot be."""
+
+        def refuse(what: str) -> NoReturn:
+            raise LatentError(
+                f"{name}: its calibration {what}. The saved pipeline was changed by hand or cut "
+                "short: run 'spacy latent calibrate' again."
+            )
+
+        if not isinstance(found, Mapping):
+            refuse(f"is {found!r}; expected its fields by name")
+        known = {each.name for each in fields(cls)}
+        if set(found) - known:
+            refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
+        made = cls(**found)
+        numbers = [made.temperature, made.slope, made.shift, made.docs, made.entities]
+        numbers += [value for value in (made.coverage, made.least) if value is not None]
+        for key in ("biases", "shifts"):
+            of_labels = getattr(made, key)
+            if not isinstance(of_labels, Mapping):
+                refuse(f"has the {key} {of_labels!r}; expected numbers by label")
+            unknown = set(of_labels) - set(labels)
+            if unknown:
+                refuse(f"has {key} of the labels {', '.join(map(str, unknown))}, which are not its")
+            numbers += of_labels.values()
+        if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
+            refuse("holds what is no number")
+        if not all(math.isfinite(n) for n in numbers):
+            refuse("holds a number that is not finite")
+        if made.temperature <= 0 or made.slope <= 0:
+            refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
+        if (made.coverage is None) != (made.least is None):
+            refuse("has one of coverage and least without the other")
+        for value in (made.coverage, made.least):
+            if value is not None and not 0 < value < 1:
+                refuse(f"has coverage {made.coverage} and least {made.least}; expected in (0, 1)")
+        return made
+
+    def of_scores(
+        self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Emissions ``(N, K)`` and transitions ``(K + 2, K)`` as the calibration changes them."""
+        biases = [self.biases.get(label, 0.0) for label in labels]
+        shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
+        return emissions / self.temperature + shift, transitions / self.temperature
+
+    def confidence(self, probability: float, label: str) -> float:
+        """That of an entity, from its probability under the chain."""
+        shift = self.shift + self.shifts.get(label, 0.0)
+        if self.slope == 1 and shift == 0:
+            return min(1.0, probability)
+        near = min(max(probability, NEAR), 1 - NEAR)
+        odds = math.log(near) - math.log1p(-near)
+        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
+
+
+def beginning_tags(count: int) -> Tensor:
+    """Which tags begin an entity of each label, ``(L, K)``: B and U of "O" and B, I, L, U …"""
+    import torch
+
+    own = torch.zeros(count, 1 + 4 * count)
+    label = torch.arange(count)
+    own[label, 1 + 4 * label] = 1.0
+    own[label, 4 + 4 * label] = 1.0
+    return own
+
+
+@dataclass
+class ScoredGroup:
+    """Docs of similar length. docs: their places. transitions: learned, ``(K + 2, K)``. scores:
+    ``(B, N, K)``. lengths: ``(B,)``. edits: what the scores were changed by, or None."""
+
+    docs: list[int]
+    chain: TagSequence
+    transitions: Tensor
+    scores: Tensor
+    lengths: Tensor
+    edits: Edits | None = None
+
+
+def add_spans(
+    structures: Sequence[SpanStructure],
+    group: ScoredGroup,
+    kind: str,
+    labels: Sequence[str],
+    calibration: EntityCalibration,
+) -> None:
+    """The confidence of each entity of the alternatives, and the set of entities that the
+    calibration's coverage is for."""
+    from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
+
+    if calibration.least is None and not any(found.alternatives for found in structures):
+        return
+    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths)
+    for b, found in enumerate(structures):
+        found.alternative_probabilities = [
+            np.array(
+                [
+                    calibration.confidence(likely.of(b, place), labels[place[2]])
+                    for place in spans_of_tags(tags)
+                ],
+                dtype="float32",
+            )
+            for tags, _ in found.alternatives
+        ]
+        if calibration.least is not None:
+            held = [
+                (calibration.confidence(p, labels[place[2]]), place)
+                for place, p in likely.above(b, calibration.least)
+            ]
+            held.sort(key=lambda one: -one[0])
+            # Of the tags that a label has, U stands for it.
+            rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
+            found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
+            found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
+
+
+__all__ = ["NEAR", "EntityCalibration", "ScoredGroup", "add_spans", "beginning_tags"]
