@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -24,25 +25,34 @@ from spacy_latent.models.span_losses import (
     most_compatible,
     probabilities,
 )
+from spacy_latent.testing.listing import scored
 from tests.enumeration import constituency_trees
 
 CLASSES = 3
 Labelled = dict[tuple[int, int], int]
 
 
-def labelled_trees(n: int, classes: int = CLASSES) -> list[Labelled]:
+@cache
+def labelled_trees(n: int) -> list[Labelled]:
     """Every tree over n words with a class for each of its spans."""
     return [
         dict(zip(spans, labels))
         for tree in constituency_trees(n)
         for spans in [[(int(i), int(j)) for i, j in np.argwhere(tree)]]
-        for labels in product(range(classes), repeat=len(spans))
+        for labels in product(range(CLASSES), repeat=len(spans))
     ]
 
 
+def indicators(trees: list[Labelled], n: int) -> Tensor:
+    """``(T, C, n, n)``."""
+    z = torch.zeros(len(trees), CLASSES, n, n, dtype=torch.float64)
+    places = [(t, c, i, j) for t, tree in enumerate(trees) for (i, j), c in tree.items()]
+    z[tuple(torch.tensor(places).T)] = 1.0
+    return z
+
+
 def total(scores: Tensor, trees: list[Labelled]) -> Tensor:
-    values = [sum(scores[c, i, j] for (i, j), c in tree.items()) for tree in trees]
-    return torch.stack([torch.as_tensor(value) for value in values]).logsumexp(0)
+    return scored(indicators(trees, scores.shape[1]), scores, None).logsumexp(0)
 
 
 def packed(scores: Tensor) -> Tensor:
@@ -153,12 +163,8 @@ def test_probabilities_are_those_of_all_trees() -> None:
     cells = span_cells(n)
     found = probabilities(packed(scores[:, None]), torch.tensor([n]), cells)
     found = torch.cat([cells.chart(part) for part in found])
-    expected = torch.zeros_like(scores)
-    everything = total(scores, trees)
-    for tree in trees:
-        p = (total(scores, [tree]) - everything).exp()
-        for (i, j), c in tree.items():
-            expected[c, i, j] += p
+    z = indicators(trees, n)
+    expected = torch.einsum("t,tcij->cij", scored(z, scores, None).softmax(0), z)
     torch.testing.assert_close(found, expected)
 
 
