@@ -5,25 +5,22 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, islice
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc, Span
-from spacy.training import Example, remove_bilu_prefix, validate_examples, validate_get_examples
+from spacy.training import Example, remove_bilu_prefix, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.api import Config, Model, Optimizer
 
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
-from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
-from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.crf_tagger import TagScores
@@ -91,7 +88,7 @@ def make_crf_ner(
     )
 
 
-class CrfEntityRecognizer(StoredComponent):
+class CrfEntityRecognizer(TrainedComponent):
     """Finds entities as spaCy's ``ner`` does, by the best of all valid sequences of BILUO tags.
 
     Entities that are on a doc already stay, and those of the component go around them; blocked
@@ -406,20 +403,9 @@ class CrfEntityRecognizer(StoredComponent):
         sgd: Optimizer | None,
         losses: dict[str, float],
     ) -> None:
-        """One step. measure: gives the loss and the gradient of the scores of examples that are not
-        empty."""
-        losses.setdefault(self.name, 0.0)
-        examples = [example for example in examples if len(example.predicted)]
-        if not examples or not self.labels:
-            return
-        self._forget_calibration()
-        set_dropout_rate(self.model, drop)
-        found, backprop = self.model.begin_update([example.predicted for example in examples])
-        loss, gradient = measure(examples, found)
-        backprop(gradient)
-        if sgd is not None:
-            self.finish_update(sgd)
-        losses[self.name] += loss
+        if self.labels and any(len(example.predicted) for example in examples):
+            self._forget_calibration()
+        super()._learn(examples, measure, drop, sgd, losses)
 
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"
@@ -516,9 +502,7 @@ class CrfEntityRecognizer(StoredComponent):
 
         labels: names, such as ``spacy init labels`` writes.
         """
-        validate_get_examples(get_examples, "CrfEntityRecognizer.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
             names = list(labels)
@@ -541,9 +525,7 @@ class CrfEntityRecognizer(StoredComponent):
                 "annotated entities in doc.ents",
             )
         self._resize()
-        sample = [example.predicted for example in islice(get_examples(), 10)]
-        assert sample, Errors.E923.format(name=self.name)
-        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+        self.initialize_model(get_examples)
 
     def rehearse(
         self,

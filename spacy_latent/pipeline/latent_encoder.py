@@ -15,7 +15,7 @@ from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, get_array_module, set_dropout_rate
 from thinc.types import Floats2d
@@ -25,10 +25,9 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.inspection import inspect_docs
-from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
@@ -186,7 +185,7 @@ class TrainingBatch(HeldBatch):
         return {**vars(self), **lost, "losses": {}, "waiting": []}
 
 
-class LatentEncoder(StoredComponent):
+class LatentEncoder(TrainedComponent):
     """Puts a latent structure on each sentence and vectors composed with it on each token.
 
     Components that listen to it (``spacy-latent.LatentListener.v1``, or spaCy's own listener where
@@ -461,9 +460,7 @@ class LatentEncoder(StoredComponent):
         nlp: Language | None = None,
     ) -> None:
         """Infer the widths and draw the weights, from a sample of the data."""
-        validate_get_examples(get_examples, "LatentEncoder.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        self.check_initialize(get_examples, nlp)
         docs = [example.x for example in islice(get_examples(), 10)]
         if not docs:
             raise ValueError(Errors.E923.format(name=self.name))

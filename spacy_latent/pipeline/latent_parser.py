@@ -6,15 +6,13 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from spacy.attrs import DEP, HEAD
-from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
@@ -22,9 +20,7 @@ from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
-from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.parses import Parse
@@ -101,7 +97,7 @@ def make_latent_parser(
     )
 
 
-class LatentParser(StoredComponent):
+class LatentParser(TrainedComponent):
     """Parses as spaCy's ``parser`` does: ``doc.sents``, ``token.head`` and ``token.dep_``.
 
     Sentences are found first, each token by itself starting one or not; starts that are set on a
@@ -288,9 +284,7 @@ class LatentParser(StoredComponent):
         """
         from spacy_latent.models.labelled_parser import begin_evidence, evidence_of
 
-        validate_get_examples(get_examples, "LatentParser.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "latent_parser")
         for name in _labels_of(get_examples()) if labels is None else labels:
             self.add_label(name)
@@ -298,9 +292,7 @@ class LatentParser(StoredComponent):
         if not has_arcs:
             self.add_label(OTHER)
         self._resize()
-        sample = [example.predicted for example in islice(get_examples(), 10)]
-        assert sample, Errors.E923.format(name=self.name)
-        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+        self.initialize_model(get_examples)
         begin_evidence(self.model, (example.predicted for example in get_examples()))
         # With a loss of words there is something to learn all the same.
         if not has_arcs and evidence_of(self.model) is None:

@@ -12,16 +12,14 @@ from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline.textcat import TextCategorizer
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, NoLabels
-from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
-from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +166,7 @@ def make_latent_textcat_multilabel(
     )
 
 
-class LatentTextCategorizer(StoredComponent, TextCategorizer):
+class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     """spaCy's ``textcat``, one label per doc, over latent structures: same labels, ``doc.cats``,
     threshold and scores. The loss of each structure trains it, so that every estimator works.
 
@@ -289,9 +287,7 @@ class LatentTextCategorizer(StoredComponent, TextCategorizer):
     ) -> None:
         """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
         training ends before its last stage."""
-        validate_get_examples(get_examples, "LatentTextCategorizer.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        self.check_initialize(get_examples, nlp)
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(labels))
@@ -621,9 +617,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         labels: Iterable[str] | None = None,
     ) -> None:
         """As of ``textcat_multilabel``: one label is enough."""
-        validate_get_examples(get_examples, "MultiLabelLatentTextCategorizer.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        self.check_initialize(get_examples, nlp)
         self._validate_categories(get_examples())
         found = labels
         if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -12,9 +11,8 @@ from typing import Any
 
 import srsly
 from spacy import util
-from spacy.errors import Errors
 
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
 # What training finds out. All else in a component's cfg is a setting of its config.
@@ -101,30 +99,6 @@ class StoredComponent(BatchedComponent):
     def configure(self, key: str, value: Any) -> None:
         """Change a setting that the config is to have as well, where the caller writes it."""
         self.cfg[key] = self._configured[key] = value
-
-    def take_label(self, label: str, of: str) -> bool:
-        """Add a label to those of the component. of: what has such labels, in words. RETURNS:
-        whether it was not known; then the model needs room for it."""
-        if not isinstance(label, str):
-            raise ValueError(Errors.E187)
-        if not label:
-            raise LatentError(f"{self.name}: a label of {of} must not be empty.")
-        if label in self.labels:
-            return False
-        self.cfg["labels"].append(label)
-        self.vocab.strings.add(label)
-        return True
-
-    def warn_without_labels(self, of: str, consequence: str, needed: str) -> None:
-        """Say in initialize() that the training data teach nothing, which training itself does not
-        show but by a loss of 0. of: what is missing there. consequence: what comes of it. needed:
-        what texts are expected to have."""
-        warnings.warn(
-            f"{self.name}: no {of} in the training data, so it has {consequence}. Texts need "
-            f"{needed}; or give the labels, under initialize.components.{self.name}.labels.",
-            LatentWarning,
-            stacklevel=3,
-        )
 
     def _learnt(self) -> dict[str, Any]:
         return {key: self.cfg[key] for key in LEARNT if key in self.cfg}

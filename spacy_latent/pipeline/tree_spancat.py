@@ -5,24 +5,21 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
-from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.api import Config, Model, Optimizer
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
-from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
+from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.span_losses import FoundSpans, LabelledSpan, Observed
@@ -86,7 +83,7 @@ def make_tree_spancat(
     )
 
 
-class TreeSpanCategorizer(StoredComponent):
+class TreeSpanCategorizer(TrainedComponent):
     """Finds labelled spans as spaCy's ``spancat`` does, by a tree over each sentence in which every
     span has a label or none (Fu et al. 2021). Spans may hold others and have any length, and no two
     overlap otherwise. No suggester is needed.
@@ -262,19 +259,9 @@ class TreeSpanCategorizer(StoredComponent):
         """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
         docs."""
         losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
-        examples = [example for example in examples if len(example.predicted)]
-        if not examples or not self.labels:
-            return losses
-        set_dropout_rate(self.model, drop)
-        found, backprop = self.model.begin_update([example.predicted for example in examples])
-        loss, gradient = self.get_loss(examples, found)
-        backprop(gradient)
-        if sgd is not None:
-            self.finish_update(sgd)
-        losses[self.name] += loss
+        self._learn(examples, self.get_loss, drop, sgd, losses)
         return losses
 
     def get_loss(
@@ -377,9 +364,9 @@ class TreeSpanCategorizer(StoredComponent):
         labels: names, and lists of those that a span may have at once, such as ``spacy init
             labels`` writes.
         """
-        validate_get_examples(get_examples, "TreeSpanCategorizer.initialize")
-        refuse_missing_upstreams(nlp)
-        refuse_unreached_stages(self.name, self.model, nlp)
+        from spacy_latent.models.tree_span_classifier import set_classes
+
+        self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
         if labels is not None:
             given = [[own] if isinstance(own, str) else list(own) for own in labels]
@@ -397,12 +384,8 @@ class TreeSpanCategorizer(StoredComponent):
                 "no labels to learn, and will find nothing",
                 f"annotated spans in {key}, the name that spans_key gives",
             )
-        sample = [example.predicted for example in islice(get_examples(), 10)]
-        assert sample, Errors.E923.format(name=self.name)
-        from spacy_latent.models.tree_span_classifier import set_classes
-
         set_classes(self.model, self._classes)
-        self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+        self.initialize_model(get_examples)
 
     def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
         """All sets of labels that a span of the references has, sorted. Spans that cross are
