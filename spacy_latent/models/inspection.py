@@ -15,15 +15,11 @@ from torch import Tensor
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
-from spacy_latent.models.latent_layer_model import (
-    Group,
-    LatentBatch,
-    SpanModule,
-    given_structures,
-)
+from spacy_latent.models.latent_layer_model import LatentBatch, SpanModule, given_structures
 from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.span_groups import Group
 from spacy_latent.models.structure_reader import alternatives_of
-from spacy_latent.models.text_layer_model import TextModule
+from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.base import Structure
 
 
@@ -60,15 +56,20 @@ def _shims(node: Model) -> list[LatentShim]:
     return [shim for shim in found if isinstance(shim, LatentShim) and shim.has_layer]
 
 
+def latent_shim(model: Model) -> LatentShim:
+    """What holds the latent layer of one of :func:`latent_models`."""
+    return _shims(model)[0]
+
+
 def latent_module(model: Model) -> SpanModule | TextModule:
     """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
     the layer."""
-    return _shims(model)[0].module
+    return latent_shim(model).module
 
 
 def latent_temperature(model: Model) -> float:
     """What one of :func:`latent_models` divides scores by."""
-    return _shims(model)[0].temperature
+    return latent_shim(model).temperature
 
 
 class KeptVectors:

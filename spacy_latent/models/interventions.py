@@ -15,7 +15,7 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
 
 if TYPE_CHECKING:
-    from spacy_latent.models.latent_layer_model import Group, Spans
+    from spacy_latent.models.span_groups import Group, Spans
 
 
 def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[Edits] | None:

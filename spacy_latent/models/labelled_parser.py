@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from spacy.tokens import Doc
-from thinc.api import Model, torch2xp, xp2torch
+from thinc.api import Model, torch2xp
 from thinc.types import Floats2d
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
@@ -18,6 +18,7 @@ from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.shim_model import rows_of
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.base import Structure
@@ -226,8 +227,7 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: b
     shim: Any = model.shims[0]
     ops: Any = model.ops
     sizes = [len(array) for array in arrays]
-    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
-    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
+    rows = rows_of(model, arrays, is_train)
     bring_dropout(model, shim.module)
     if not is_train:
         return shim.predict((rows, work)), refuse_backprop

@@ -1,13 +1,12 @@
 """The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from spacy.tokens import Doc
 from thinc.api import Model, torch2xp, xp2torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.kernels.blocks import looked_at_later
-from spacy_latent.kernels.transfers import fetch, send_together
+from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.fitting import check_parts
@@ -26,65 +25,21 @@ from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
-from spacy_latent.models.shim_model import refuse_not_finite, shim_model
+from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
+from spacy_latent.models.span_groups import (
+    Group,
+    Placed,
+    Spans,
+    group_spans,
+    of_group,
+    side_by_side,
+)
 from spacy_latent.models.supervision import Supervision, supervise
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 
-# For each doc its spans as (start, end), or its pairs of spans as (start, end, other_start,
-# other_end): token offsets.
-Spans = list[list[tuple[int, ...]]]
-
-# A group of spans is padded to its longest; these bound what that may cost.
-MAX_CELLS = 1 << 22
-ALWAYS_TOGETHER = 16
-
 INITIAL_GAIN = 0.25
-
-
-@dataclass
-class Group:
-    """Spans, or pairs of spans, that are padded to a common length.
-
-    members: for each of the B spans its doc and its place among the doc's spans.
-    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. Of a pair those of the
-        first span, and then at once those of the second.
-    lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
-    """
-
-    members: list[tuple[int, int]]
-    rows: Tensor
-    lengths: Tensor
-
-
-@dataclass
-class Placed:
-    """Groups of a batch of rows on a device.
-
-    rows, lengths: those of each group. cells: ``(N,)`` int64, of each of the N rows its cell, where
-    the groups' cells come one after the other; their number where a row is in no span. others: what
-    was sent with them.
-    """
-
-    rows: list[Tensor]
-    lengths: list[Tensor]
-    cells: Tensor
-    others: list[Tensor]
-
-    @classmethod
-    def of(
-        cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
-    ) -> "Placed":
-        """By one transfer, without a wait. count: of the rows."""
-        rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
-        sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
-        ends = 1 + len(groups), 1 + 2 * len(groups)
-        return cls(sent[1 : ends[0]], sent[ends[0] : ends[1]], sent[0], sent[ends[1] :])
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows and lengths of each group."""
-        return zip(self.rows, self.lengths)
 
 
 @dataclass
@@ -100,74 +55,6 @@ class LatentBatch:
     spans: Spans
     groups: list[Group]
     outputs: list[LatentOutput]
-
-
-def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS) -> list[Group]:
-    """Put spans of similar length together, so that one long span does not pad all the others."""
-    if len(spans) != len(lengths):
-        raise LatentError(
-            f"The span getter gave spans for {len(spans)} docs; expected a list for each of the "
-            f"{len(lengths)} docs, empty for a doc without spans."
-        )
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
-    total = int(offsets[-1])
-    paired = any(len(span) == 4 for doc_spans in spans for span in doc_spans)
-    flat = []
-    for d, (doc_spans, length) in enumerate(zip(spans, lengths)):
-        _check_spans(doc_spans, length, paired)
-        offset = int(offsets[d])
-        for s, (start, end, *other) in enumerate(doc_spans):
-            other_start, other_end = other or (end, end)
-            size = end - start + other_end - other_start
-            flat.append((size, d, s, offset + start, end - start, offset + other_start))
-    flat.sort(key=lambda entry: -entry[0])
-    groups: list[Group] = []
-    begin = 0
-    while begin < len(flat):
-        longest = flat[begin][0]
-        stop = begin + 1
-        while (
-            stop < len(flat)
-            and (longest <= ALWAYS_TOGETHER or 2 * flat[stop][0] >= longest)
-            and (stop + 1 - begin) * (longest + 1) ** 2 <= max_cells
-        ):
-            stop += 1
-        part = flat[begin:stop]
-        sizes, _, _, first, first_size, second = np.array(part, dtype="int64").T[:, :, None]
-        column = np.arange(longest)
-        rows = first + column
-        if paired:
-            rows = np.where(column < first_size, rows, second + column - first_size)
-            own = np.concatenate([first_size, sizes - first_size], 1)
-        else:
-            own = sizes[:, 0]
-        rows = np.where(column < sizes, rows, total)
-        members = [(d, s) for _, d, s, *_ in part]
-        groups.append(Group(members, torch.from_numpy(rows), torch.from_numpy(own)))
-        begin = stop
-    return groups
-
-
-def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> None:
-    """Refuse spans of a doc that hold something else than its tokens, or some of them twice."""
-    last = 0
-    for start, end in sorted(span[k : k + 2] for span in spans for k in range(0, len(span), 2)):
-        if not last <= start < end <= length:
-            raise LatentError(
-                f"The span getter gave the spans {spans[:10]} for a doc of {length} tokens. Spans "
-                "must hold tokens of the doc, in order and without overlap."
-            )
-        last = end
-    if spans != sorted(spans) or any(len(span) != (4 if paired else 2) for span in spans):
-        raise LatentError(
-            f"The span getter gave the spans {spans[:10]}; expected all as (start, end), or all as "
-            "(start, end, other_start, other_end), in the order of the text."
-        )
-
-
-def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | None:
-    """Those of the group's spans."""
-    return None if given is None else [given[d][s] for d, s in group.members]
 
 
 class SpanModule(nn.Module):
@@ -283,23 +170,6 @@ def total_penalty(
             nats = latent.present_structure.entropy(output.scores, lengths).sum()
             terms.append(entropy_weight * nats / tokens)
     return torch.stack(terms).sum() if terms else None
-
-
-def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
-    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, see :class:`Placed`; at
-    the end one of zeros where a row is in no span."""
-    flat = [part.flatten(1, 2) for part in composed]
-    if sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
-        count = len(flat[0]) if flat else 1
-        flat.append(rows.new_zeros(count, 1, width))
-    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-
-
-def _cells_of_rows(groups: Sequence[Group], count: int) -> Tensor:
-    cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
-    place = torch.full((count + 1,), len(cells))
-    place[cells] = torch.arange(len(cells))
-    return place[:count]
 
 
 def build_latent_layer(
@@ -470,8 +340,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         empty = LatentBatch([ops.alloc2f(0, width) for _ in arrays], spans, [], [])
         return empty, lambda gradients: [ops.alloc2f(*array.shape) for array in arrays]
     groups = group_spans(lengths, spans)
-    flat = ops.xp.concatenate([ops.asarray2f(array) for array in arrays if len(array)])
-    rows = xp2torch(ops.xp.ascontiguousarray(flat), device=shim.device, requires_grad=is_train)
+    rows = rows_of(model, [array for array in arrays if len(array)], is_train)
     prepare(model, is_train)
     backprop_rows = None
     if is_train:

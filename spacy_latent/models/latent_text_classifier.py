@@ -27,12 +27,12 @@ from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
-    Kept,
     TextVectors,
     build_text_layer_model,
     inner_step,
     keep,
 )
+from spacy_latent.models.text_module import Kept
 from spacy_latent.structures.base import Structure
 
 NAME = "latent_text_classifier"

@@ -16,7 +16,6 @@ from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import (
     LatentBatch,
-    Spans,
     build_latent_layer_model,
     given_structures,
 )
@@ -24,6 +23,7 @@ from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
+from spacy_latent.models.span_groups import Spans
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure

@@ -17,8 +17,8 @@ from spacy_latent.kernels.transfers import send_together
 from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.interventions import edits_of
-from spacy_latent.models.latent_layer_model import Group, group_spans
 from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
+from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
 # Places of labels in the names of a SpanStructure: that of roots, then those that are learned, then

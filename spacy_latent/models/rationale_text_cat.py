@@ -36,7 +36,8 @@ from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
-from spacy_latent.models.text_layer_model import TextModule, text_layer_model
+from spacy_latent.models.text_layer_model import text_layer_model
+from spacy_latent.models.text_module import TextModule
 from spacy_latent.stages import Staged, periods
 from spacy_latent.structures.base import Structure
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from thinc.api import Model
+from thinc.api import Model, xp2torch
+from thinc.types import Floats2d
+from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_shim import LatentShim, Width
@@ -76,6 +78,16 @@ def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
         latent.initialize()
     else:
         set_input_width(latent, width)
+
+
+def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = False) -> Tensor:
+    """The rows ``(N, width)`` of all docs, one doc after the other, on the device of the module.
+    There is at least one array."""
+    ops: Any = model.ops
+    shim: Any = model.shims[0]
+    rows = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
+    flat = ops.xp.ascontiguousarray(rows)
+    return xp2torch(flat, device=shim.device, requires_grad=requires_grad)
 
 
 def refuse_not_finite() -> NoReturn:

@@ -20,7 +20,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import Run, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
-from spacy_latent.models.latent_layer_model import group_spans
+from spacy_latent.models.span_groups import group_spans
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value

@@ -18,9 +18,9 @@ from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
-from spacy_latent.models.latent_layer_model import Group, Spans, group_spans
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
+from spacy_latent.models.span_groups import Group, Spans, group_spans
 
 NAME = "tree_span_classifier"
 # What the node of pairs learns, beside the linear map below it.

@@ -39,9 +39,10 @@ from spacy_latent.layers.head_attention import build_head_attention_v1
 from spacy_latent.layers.recursive_message_passing import build_recursive_message_passing_v1
 from spacy_latent.models import latent_shim, tag_losses
 from spacy_latent.models.crf_tagger import TagScores
-from spacy_latent.models.latent_layer_model import build_module, group_spans
+from spacy_latent.models.latent_layer_model import build_module
+from spacy_latent.models.span_groups import group_spans
 from spacy_latent.models.temperature import Temperature
-from spacy_latent.models.text_layer_model import build_text_module
+from spacy_latent.models.text_module import build_text_module
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree

@@ -20,8 +20,9 @@ from spacy_latent.layers.counter_scorer import (
 from spacy_latent.layers.counter_span_scorer import build_counter_span_scorer_v2
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.models.latent_layer_model import SpanModule, group_spans
+from spacy_latent.models.latent_layer_model import SpanModule
 from spacy_latent.models.latent_text_classifier import latent_layer
+from spacy_latent.models.span_groups import group_spans
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.layers.scored_arcs import LENGTHS, check_gradients, check_padding, real
 

@@ -22,8 +22,8 @@ from spacy_latent.layers.document_code import DocumentCodeLayer
 from spacy_latent.layers.learned_prior import build_learned_prior_v1
 from spacy_latent.models.document_code import codes
 from spacy_latent.models.evidence_bound import EvidenceTerms, build_evidence_bound_v1
-from spacy_latent.models.latent_layer_model import group_spans
-from spacy_latent.models.text_layer_model import TextModule
+from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
 from tests.pipeline.rationale_pipelines import rationale_examples

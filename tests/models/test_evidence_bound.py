@@ -33,8 +33,8 @@ from spacy_latent.models.evidence_bound import (
     objective,
     words_of,
 )
-from spacy_latent.models.latent_layer_model import group_spans
-from spacy_latent.models.text_layer_model import TextModule
+from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN

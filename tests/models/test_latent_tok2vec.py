@@ -16,10 +16,10 @@ from spacy_latent.errors import (
     LatentWarning,
     NotTractable,
 )
-from spacy_latent.models import latent_layer_model
-from spacy_latent.models.latent_layer_model import group_spans
+from spacy_latent.models import span_groups
 from spacy_latent.models.latent_tok2vec import build_latent_tok2vec_v1, latent_layer, run
 from spacy_latent.models.span_getters import DocSpans
+from spacy_latent.models.span_groups import group_spans
 from spacy_latent.structures.base import Structure
 from tests.pipeline.small_pipelines import TOK2VEC, WIDTH
 
@@ -74,7 +74,7 @@ def test_ten_thousand_tokens(model):
 def test_padding_grouping_and_order_change_nothing(model, monkeypatch):
     docs = docs_of(5, 1, 30, 9, 2, 30, 17)
     alone = [model.predict([doc])[0] for doc in docs]
-    for cells in (latent_layer_model.MAX_CELLS, 1200):
+    for cells in (span_groups.MAX_CELLS, 1200):
         monkeypatch.setattr(group_spans, "__defaults__", (cells,))
         for order in (range(7), [6, 2, 0, 5, 1, 3, 4]):
             together = model.predict([docs[i] for i in order])

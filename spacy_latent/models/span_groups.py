@@ -1,0 +1,151 @@
+"""Spans of a batch of docs in groups that are padded to a common length, and back to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Given
+from spacy_latent.kernels.transfers import send_together
+
+# For each doc its spans as (start, end), or its pairs of spans as (start, end, other_start,
+# other_end): token offsets.
+Spans = list[list[tuple[int, ...]]]
+
+# A group of spans is padded to its longest; these bound what that may cost.
+MAX_CELLS = 1 << 22
+ALWAYS_TOGETHER = 16
+
+
+@dataclass
+class Group:
+    """Spans, or pairs of spans, that are padded to a common length.
+
+    members: for each of the B spans its doc and its place among the doc's spans.
+    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. Of a pair those of the
+        first span, and then at once those of the second.
+    lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
+    """
+
+    members: list[tuple[int, int]]
+    rows: Tensor
+    lengths: Tensor
+
+
+@dataclass
+class Placed:
+    """Groups of a batch of rows on a device.
+
+    rows, lengths: those of each group. cells: ``(N,)`` int64, of each of the N rows its cell, where
+    the groups' cells come one after the other; their number where a row is in no span. others: what
+    was sent with them.
+    """
+
+    rows: list[Tensor]
+    lengths: list[Tensor]
+    cells: Tensor
+    others: list[Tensor]
+
+    @classmethod
+    def of(
+        cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
+    ) -> Placed:
+        """By one transfer, without a wait. count: of the rows."""
+        rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
+        sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
+        ends = 1 + len(groups), 1 + 2 * len(groups)
+        return cls(sent[1 : ends[0]], sent[ends[0] : ends[1]], sent[0], sent[ends[1] :])
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows and lengths of each group."""
+        return zip(self.rows, self.lengths)
+
+
+def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS) -> list[Group]:
+    """Put spans of similar length together, so that one long span does not pad all the others."""
+    if len(spans) != len(lengths):
+        raise LatentError(
+            f"The span getter gave spans for {len(spans)} docs; expected a list for each of the "
+            f"{len(lengths)} docs, empty for a doc without spans."
+        )
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
+    total = int(offsets[-1])
+    paired = any(len(span) == 4 for doc_spans in spans for span in doc_spans)
+    flat = []
+    for d, (doc_spans, length) in enumerate(zip(spans, lengths)):
+        _check_spans(doc_spans, length, paired)
+        offset = int(offsets[d])
+        for s, (start, end, *other) in enumerate(doc_spans):
+            other_start, other_end = other or (end, end)
+            size = end - start + other_end - other_start
+            flat.append((size, d, s, offset + start, end - start, offset + other_start))
+    flat.sort(key=lambda entry: -entry[0])
+    groups: list[Group] = []
+    begin = 0
+    while begin < len(flat):
+        longest = flat[begin][0]
+        stop = begin + 1
+        while (
+            stop < len(flat)
+            and (longest <= ALWAYS_TOGETHER or 2 * flat[stop][0] >= longest)
+            and (stop + 1 - begin) * (longest + 1) ** 2 <= max_cells
+        ):
+            stop += 1
+        part = flat[begin:stop]
+        sizes, _, _, first, first_size, second = np.array(part, dtype="int64").T[:, :, None]
+        column = np.arange(longest)
+        rows = first + column
+        if paired:
+            rows = np.where(column < first_size, rows, second + column - first_size)
+            own = np.concatenate([first_size, sizes - first_size], 1)
+        else:
+            own = sizes[:, 0]
+        rows = np.where(column < sizes, rows, total)
+        members = [(d, s) for _, d, s, *_ in part]
+        groups.append(Group(members, torch.from_numpy(rows), torch.from_numpy(own)))
+        begin = stop
+    return groups
+
+
+def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> None:
+    """Refuse spans of a doc that hold something else than its tokens, or some of them twice."""
+    last = 0
+    for start, end in sorted(span[k : k + 2] for span in spans for k in range(0, len(span), 2)):
+        if not last <= start < end <= length:
+            raise LatentError(
+                f"The span getter gave the spans {spans[:10]} for a doc of {length} tokens. Spans "
+                "must hold tokens of the doc, in order and without overlap."
+            )
+        last = end
+    if spans != sorted(spans) or any(len(span) != (4 if paired else 2) for span in spans):
+        raise LatentError(
+            f"The span getter gave the spans {spans[:10]}; expected all as (start, end), or all as "
+            "(start, end, other_start, other_end), in the order of the text."
+        )
+
+
+def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | None:
+    """Those of the group's spans."""
+    return None if given is None else [given[d][s] for d, s in group.members]
+
+
+def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
+    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, see :class:`Placed`; at
+    the end one of zeros where a row is in no span."""
+    flat = [part.flatten(1, 2) for part in composed]
+    if sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
+        count = len(flat[0]) if flat else 1
+        flat.append(rows.new_zeros(count, 1, width))
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def _cells_of_rows(groups: Sequence[Group], count: int) -> Tensor:
+    cells = torch.cat([group.rows.flatten() for group in groups] or [torch.zeros(0).long()])
+    place = torch.full((count + 1,), len(cells))
+    place[cells] = torch.arange(len(cells))
+    return place[:count]

@@ -1,0 +1,346 @@
+"""From the rows of a batch to the vectors of whole texts, for each of K structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.kernels.transfers import fetch, places_of
+from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.models.evidence_bound import (
+    EvidenceBound,
+    EvidenceModule,
+    EvidenceTerms,
+    is_exact,
+)
+from spacy_latent.models.latent_layer_model import build_latent_layer, total_penalty
+from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
+from spacy_latent.structures.base import Structure
+
+POOLINGS = ("root", "first", "last", "max", "mean")
+# Those that do not read all tokens of a text.
+ENDS = frozenset({"root", "first", "last"})
+
+# Rows (first, end) of a text.
+Range = tuple[int, int]
+
+
+@dataclass
+class Kept:
+    """The structures of an update, for further steps on them."""
+
+    rows: Tensor
+    groups: list[Group]
+    docs: int
+    drawn: list[Tensor]
+
+
+class TextModule(nn.Module):
+    """Rows ``(N, d)`` to one vector per doc and structure.
+
+    pooling: which of POOLINGS make a text's vector, one after another, out of those of its tokens.
+        Of these "root" is the sum of the tokens on the root, each as far as it is on it, and the
+        mean of those sums where a text has several spans.
+    texts: how many texts a doc has, whose vectors make the doc's, one after another.
+    entropy_weight: see ``build_latent_text_classifier_v2``.
+    evidence: for a bound on the evidence of the words; the layer then has to say which words a
+        structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` does.
+    """
+
+    def __init__(
+        self,
+        latent: LatentLayer,
+        pooling: tuple[str, ...],
+        texts: int,
+        entropy_weight: float,
+        evidence: EvidenceBound | None = None,
+    ) -> None:
+        super().__init__()
+        self.latent = latent
+        self.dropout = nn.Dropout(0.0)
+        self.pooling = pooling
+        self.texts = texts
+        self.entropy_weight = entropy_weight
+        self.evidence = None
+        if evidence is not None:
+            self.evidence = EvidenceModule(evidence, latent.structure, self.output_width)
+
+    @property
+    def reads_root(self) -> bool:
+        return "root" in self.pooling
+
+    @property
+    def output_width(self) -> int:
+        return self.latent.composer.output_width * len(self.pooling) * self.texts
+
+    def forward(
+        self,
+        rows: Tensor,
+        groups: list[Group],
+        docs: list[Range],
+        texts: list[Range],
+        given: Given | None = None,
+        edits: list[Edits] | None = None,
+        words: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], list[int], Tensor]]:
+        """docs: the rows of each doc. texts: those of each text, a doc's together. given:
+        structures that stand for those of spans. edits: as of SpanModule. words: ``(N,)`` int64 on
+        the CPU, hashes of the words of all rows, for a bound on their evidence; None for none.
+
+        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)``, extras ``(E·D)``
+        and of EvidenceTerms both, in one row, so that there is one gradient; a penalty or None;
+        structures, of how many rows of D each of these is made, and the docs' features.
+        """
+        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+        composed, outputs = [], []
+        bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
+        first, doc = _first_spans(groups, len(docs))
+        known = [bounds, _places(docs, len(rows)), first, *doc]
+        # Of an empty text there is nothing at its root or its ends.
+        if not ENDS.issuperset(self.pooling) or not bool((bounds[:, 1] > bounds[:, 0]).any()):
+            known.append(_places(texts, len(rows)))
+        if words is not None:
+            known.append(words)
+        placed = Placed.of(groups, len(rows), rows.device, *known)
+        bounds, of_docs, first, *others = placed.others
+        hashes = None if words is None else others.pop()
+        doc, of_texts = others[: len(groups)], others[len(groups) :]
+        for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
+            vectors = padded[places]
+            asked = () if edits is None else (edits[number],)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
+            composed.append(self.latent.compose_each(vectors, draw, lengths))
+            outputs.append(
+                LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
+            )
+        count = max((len(part) for part in composed), default=1)
+        composed = [_up_to(part, count) for part in composed]
+        width = self.latent.composer.output_width
+        cells = side_by_side(composed, groups, rows, width)
+        draws = [output.draw for output in outputs]
+        blank = rows.new_zeros(count, len(docs), width)
+        roots = _roots(doc, draws, composed, blank) if self.reads_root else None
+        pooled = self.dropout(self._pool(cells, placed.cells, bounds, of_texts, roots))
+        weights = self._of_docs(doc, first, draws, count)
+        log_probs = self.log_probs(doc, draws, count, len(docs), rows)
+        most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
+        parts_of_extras = [draw.extras for draw in draws]
+        extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
+        parts = [pooled, weights, log_probs, extras]
+        if hashes is not None:
+            shown = [
+                self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
+            ]
+            told = [_up_to(part[..., None], count) for part in shown]
+            cells = side_by_side(told, groups, rows, 1).index_select(1, placed.cells)
+            chosen, inside = _padded(cells, of_docs)
+            read = pooled, chosen[..., 0], _padded_words(hashes, of_docs), inside
+            terms = self._evidence(read, weights, doc, placed, outputs)
+            parts += [terms.fit, terms.divergence]
+        flat = torch.cat([part.float().flatten() for part in parts])
+        penalty = None
+        if self.training:
+            penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
+        padded, inside = _padded(rows.detach()[None], of_docs)
+        means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
+        return flat, penalty, (outputs, [len(part) for part in parts], means)
+
+    def _evidence(
+        self,
+        read: tuple[Tensor, Tensor, Tensor, Tensor],
+        weights: Tensor,
+        doc: list[Tensor],
+        placed: Placed,
+        outputs: list[LatentOutput],
+    ) -> EvidenceTerms:
+        """read: of K structures of D docs their vectors ``(K, D, width)`` and how far they show
+        each word, ``(K, D, n)``; the words ``(D, n)`` and which are there. weights: ``(K, D)``."""
+        assert self.evidence is not None
+        vectors, shown, words, inside = read
+        count, docs = weights.shape
+        present: list[Tensor | None] = [output.draw.present for output in outputs]
+        k, item = places_of(_sum_over_spans(doc, present, count, docs, weights) > 0)
+        fit = self.evidence.decoder(vectors[k, item], shown[k, item], words, inside, item)
+        fit = weights.new_zeros(count, docs).index_put((k, item), fit.to(weights))
+        estimator = self.latent.present_estimator
+        structure = self.latent.present_structure
+        exact = is_exact(structure, estimator)
+        parts: list[Tensor | None] = []
+        for texts, output in zip(placed.lengths, outputs):
+            lengths = self.latent.sizes(output.scores, texts)
+            prior = self.evidence.prior_scores(output.scores, lengths)
+            z = output.draw.z.detach()
+            if estimator.posterior == "weights":
+                parts.append(structure.log_prob(z, prior, lengths))
+            elif exact:
+                parts.append(structure.kl(output.scores, prior, lengths)[None])
+            else:
+                own = structure.log_prob(z, output.scores.detach(), lengths)
+                parts.append(own - structure.log_prob(z, prior, lengths))
+        summed = exact and estimator.posterior == "scores"
+        divergence = _sum_over_spans(doc, parts, 1 if summed else count, docs, weights)
+        if estimator.posterior == "weights":
+            divergence = self.evidence.of_weights(weights, divergence)
+        return EvidenceTerms(fit, divergence)
+
+    def _pool(
+        self,
+        cells: Tensor,
+        place: Tensor,
+        bounds: Tensor,
+        of_texts: list[Tensor],
+        roots: Tensor | None,
+    ) -> Tensor:
+        """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
+        each)``; 0 for an empty text.
+
+        bounds: ``(texts, 2)``, the rows of each text. of_texts: these as :func:`_places` has them,
+        where all of a text's tokens are read. roots: of each text, ``(K, texts, width)``.
+        """
+        first, end = bounds.unbind(1)
+        lengths = end - first
+        tokens = inside = None
+        if of_texts:
+            tokens, inside = _padded(cells.index_select(1, place), of_texts[0])
+        pooled = []
+        for kind in self.pooling:
+            if kind == "root":
+                assert roots is not None
+                pooled.append(roots)
+            elif tokens is None or (kind in ("first", "last") and tokens.shape[2]):
+                token = first if kind == "first" else end - 1
+                chosen = cells.index_select(1, place[token.clamp(0, len(place) - 1)])
+                pooled.append(torch.where(lengths[:, None] > 0, chosen, 0.0))
+            elif kind == "max" and tokens.shape[2]:
+                assert inside is not None
+                low = tokens.masked_fill(~inside[..., None], -torch.inf)
+                pooled.append(torch.where(lengths[:, None] > 0, low.amax(2), 0.0))
+            else:
+                pooled.append(tokens.sum(2) / lengths.clamp_min(1)[:, None])
+        return torch.cat(pooled, -1)
+
+    def _of_docs(self, doc: list[Tensor], first: Tensor, draws: list[Draw], count: int) -> Tensor:
+        """Weights ``(K, D)``. The structures of a doc's spans are taken together by their place
+        among the K. doc, first: see :func:`_first_spans`."""
+        like = draws[0].weights if draws else first.new_zeros(0, dtype=torch.float32)
+        result = like.new_zeros(count, len(first))
+        result[0] = 1.0
+        if not draws:
+            return result
+        weights = torch.cat([_up_to(draw.weights, count) for draw in draws], 1)
+        spans = weights.shape[1]
+        has = first < spans
+        result = torch.where(has, weights[:, first.clamp_max(spans - 1)], result)
+        if int((fetch(first) < spans).sum()) == spans:
+            return result
+        if bool((weights.detach() - result.detach()[:, torch.cat(doc)]).abs().gt(1e-4).any()):
+            raise LatentError(
+                f"A text has several spans, each with weighted structures of its own, and "
+                f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "
+                "spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with a larger "
+                "max_length as the span_getter."
+            )
+        return result
+
+    def log_probs(
+        self, doc: list[Tensor], draws: list[Draw], count: int, docs: int, rows: Tensor
+    ) -> Tensor:
+        """``(K, D)``, summed over the spans of each doc. rows: of the batch."""
+        like = draws[0].weights if draws else rows.new_zeros(0)
+        parts = [draw.log_probs for draw in draws]
+        return _sum_over_spans(doc, parts, count, docs, like)
+
+    def again(self, kept: Kept) -> Tensor:
+        """Log-probabilities ``(K, D)`` of structures drawn earlier, under the present scorer."""
+        padded = torch.cat([kept.rows, kept.rows.new_zeros(1, kept.rows.shape[1])])
+        draws, latent = [], self.latent
+        known = _first_spans(kept.groups, kept.docs)[1]
+        placed = Placed.of(kept.groups, len(kept.rows), kept.rows.device, *known)
+        for (places, lengths), z in zip(placed, kept.drawn):
+            vectors = padded[places]
+            structure, scores = latent.score(vectors, lengths)
+            log_probs = structure.log_prob(z, scores, latent.sizes(scores, lengths))
+            draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
+        return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
+
+
+def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
+    """Of each doc its first span, among those of all groups, ``(D,)``, their number where it has
+    none; and of each span of each group the doc, ``(B,)``; on the CPU."""
+    doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
+    together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])
+    first = torch.full((docs,), len(together))
+    return first.scatter_reduce(0, together, torch.arange(len(together)), "amin"), doc
+
+
+def _roots(
+    docs_of: list[Tensor], draws: list[Draw], composed: list[Tensor], blank: Tensor
+) -> Tensor:
+    """The vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
+    count, docs, _ = blank.shape
+    total, spans = blank, blank.new_zeros(docs)
+    for doc, draw, part in zip(docs_of, draws, composed):
+        on_root = _up_to(draw.z, count)[:, :, 0, 1:, None]
+        total = total.index_add(1, doc, (on_root * part).sum(2))
+        spans = spans.index_add(0, doc, torch.ones_like(doc, dtype=spans.dtype))
+    return total / spans.clamp_min(1)[:, None]
+
+
+def _sum_over_spans(
+    docs_of: list[Tensor], parts: list[Tensor | None], count: int, docs: int, like: Tensor
+) -> Tensor:
+    """``(up to count, B)`` of each group, or None, as ``(count, D)`` in the dtype of ``like``."""
+    total = like.new_zeros(count, docs)
+    for doc, part in zip(docs_of, parts):
+        if part is not None:
+            total = total.index_add(1, doc, _up_to(part, count).to(total))
+    return total
+
+
+def _up_to(part: Tensor, count: int) -> Tensor:
+    """``(K, ...)`` with zeros up to ``count``."""
+    if len(part) == count:
+        return part
+    return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
+
+
+def _places(ranges: list[Range], count: int) -> Tensor:
+    """``(ranges, longest)`` int64, the rows of each; their number ``count`` at padding."""
+    first, end = torch.tensor(ranges, dtype=torch.int64).view(-1, 2).unbind(1)
+    column = torch.arange(int((end - first).max()) if ranges else 0)
+    inside = column < (end - first)[:, None]
+    return torch.where(inside, first[:, None] + column, count)
+
+
+def _padded(rows: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``(K, N, width)`` as ``(K, ranges, longest, width)`` with zeros, and what is inside.
+    places: see :func:`_places`."""
+    zero = rows.new_zeros(len(rows), 1, rows.shape[2])
+    return torch.cat([rows, zero], 1)[:, places], places < rows.shape[1]
+
+
+def _padded_words(words: Tensor, places: Tensor) -> Tensor:
+    """``(D, longest)`` of words ``(N,)``; places as of :func:`_padded`."""
+    return torch.cat([words, words.new_zeros(1)])[places]
+
+
+def build_text_module(
+    input_width: Width,
+    *,
+    pooling: tuple[str, ...],
+    texts: int,
+    structure: Structure,
+    estimator: Estimator,
+    scorer: ScorerBuilder,
+    composer: ComposerBuilder,
+    entropy_weight: float,
+) -> TextModule:
+    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
+    return TextModule(latent, pooling, texts, entropy_weight)
