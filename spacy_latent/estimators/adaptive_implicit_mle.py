@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw
-from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
-from spacy_latent.estimators.target_difference import TargetDifference, check_positive, norms
+from spacy_latent.estimators.noise import Noise, check_noise
+from spacy_latent.estimators.target_difference import (
+    NoisyTargetDifference,
+    check_positive,
+    norms,
+)
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 
 
-class AdaptiveImplicitMLE(TargetDifference, nn.Module):
+class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
     """I-MLE whose step adapts: λ = β·‖s + ε‖ / ‖g‖ of each item, and the difference is divided by
     λ. The paper has ‖s‖; then scores of 0, as those of a fresh scorer may be, would never have a
     gradient, whatever β. It costs that the step varies with the noise, by as much as ‖s + ε‖ does.
@@ -104,17 +106,3 @@ class AdaptiveImplicitMLE(TargetDifference, nn.Module):
         self.changed.mul_(self.momentum).add_((1 - self.momentum) * count)
         rate = self.rate if self.changed < self.target else -self.rate
         self.step.add_(rate).clamp_min_(0.0)
-
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch = scores.shape[0]
-        if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, batch)))
-        count = self.num_samples
-        noisy, _, repeated = repeat_with_noise(
-            scores, lengths, self.noise, self.scale, count, self.k
-        )
-        z = of_copies(partial(self.best, structure), noisy, repeated, batch)
-        return Draw(z.view(count, *scores.shape), scores.new_full((count, batch), 1.0 / count))

@@ -35,4 +35,4 @@ class Attention(Estimator):
     ) -> Draw:
         assert isinstance(structure, OneOfN)
         z = self.probabilities(structure, scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

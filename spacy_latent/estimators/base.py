@@ -51,6 +51,16 @@ class Draw:
     cost: Tensor | None = None
     extras: Tensor | None = None
 
+    @classmethod
+    def single(cls, z: Tensor) -> Draw:
+        """One structure of each item, ``(B, *parts)``, with all the weight."""
+        return cls(z[None], z.new_ones((1, len(z))))
+
+    @classmethod
+    def equal(cls, z: Tensor) -> Draw:
+        """K structures of each item, ``(K, B, *parts)``, of the same weight."""
+        return cls(z, z.new_full(z.shape[:2], 1.0 / len(z)))
+
     @property
     def present(self) -> Tensor:
         """What is not padding, ``(K, B)`` bool."""

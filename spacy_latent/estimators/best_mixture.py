@@ -46,7 +46,7 @@ class BestMixture(Estimator):
     ) -> Draw:
         z, known = best_structures(structure, scores, lengths, self.k)
         if not is_train and self.prediction == "map":
-            return Draw(z[:1], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(z[0])
         padding = ~known
         some = torch.where(known.view(*known.shape, *[1] * structure.part_axes), z, z[:1])
         totals = structure.log_potential(some, scores, lengths)

@@ -34,7 +34,7 @@ class BestStraightThrough(Estimator):
     ) -> Draw:
         best = structure.top_k(scores.detach(), lengths, self.k)
         if not is_train:
-            return Draw(best.z[:1], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(best.z[0])
         padding = best.scores.isneginf()
         z = torch.where(
             padding.view(*padding.shape, *[1] * structure.part_axes), best.z[:1], best.z

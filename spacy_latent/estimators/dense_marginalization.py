@@ -37,7 +37,7 @@ class DenseMarginalization(Estimator):
     ) -> Draw:
         if not is_train and self.prediction == "map":
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(z)
         count = structure.log_count(scores, lengths)
         many = count > torch.tensor(self.max_structures + 0.5).log()
         if bool(many.any()):

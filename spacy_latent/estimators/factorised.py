@@ -61,4 +61,4 @@ class FactorisedEstimator(Estimator):
 
     def weighted(self, z: Tensor) -> Draw:
         """``(K, B, *parts)`` with equal weights."""
-        return Draw(z, z.new_full(z.shape[:2], 1.0 / len(z)))
+        return Draw.equal(z)

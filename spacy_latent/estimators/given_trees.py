@@ -124,7 +124,7 @@ class GivenTrees(Estimator):
             tree = self._tree(structure, [""] * length)
             made = torch.as_tensor(structure.encode(tree, length))
             z[b][tuple(slice(0, size) for size in made.shape)] = made.to(z)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)
 
     def _of_doc(
         self, structure: Structure, doc: Doc, spans: Sequence[tuple[int, ...]]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor
 
-from spacy_latent.estimators.base import Draw
-from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
-from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.estimators.noise import Noise, check_noise
+from spacy_latent.estimators.target_difference import NoisyTargetDifference, check_positive
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 
 
-class ImplicitMLE(TargetDifference):
+class ImplicitMLE(NoisyTargetDifference):
     """Forward z = MAP(s + ε); backward z − MAP(s + ε − λg), with the same ε, g the gradient at z
     (their algorithm 1). K = num_samples, each of weight 1/K. At prediction MAP(s).
 
@@ -53,17 +50,3 @@ class ImplicitMLE(TargetDifference):
         batch = len(lengths) // self.num_samples
         target = of_copies(structure.map, scores - step * gradient, lengths, batch)
         return (z - target) / self.num_samples
-
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch = scores.shape[0]
-        if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, batch)))
-        count = self.num_samples
-        noisy, _, repeated = repeat_with_noise(
-            scores, lengths, self.noise, self.scale, count, self.k
-        )
-        z = of_copies(partial(self.best, structure), noisy, repeated, batch)
-        return Draw(z.view(count, *scores.shape), scores.new_full((count, batch), 1.0 / count))

@@ -39,4 +39,4 @@ class Marginals(Estimator):
     ) -> Draw:
         soft = is_train or self.prediction == "marginals"
         z = structure.marginals(scores, lengths) if soft else structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

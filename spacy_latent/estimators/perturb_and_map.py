@@ -59,12 +59,11 @@ class PerturbAndMap(Estimator):
         batch = scores.shape[0]
         if not is_train:
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, batch)))
+            return Draw.single(z)
         count = self.num_samples
         noisy, _, repeated = repeat_with_noise(
             scores, lengths, self.noise, self.scale, count, self.k
         )
         solve = partial(straight_through, structure, backward=self.backward)
         z = of_copies(solve, noisy, repeated, batch)
-        weights = scores.new_full((count, batch), 1.0 / count)
-        return Draw(z.view(count, *scores.shape), weights)
+        return Draw.equal(z.view(count, *scores.shape))

@@ -55,7 +55,7 @@ class PerturbedMean(Estimator):
             z = _PerturbedMean.apply(scores, structure, lengths, self)
         else:
             z = structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)
 
 
 class _PerturbedMean(torch.autograd.Function):

@@ -54,7 +54,7 @@ class Rebar(Estimator):
     ) -> Draw:
         batch, count = scores.shape[0], self.num_samples
         if not is_train:
-            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+            return Draw.single(structure.map(scores, lengths))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
         drawn = of_copies(structure.reparameterize, repeated, sizes, batch)

@@ -82,7 +82,7 @@ class Relax(Estimator, nn.Module):
     ) -> Draw:
         batch, count = scores.shape[0], self.num_samples
         if not is_train:
-            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+            return Draw.single(structure.map(scores, lengths))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
         # Apart from the graph of the scores: the network learns here, and the scores below.

@@ -83,5 +83,4 @@ class RelaxedPerturbation(Estimator):
             else:
                 soft = of_copies(structure.sparsemap, cool, lengths, batch).mean
             z = soft if z is None else GradientOf.apply(soft, z)
-        weights = scores.new_full((count, batch), 1.0 / count)
-        return Draw(z.view(count, *scores.shape), weights)
+        return Draw.equal(z.view(count, *scores.shape))

@@ -70,7 +70,7 @@ class ScoreFunction(Estimator, nn.Module):
     ) -> Draw:
         batch = scores.shape[0]
         if not is_train:
-            return Draw(structure.map(scores, lengths)[None], scores.new_ones((1, batch)))
+            return Draw.single(structure.map(scores, lengths))
         z, log_probs = self.drawn(structure, scores, lengths)
         weights = scores.new_full((self.num_samples, batch), 1.0 / self.num_samples)
         if self.control_variate is not None and self.control_variate.greedy:

@@ -50,4 +50,4 @@ class Sinkhorn(Estimator):
     ) -> Draw:
         assert isinstance(structure, OneToOneAlignment)
         z = structure.sinkhorn(scores, lengths, self.temperature, self.max_iter, self.tolerance)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

@@ -29,4 +29,4 @@ class SmoothedDP(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         z = smoothed_expectation(structure, scores, lengths, self.regularizer, self.gamma)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

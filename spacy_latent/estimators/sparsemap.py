@@ -73,7 +73,7 @@ class SparseMAP(Estimator):
     ) -> Draw:
         if not is_train and self.prediction == "map":
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(z)
         solution = structure.sparsemap(scores, lengths, self.max_iter, self.tolerance)
         if self.marginalize:
             # Composers that walk trees get a tree in the padding, too.
@@ -81,4 +81,4 @@ class SparseMAP(Estimator):
             padding = derived(lambda known: known.detach() == 0, weights)
             unused = padding.view(*padding.shape, *[1] * structure.part_axes)
             return Draw(torch.where(unused, atoms[:1], atoms), weights, padding=padding)
-        return Draw(solution.mean[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(solution.mean)

@@ -110,7 +110,7 @@ class Spigot(Estimator):
         batch = scores.shape[0]
         if not is_train:
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, batch)))
+            return Draw.single(z)
         count = self.num_samples
         if self.noise is not None:
             scores, _, lengths = repeat_with_noise(scores, lengths, self.noise, self.scale, count)
@@ -120,8 +120,7 @@ class Spigot(Estimator):
             lengths,
             batch,
         )
-        weights = scores.new_full((count, batch), 1.0 / count)
-        return Draw(z.view(count, batch, *scores.shape[1:]), weights)
+        return Draw.equal(z.view(count, batch, *scores.shape[1:]))
 
 
 class _ProjectedGradient(torch.autograd.Function):

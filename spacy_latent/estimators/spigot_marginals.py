@@ -71,4 +71,4 @@ class SpigotMarginals(TargetDifference):
             z = self.best(structure, scores, lengths)
         else:
             z = structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

@@ -73,4 +73,4 @@ class StraightThrough(Estimator):
             z = straight_through(structure, scores, lengths, self.backward)
         else:
             z = structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+        return Draw.single(z)

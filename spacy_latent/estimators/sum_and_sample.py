@@ -49,7 +49,7 @@ class SumAndSample(Estimator, nn.Module):
     ) -> Draw:
         if not is_train:
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
         log_probs = structure.log_prob(z, scores, lengths)
         weights = torch.where(known, log_probs.exp(), 0.0)

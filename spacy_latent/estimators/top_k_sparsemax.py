@@ -40,7 +40,7 @@ class TopKSparsemax(Estimator):
 
         if not is_train and self.prediction == "map":
             z = structure.map(scores, lengths)
-            return Draw(z[None], scores.new_ones((1, scores.shape[0])))
+            return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
         totals = torch.where(known, structure.log_potential(z, scores, lengths), -torch.inf)
         sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64)

@@ -176,7 +176,7 @@ class LatentLayer(nn.Module):
             with torch.autocast(device_type=scores.device.type, enabled=False):
                 draw = self.draw(structure, scores, lengths)
         else:
-            draw = Draw(known[None], known.new_ones((1, len(known))))
+            draw = Draw.single(known)
         cost = self.scorer.cost(self._scored(vectors), lengths) if self.training else None
         if cost is not None:
             draw.cost = cost.to(draw.weights)
@@ -207,7 +207,7 @@ class LatentLayer(nn.Module):
             return self.read(vectors, lengths)
         z, known = encode_given(self.present_structure, given, vectors, lengths)
         if bool(known.all()):
-            return Draw(z[None], z.new_ones((1, len(z)))), 2 * z - 1
+            return Draw.single(z), 2 * z - 1
         draw, scores = self.read(vectors, lengths)
         here = known.view(-1, *[1] * (z.dim() - 1))
         draw = replace(draw, z=torch.where(here, z.to(draw.z), draw.z))

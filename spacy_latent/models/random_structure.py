@@ -166,7 +166,7 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
             sure = 2 * z - 1
             # Not of a set that knows neighbours, such as runs of items.
             if torch.equal(structure.map(sure, lengths), z):
-                return Draw(z[None], scores.new_ones((1, scores.shape[0]))), sure
+                return Draw.single(z), sure
         if substitute == "random":
             scores = _noise(structure, scores, lengths, generator)
         elif not structure.linear:
@@ -175,7 +175,7 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
         if not structure.has_map:
             return layer.estimator(structure, scores, lengths, False), scores
         z = structure.map(scores, lengths)
-        return Draw(z[None], scores.new_ones((1, scores.shape[0]))), scores
+        return Draw.single(z), scores
 
     return read_other
 
