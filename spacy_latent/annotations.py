@@ -711,55 +711,96 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     for span in spans:
         first, last = doc[span.start], doc[span.end - 1]
         key = ("._.", STORED, first.idx, last.idx + len(last))
-        record: dict[str, Any] = {
-            "structure": span.structure,
-            "kind": span.kind,
-            "tokens": len(span),
-            "places": _places(idx[span.start : span.end], length[span.start : span.end]),
-            "decoded": np.array(span.decoded, dtype="int32"),
-        }
-        if span.parts is not None and span.probabilities is not None:
-            record["parts"] = np.array(span.parts, dtype="int32")
-            record["probabilities"] = np.array(span.probabilities, dtype="float32")
-        if span.counters is not None:
-            record["counters"] = np.array(span.counters, dtype="float32")
-        if span.labels is not None:
-            record["labels"] = list(span.labels)
-        if span.entity_probabilities is not None:
-            record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
-        if span.arc_labels is not None:
-            record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
-        if span.labelled_parts is not None and span.labelled_probabilities is not None:
-            record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
-            own = np.array(span.labelled_probabilities, dtype="float32")
-            record["labelled_probabilities"] = own
-        if span.alternative_labels:
-            record["alternative_labels"] = [
-                np.array(labels, dtype="int32") for labels in span.alternative_labels
-            ]
-        if span.given is not None and span.given.any():
-            record["given"] = np.array(span.given, dtype="bool")
-        if span.alternatives:
-            record["alternatives"] = [
-                [np.array(decoded, dtype="int32"), float(weight)]
-                for decoded, weight in span.alternatives
-            ]
-        if span.alternative_probabilities:
-            record["alternative_probabilities"] = [
-                np.array(part, dtype="float32") for part in span.alternative_probabilities
-            ]
-        if span.possible is not None and span.possible_probabilities is not None:
-            record["possible"] = np.array(span.possible, dtype="int32")
-            record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
-        if span.min_confidence is not None:
-            record["min_confidence"] = float(span.min_confidence)
-        if span.other_start is not None and span.other_end is not None:
-            # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
-            other = doc[span.other_start : span.other_end]
-            bounds = [other.start_char - first.idx, other.end_char - first.idx]
-            its = slice(other.start, other.end)
-            record["other"] = [*bounds, len(other), _places(idx[its], length[its])]
+        record = _record_of(span, doc, idx, length)
         user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def _record_of(
+    span: SpanStructure, doc: Doc, idx: np.ndarray, length: np.ndarray
+) -> dict[str, Any]:
+    """What is stored of a structure; :func:`_structure_of` reads it. idx, length: of each token of
+    the doc where it begins, and how many characters it has."""
+    tokens = slice(span.start, span.end)
+    record: dict[str, Any] = {
+        "structure": span.structure,
+        "kind": span.kind,
+        "tokens": len(span),
+        "places": _places(idx[tokens], length[tokens]),
+        "decoded": np.array(span.decoded, dtype="int32"),
+    }
+    if span.parts is not None and span.probabilities is not None:
+        record["parts"] = np.array(span.parts, dtype="int32")
+        record["probabilities"] = np.array(span.probabilities, dtype="float32")
+    if span.counters is not None:
+        record["counters"] = np.array(span.counters, dtype="float32")
+    if span.labels is not None:
+        record["labels"] = list(span.labels)
+    if span.entity_probabilities is not None:
+        record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
+    if span.arc_labels is not None:
+        record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
+    if span.labelled_parts is not None and span.labelled_probabilities is not None:
+        record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
+        own = np.array(span.labelled_probabilities, dtype="float32")
+        record["labelled_probabilities"] = own
+    if span.alternative_labels:
+        record["alternative_labels"] = [
+            np.array(labels, dtype="int32") for labels in span.alternative_labels
+        ]
+    if span.given is not None and span.given.any():
+        record["given"] = np.array(span.given, dtype="bool")
+    if span.alternatives:
+        record["alternatives"] = [
+            [np.array(decoded, dtype="int32"), float(weight)]
+            for decoded, weight in span.alternatives
+        ]
+    if span.alternative_probabilities:
+        record["alternative_probabilities"] = [
+            np.array(part, dtype="float32") for part in span.alternative_probabilities
+        ]
+    if span.possible is not None and span.possible_probabilities is not None:
+        record["possible"] = np.array(span.possible, dtype="int32")
+        record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
+    if span.min_confidence is not None:
+        record["min_confidence"] = float(span.min_confidence)
+    if span.other_start is not None and span.other_end is not None:
+        # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
+        other = doc[span.other_start : span.other_end]
+        start = doc[span.start].idx
+        bounds = [other.start_char - start, other.end_char - start]
+        its = slice(other.start, other.end)
+        record["other"] = [*bounds, len(other), _places(idx[its], length[its])]
+    return record
+
+
+def _structure_of(
+    record: dict[str, Any], start: int, end: int, other_start: int | None, other_end: int | None
+) -> SpanStructure:
+    """What :func:`_record_of` has stored, for the tokens that it is of now."""
+    return SpanStructure(
+        start,
+        end,
+        record["structure"],
+        record["kind"],
+        record["decoded"],
+        parts=record.get("parts"),
+        probabilities=record.get("probabilities"),
+        alternatives=[(decoded, weight) for decoded, weight in record.get("alternatives", [])],
+        labels=tuple(record["labels"]) if "labels" in record else None,
+        entity_probabilities=record.get("entity_probabilities"),
+        other_start=other_start,
+        other_end=other_end,
+        given=record.get("given"),
+        counters=record.get("counters"),
+        arc_labels=record.get("arc_labels"),
+        labelled_parts=record.get("labelled_parts"),
+        labelled_probabilities=record.get("labelled_probabilities"),
+        alternative_labels=list(record.get("alternative_labels", [])),
+        alternative_probabilities=list(record.get("alternative_probabilities", [])),
+        possible=record.get("possible"),
+        possible_probabilities=record.get("possible_probabilities"),
+        min_confidence=record.get("min_confidence"),
+    )
 
 
 def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
@@ -830,32 +871,8 @@ def _read(doc: Doc) -> dict[str, list[SpanStructure]]:
                 its = slice(other_start, other_end)
                 if places != _places(idx[its], length[its]):
                     continue
-            found.setdefault(component, []).append(
-                SpanStructure(
-                    start,
-                    end,
-                    record["structure"],
-                    record["kind"],
-                    record["decoded"],
-                    record.get("parts"),
-                    record.get("probabilities"),
-                    [(decoded, weight) for decoded, weight in record.get("alternatives", [])],
-                    tuple(record["labels"]) if "labels" in record else None,
-                    record.get("entity_probabilities"),
-                    other_start,
-                    other_end,
-                    record.get("given"),
-                    record.get("counters"),
-                    record.get("arc_labels"),
-                    record.get("labelled_parts"),
-                    record.get("labelled_probabilities"),
-                    list(record.get("alternative_labels", [])),
-                    list(record.get("alternative_probabilities", [])),
-                    record.get("possible"),
-                    record.get("possible_probabilities"),
-                    record.get("min_confidence"),
-                )
-            )
+            structure = _structure_of(record, start, end, other_start, other_end)
+            found.setdefault(component, []).append(structure)
     return found
 
 
