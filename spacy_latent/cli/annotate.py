@@ -131,7 +131,7 @@ def annotate_cli(
 def prepare(code: Path | None, gpu_id: int) -> None:
     """What each process does before it loads the pipeline."""
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.show import use_gpu
+    from spacy_latent.cli.pipelines import use_gpu
 
     import_code(code)
     use_gpu(gpu_id)

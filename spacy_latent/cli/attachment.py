@@ -42,8 +42,8 @@ def main(
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.report import progress
-    from spacy_latent.cli.show import load
+    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.progress import progress
 
     import_code(code)
     for path in (corpus, *models):

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import finished_first
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
@@ -92,7 +92,7 @@ def calibrate_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import import_code, read_examples
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline import entity_calibration as calibration
 

@@ -101,8 +101,9 @@ def _compare_pipelines(
     import srsly
 
     from spacy_latent.cli.corpus import import_code, read_examples
-    from spacy_latent.cli.report import progress, short_name, to_json
-    from spacy_latent.cli.show import load, use_gpu
+    from spacy_latent.cli.figures import to_json
+    from spacy_latent.cli.pipelines import load, short_name, use_gpu
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components

@@ -1,4 +1,4 @@
-"""What the commands share: pipelines and corpora from the command line."""
+"""Corpora, and the code that reads them, from the command line."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -154,7 +154,7 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
 def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.diagnosis import gradient_norms, judge_gradients
 

@@ -55,7 +55,7 @@ def demo_cli(
 ) -> None:
     """Show a pipeline of this package, which learned trees from values alone, and judge it
     on new expressions; or train it again."""
-    from spacy_latent.cli.show import load, use_gpu
+    from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.corpora.listops import is_expression
     from spacy_latent.visualize.terminal import format_annotation
 
@@ -116,7 +116,7 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
     """Print the value of one expression and scores on new ones; write a page of these if asked."""
     from spacy_latent.cli.listops import page_of
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.listops_assessment import assess_listops

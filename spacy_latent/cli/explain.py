@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import write_page
-from spacy_latent.cli.show import STDIN, load, use_gpu
+from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
     from spacy_latent.pipeline.explanation import Explanation, Faithfulness
@@ -60,7 +61,7 @@ def explain_cli(
     import srsly
 
     from spacy_latent.cli.corpus import import_code, lines_of_stdin
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import explain
 

@@ -175,8 +175,8 @@ def report_cli(
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.listops_tables import conclusion, print_tables
-    from spacy_latent.cli.report import progress
-    from spacy_latent.cli.show import load
+    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.listops_assessment import assess_listops
@@ -242,7 +242,7 @@ def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> Non
     from spacy.tokens import Doc
 
     from spacy_latent.annotations import write
-    from spacy_latent.cli.show import annotated
+    from spacy_latent.cli.pipelines import annotated
     from spacy_latent.pipeline.inspection import latent_components
 
     if component not in latent_components(nlp):

@@ -27,7 +27,7 @@ def model_row(path: Path, corpus: Path) -> Row:
 
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import read_text_pairs_v1
 
     nlp = spacy.load(path)
@@ -113,7 +113,7 @@ def main(
     the F1 less that of the row BESIDE."""
     import srsly
 
-    from spacy_latent.cli.show import use_gpu
+    from spacy_latent.cli.pipelines import use_gpu
 
     use_gpu(gpu_id)
     for path in (corpus, *models):

@@ -12,7 +12,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -53,7 +53,7 @@ def main(
 
     from spacy_latent.analysis.rationales import report
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.report import progress
+    from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
 
     for path in (corpus, *(words or [])):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
+from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import write_page
-from spacy_latent.cli.show import STDIN, annotated, load, use_gpu
+from spacy_latent.cli.pipelines import annotated, load, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.figures import print_confidence, print_verdicts, to_json
 from spacy_latent.cli.output import write_page
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
+from spacy_latent.cli.progress import progress
 
 if TYPE_CHECKING:
     from spacy.language import Language
 
-    from spacy_latent.pipeline.assessment import Assessment
 
 EXAMPLES = """
 Examples:
@@ -118,17 +119,6 @@ def report_cli(
         raise typer.Exit(2)
 
 
-def to_json(assessment: Assessment) -> dict[str, Any]:
-    """The figures, and under ``verdicts`` what they say, for each layer."""
-    from spacy_latent.pipeline.assessment import plain
-
-    found = {
-        name: [vars(verdict) for verdict in verdicts]
-        for name, verdicts in assessment.verdicts.items()
-    }
-    return {**plain(assessment.figures), "verdicts": plain(found)}
-
-
 def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
     """Pipelines by the names of the controls. given: each a directory, several with commas between
     them, or that after a name and =. Where a directory holds what 'spacy train' wrote, it is the
@@ -151,49 +141,3 @@ def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
             )
         found[name] = [load(best_pipeline(path)) for path in listed]
     return found
-
-
-def best_pipeline(path: str) -> str:
-    """The directory itself, or the pipeline in it that 'spacy train' kept as the best."""
-    best = Path(path) / "model-best"
-    return str(best) if best.is_dir() and not (Path(path) / "meta.json").is_file() else path
-
-
-def print_verdicts(assessment: Assessment) -> None:
-    from spacy_latent.analysis.verdicts import headline
-
-    show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
-    for name, found in assessment.verdicts.items():
-        msg.divider(name)
-        msg.text(headline(found, assessment.figures.components[name]), color="yellow")
-        for verdict in found:
-            show[verdict.level](verdict.text)
-
-
-def print_confidence(assessment: Assessment) -> None:
-    """How far probabilities of entities can be trusted."""
-    for name, found in assessment.figures.entities.items():
-        msg.divider(f"{name}: confidence")
-        show = msg.warn if found.error > found.chance_high else msg.info
-        show(
-            f"{found.found} entities, expected calibration error {100 * found.error:.1f} % "
-            f"({100 * found.chance:.1f} % by chance alone)"
-        )
-
-
-def progress(docs: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
-    from tqdm import tqdm
-
-    # To standard error, and only where someone looks.
-    return tqdm(docs, desc=stage, total=total, unit=unit, disable=None, leave=False)
-
-
-def short_name(path: str, among: Iterable[str] = ()) -> str:
-    """The end of a path, longer where that alone would not tell it from others."""
-    parts = Path(path).parts
-    for count in range(1, len(parts) + 1):
-        name = "/".join(parts[-count:])
-        if count >= 2 or not Path(path).is_dir():
-            if sum("/".join(Path(o).parts[-count:]) == name for o in set(among)) < 2:
-                return name
-    return path

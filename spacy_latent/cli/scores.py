@@ -10,7 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language

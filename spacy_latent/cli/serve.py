@@ -134,7 +134,7 @@ def application_of(
 ) -> tuple[Any, list[str]]:
     """The application, and what its pipelines are called."""
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.show import use_gpu
+    from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.visualize.explorer import Limits
     from spacy_latent.visualize.server import LOCAL as LOCAL_NAMES
     from spacy_latent.visualize.server import make_application
@@ -181,7 +181,7 @@ def application_of(
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
     from spacy_latent.cli.corpus import reads_pairs
-    from spacy_latent.cli.show import load
+    from spacy_latent.cli.pipelines import load
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import choose_components
     from spacy_latent.visualize.explorer import Explorer

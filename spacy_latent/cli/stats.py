@@ -12,8 +12,9 @@ from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.report import print_verdicts, progress, to_json
-from spacy_latent.cli.show import load, use_gpu
+from spacy_latent.cli.figures import print_verdicts, to_json
+from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.progress import progress
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures

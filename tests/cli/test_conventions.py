@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from spacy_latent.cli import compare, corpus, listops, pairs, show
+from spacy_latent.cli import compare, corpus, listops, pairs, pipelines
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.cli.failure import fail
 
@@ -64,7 +64,7 @@ def test_why_a_command_failed_stands_on_standard_error(
     assert ended.value.code == 1 and printed.out == ""
     assert "This cannot be" in printed.err and "Do that." in printed.err
     for attempt in (
-        lambda: show.load(str(tmp_path / "none")),
+        lambda: pipelines.load(str(tmp_path / "none")),
         lambda: corpus.import_code(tmp_path / "none.py"),
         lambda: compare.main([tmp_path / "none"], None, 0, True, None, -1),
         lambda: pairs.main(tmp_path / "none.spacy", [], None),

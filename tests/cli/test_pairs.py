@@ -14,7 +14,6 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_latent import annotations
-from spacy_latent.cli import report
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
@@ -71,7 +70,7 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
         shown.append((stage, total, unit))
         return docs
 
-    monkeypatch.setattr(report, "progress", progress)
+    monkeypatch.setattr("spacy_latent.cli.progress.progress", progress)
     rows = [{"text_a": a, "text_b": b, "label": "other"} for a, b, _ in PAIRS]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
     result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])

@@ -12,7 +12,7 @@ from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.cli import report
+from spacy_latent.cli.progress import progress
 from tests.pipeline.rationale_pipelines import rationale_pipeline
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 
@@ -48,7 +48,7 @@ def test_long_stages_are_shown(
 ) -> None:
     shown: dict[str, int] = {}
 
-    def progress(each: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
+    def counted(each: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
         seen = 0
         for one in each:
             seen += 1
@@ -56,7 +56,7 @@ def test_long_stages_are_shown(
         assert seen == total
         shown[stage] = total
 
-    monkeypatch.setattr(report, "progress", progress)
+    monkeypatch.setattr("spacy_latent.cli.progress.progress", counted)
     filled = command.format(
         model=place / "model", texts=place / "texts.spacy", out=tmp_path / "calibrated"
     )
@@ -66,7 +66,7 @@ def test_long_stages_are_shown(
 
 
 def test_no_bar_is_drawn_where_nobody_looks(place: Path, capfd: Any) -> None:
-    assert list(report.progress("abc", "Letters", 3)) == ["a", "b", "c"]
+    assert list(progress("abc", "Letters", 3)) == ["a", "b", "c"]
     result = CliRunner().invoke(
         app, ["latent", "generate", "listops", str(place / "a.tsv"), "--sizes", "20"]
     )

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import read_examples
-from spacy_latent.cli.report import short_name
+from spacy_latent.cli.pipelines import short_name
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.estimators.given_trees import TREES
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts

@@ -1,0 +1,43 @@
+"""Figures of an assessment, in the terminal and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wasabi import msg
+
+if TYPE_CHECKING:
+    from spacy_latent.pipeline.assessment import Assessment
+
+
+def to_json(assessment: Assessment) -> dict[str, Any]:
+    """The figures, and under ``verdicts`` what they say, for each layer."""
+    from spacy_latent.pipeline.assessment import plain
+
+    found = {
+        name: [vars(verdict) for verdict in verdicts]
+        for name, verdicts in assessment.verdicts.items()
+    }
+    return {**plain(assessment.figures), "verdicts": plain(found)}
+
+
+def print_verdicts(assessment: Assessment) -> None:
+    from spacy_latent.analysis.verdicts import headline
+
+    show = {"warning": msg.warn, "good": msg.good, "note": msg.info}
+    for name, found in assessment.verdicts.items():
+        msg.divider(name)
+        msg.text(headline(found, assessment.figures.components[name]), color="yellow")
+        for verdict in found:
+            show[verdict.level](verdict.text)
+
+
+def print_confidence(assessment: Assessment) -> None:
+    """How far probabilities of entities can be trusted."""
+    for name, found in assessment.figures.entities.items():
+        msg.divider(f"{name}: confidence")
+        show = msg.warn if found.error > found.chance_high else msg.info
+        show(
+            f"{found.found} entities, expected calibration error {100 * found.error:.1f} % "
+            f"({100 * found.chance:.1f} % by chance alone)"
+        )

@@ -1,0 +1,85 @@
+"""Pipelines from the command line, and what they give to texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spacy_latent.cli.failure import fail
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+
+def use_gpu(gpu_id: int) -> None:
+    """Choose the device; a GPU that is asked for and missing is an error, not a slow run."""
+    if gpu_id < 0:
+        return
+    from thinc.api import require_gpu
+
+    try:
+        require_gpu(gpu_id)
+    except ValueError as error:
+        fail(
+            f"GPU {gpu_id} cannot be used: {error}",
+            "Leave --gpu-id out to run on the CPU, or install the GPU libraries with "
+            "pip install 'spacy-latent[gpu]'.",
+        )
+
+
+def load(model: str) -> Language:
+    """model: a directory, or the name of an installed package. What cannot be loaded ends the
+    command."""
+    import spacy
+
+    try:
+        return spacy.load(model)
+    except Exception as error:
+        # Whatever is missing or broken in the directory, the user needs its name and the reason.
+        fail(
+            f"The pipeline {model!r} cannot be loaded",
+            f"{error}\nGive a directory that 'spacy train' wrote, such as training/model-best; if "
+            "it was copied, copy the whole directory again.",
+        )
+
+
+def best_pipeline(path: str) -> str:
+    """The directory itself, or the pipeline in it that 'spacy train' kept as the best."""
+    best = Path(path) / "model-best"
+    return str(best) if best.is_dir() and not (Path(path) / "meta.json").is_file() else path
+
+
+def short_name(path: str, among: Iterable[str] = ()) -> str:
+    """The end of a path, longer where that alone would not tell it from others."""
+    parts = Path(path).parts
+    for count in range(1, len(parts) + 1):
+        name = "/".join(parts[-count:])
+        if count >= 2 or not Path(path).is_dir():
+            if sum("/".join(Path(o).parts[-count:]) == name for o in set(among)) < 2:
+                return name
+    return path
+
+
+def annotated(
+    nlp: Language,
+    texts: Iterable[str | Doc],
+    component: str | None,
+    threshold: float | None,
+    alternatives: int,
+) -> Iterator[Doc]:
+    """Docs with the probabilities of every latent layer, inline ones too, whatever the config
+    stores. Each layer is read just before its component runs, so that it sees the sentences that
+    the component saw."""
+    from spacy_latent.pipeline.inspection import choose_components, inspect_pipe
+
+    names = choose_components(nlp, component, annotating=True)
+    kept = 0.01 if threshold is None else min(0.01, threshold)
+    docs = (nlp.make_doc(text) if isinstance(text, str) else text for text in texts)
+    # One at a time: what is typed is answered at once.
+    stream = inspect_pipe(
+        nlp, docs, components=names, batch_size=1, threshold=kept, alternatives=alternatives
+    )
+    for doc, _ in stream:
+        yield doc
