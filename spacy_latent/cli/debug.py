@@ -49,8 +49,9 @@ def debug_cli(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import plain
-    from spacy_latent.pipeline.diagnosis import Finding, describe, find_traps
+    from spacy_latent.pipeline.diagnosis import describe
     from spacy_latent.pipeline.inspection import choose_components
+    from spacy_latent.pipeline.mistakes import Finding, find_traps
 
     try:
         import_code(code)
@@ -129,7 +130,7 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
     from thinc.api import fix_random_seed
 
     from spacy_latent.errors import LatentError, LatentWarning, NoLabels
-    from spacy_latent.pipeline.diagnosis import training_settings
+    from spacy_latent.pipeline.training_settings import training_settings
 
     fix_random_seed(training_settings(nlp).get("seed") or 0)
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]

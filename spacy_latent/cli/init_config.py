@@ -128,7 +128,7 @@ def init_cli(
 
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.diagnosis import about_sentences
+    from spacy_latent.pipeline.mistakes import about_sentences
 
     import_code(code)
     asked = {"crf_ner": crf_ner, "latent_parser": latent_parser, "tree_spancat": tree_spancat}

@@ -8,6 +8,7 @@ from spacy.language import Language
 from thinc.api import Model
 
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.training_settings import training_settings
 from spacy_latent.stages import unreached
 
 # The block of a config that refuses it, and changes nothing where there is nothing to refuse.
@@ -36,8 +37,6 @@ def latent_shims(model: Model) -> list[Any]:
 
 def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> None:
     """Raise LatentError where there is one; name: of the component."""
-    from spacy_latent.pipeline.diagnosis import training_settings
-
     if nlp is None:
         return
     max_steps = training_settings(nlp).get("max_steps") or 0
@@ -65,8 +64,6 @@ def build_refuse_unreached_stages_v1() -> Callable[[Language], Language]:
 # Beside it LatentShim.from_bytes warns, whatever ended the training: steps, epochs or patience.
 def refuse_in_pipeline(nlp: Language) -> Language:
     """Raise LatentError for the first component that training does not bring to its last stage."""
-    from spacy_latent.pipeline.diagnosis import training_settings
-
     if _comes_from_disk(nlp):
         return nlp
     frozen = training_settings(nlp).get("frozen_components") or ()

@@ -22,8 +22,8 @@ from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_stru
 from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
-from spacy_latent.pipeline.diagnosis import find_traps
 from spacy_latent.pipeline.inspection import inspect_docs
+from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.structures.base import Structure
 from tests import pages
 

@@ -12,12 +12,8 @@ from spacy.language import Language
 
 from spacy_latent.kernels import blocks
 from spacy_latent.models.latent_shim import LatentShim
-from spacy_latent.pipeline.diagnosis import (
-    describe,
-    find_traps,
-    gradient_norms,
-    judge_gradients,
-)
+from spacy_latent.pipeline.diagnosis import describe, gradient_norms, judge_gradients
+from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import (
     INLINE,
     LISTENER,

@@ -12,9 +12,9 @@ from spacy.util import load_config, load_model_from_config
 
 from benchmarks.raw_results import RAW, read
 from benchmarks.sections import RESULTS
-from spacy_latent.pipeline.diagnosis import find_traps
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import EVIDENCE
+from spacy_latent.pipeline.mistakes import find_traps
 from tests.test_recipes import CONFIGS, OVER_A_PARSER, example, small
 
 # Nothing is noted of all others: they are the better of two, or nobody compared them.
