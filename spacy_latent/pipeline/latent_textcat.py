@@ -204,7 +204,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if model.attrs["multi_label"] != self.multi_label:
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
-        annotations.check_settings(name, annotate, probability_threshold, alternatives)
+        annotations.check_settings(
+            name, annotate, probability_threshold, alternatives, "probability_threshold"
+        )
         if model.attrs.get("code") and annotate != "none":
             raise LatentError(
                 f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "

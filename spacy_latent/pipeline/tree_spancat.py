@@ -122,7 +122,9 @@ class TreeSpanCategorizer(TrainedComponent):
         probability_threshold: float = 0.01,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(name, annotate, probability_threshold, 0)
+        annotations.check_settings(
+            name, annotate, probability_threshold, 0, "probability_threshold"
+        )
         if not 0 < threshold <= 1:
             raise LatentError(f"{name}: threshold is {threshold}; expected a number in (0, 1].")
         if model.name != "tree_span_classifier":

@@ -381,7 +381,7 @@ def test_other_keys_of_spans() -> None:
     [
         ({"threshold": 0.0}, r"threshold is 0.0; expected a number in \(0, 1\]"),
         ({"annotate": "all"}, "annotate is 'all'"),
-        ({"probability_threshold": 2.0}, "threshold is 2.0"),
+        ({"probability_threshold": 2.0}, "probability_threshold is 2.0"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
         ({"model": {**MODEL, "max_width": 0}}, "max_width is 0"),
         (
