@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from spacy.attrs import DEP, HEAD, IS_SPACE, SENT_START
+from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, set_sentences
+
+# The label of roots, as its hash: spaCy's parser writes it, and predictions have it of roots alone.
+ROOT = get_string_id("ROOT")
 
 
 @dataclass
@@ -45,7 +50,8 @@ def read_gold(
     whole doc where none are.
 
     labels: places of labels by their hashes.
-    Raises LatentError for a label that is not among them.
+    Raises LatentError for a label that is not among them. "ROOT" at a word that has a head
+    counts as not known, with a warning.
     """
     reference, predicted = example.reference, example.predicted
     known: Any = reference.to_array([HEAD, DEP, SENT_START, IS_SPACE]).view("int64")
@@ -110,6 +116,15 @@ def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
 
 
 def _place(example: Example, label: int, labels: Mapping[int, int], component: str) -> int:
+    if label == ROOT:
+        # Without the text, so that Python says it once for a corpus.
+        warnings.warn(
+            f"{component}: words of the references have a head and the label 'ROOT', which is that "
+            "of roots alone. Their heads are learned, their labels are not.",
+            LatentWarning,
+            stacklevel=5,
+        )
+        return -1
     if label not in labels:
         name = example.reference.vocab.strings[label]
         raise LatentError(

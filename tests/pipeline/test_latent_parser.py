@@ -353,6 +353,15 @@ def test_heads_that_no_tree_has_are_named() -> None:
     assert made.get_pipe("latent_parser").model.to_bytes() == before  # type: ignore[union-attr]
 
 
+def test_of_a_word_with_a_head_that_is_labelled_as_a_root_the_head_is_learned() -> None:
+    made = pipeline()
+    sample = parsed(made, ("She saw him", [1, 1, 1], "nsubj ROOT ROOT"))
+    with pytest.warns(LatentWarning, match="'ROOT', which is that of roots alone"):
+        trained(made, sample, 40)
+    assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
+    assert [head for head, _ in tree_of(made("She saw him"))] == [1, 1, 1]
+
+
 def test_partial_trees_teach_what_they_have() -> None:
     """One head of five is annotated; the others and where sentences start are not learned."""
     made = pipeline()
