@@ -184,7 +184,10 @@ def print_calibration(found: Calibrated) -> None:
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
     if found.left_out:
-        msg.warn(f"No sequence of tags agrees with the annotation of {found.left_out} texts")
+        msg.warn(
+            f"No sequence of tags agrees with the annotation of {found.left_out} texts, as where "
+            "it has a label that the component does not know. Scores are not fitted to them."
+        )
 
 
 def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:

@@ -429,9 +429,13 @@ class CrfEntityRecognizer(TrainedComponent):
             )
         return float(sum(losses)), gradient
 
-    def _gold_tags(self, example: Example) -> Any:
+    def _gold_tags(self, example: Example, refuse_unknown: bool = True) -> Any:
         """Tags ``(n, K)`` that agree with the reference, bool: any where that is missing, or where
-        its tokens are not those of the doc."""
+        its tokens are not those of the doc.
+
+        refuse_unknown: whether a label that the component does not have raises LatentError; if not,
+            no tag agrees with it.
+        """
         import torch
 
         tags = self.tags
@@ -442,7 +446,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 allowed[i] = True
             elif tag in place:
                 allowed[i, place[tag]] = True
-            else:
+            elif refuse_unknown:
                 label = remove_bilu_prefix(tag)
                 raise LatentError(
                     f"{self.name}: the entity label {label!r} is unknown; expected one of "

@@ -54,7 +54,8 @@ class Calibrated:
     before, after: entities with their probabilities, as the component was and as it is, on the docs
         that it was calibrated on. Without biases they are the same entities.
     set_sizes: how many spans the set of each doc holds; empty without a coverage.
-    left_out: docs whose annotation no sequence of tags agrees with.
+    left_out: docs whose annotation no sequence of tags agrees with, as where it has a label that
+        the component does not have; scores are not fitted to them.
     """
 
     calibration: EntityCalibration
@@ -276,7 +277,9 @@ def _batches(
 def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
-        gold = [pipe._gold_tags(example) for example in batch]
+        # Weights stay as they are, so that a label that training did not have is nothing to mend
+        # here: its entities cannot be found, and count as that.
+        gold = [pipe._gold_tags(example, refuse_unknown=False) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
             allowed = torch.ones(scores.shape, dtype=torch.bool)

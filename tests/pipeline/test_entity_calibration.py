@@ -279,6 +279,16 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
         nlp(TEXT)._.latent["crf_ner"].possible_entities()
 
 
+def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
+    nlp: Language,
+) -> None:
+    known = calibrate(nlp, doubtful(nlp)).calibration
+    rare = Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]})
+    found = calibrate(nlp, [*doubtful(nlp), rare])
+    assert found.left_out == 1 and found.after.gold == 25
+    assert found.calibration.temperature == pytest.approx(known.temperature)
+
+
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     whole = calibrate(nlp, doubtful(nlp))
     with pytest.raises(LatentError, match=r"At no confidence the precision is 0\.97"):
