@@ -15,7 +15,7 @@ from spacy_latent.cli.output import write_page
 from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
-    from spacy_latent.pipeline.explanation import Explanation, Faithfulness
+    from spacy_latent.pipeline.explanation import Explanation, Faithfulness, NoSuchEntity
 
 EXAMPLES = """
 Examples:
@@ -63,7 +63,7 @@ def explain_cli(
     from spacy_latent.cli.corpus import import_code, lines_of_stdin
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.explanation import explain
+    from spacy_latent.pipeline.explanation import NoSuchEntity, explain
 
     made: list[Explanation] = []
     try:
@@ -71,17 +71,29 @@ def explain_cli(
         use_gpu(gpu_id)
         nlp = load(model)
         for line in lines_of_stdin() if text == STDIN else [text]:
-            found = explain(
-                nlp,
-                line.rstrip("\r\n"),
-                component,
-                label=label,
-                entity=entity,
-                steps=steps,
-                margin=margin,
-                seed=seed,
-                progress=partial(progress, unit="step"),
-            )
+            try:
+                found = explain(
+                    nlp,
+                    line.rstrip("\r\n"),
+                    component,
+                    label=label,
+                    entity=entity,
+                    steps=steps,
+                    margin=margin,
+                    seed=seed,
+                    progress=partial(progress, unit="step"),
+                )
+            except NoSuchEntity as error:
+                # Of many texts some have no entity; those that do are not to be lost for that.
+                if text != STDIN:
+                    raise
+                if as_json:
+                    print(srsly.json_dumps(without_entity(error)))
+                else:
+                    msg.divider(error.component)
+                    print(error.doc.text)
+                    msg.info(str(error))
+                continue
             if as_json:
                 print(srsly.json_dumps(to_json(found)))
             else:
@@ -162,3 +174,22 @@ def to_json(found: Explanation) -> dict[str, Any]:
     for name in ("faithfulness", "erased"):
         made[name] = {key: asdict(value) for key, value in getattr(found, name).items()}
     return made
+
+
+def without_entity(error: NoSuchEntity) -> dict[str, Any]:
+    """The keys of :func:`to_json`, of a text with nothing to explain."""
+    return {
+        "text": error.doc.text,
+        "tokens": [token.text for token in error.doc],
+        "component": error.component,
+        "label": None,
+        "entity": None,
+        "probability": None,
+        "without": None,
+        "weights": [],
+        "leave_one_out": [],
+        "chosen": [],
+        "hidden": None,
+        "faithfulness": {},
+        "erased": {},
+    }

@@ -47,6 +47,18 @@ class Faithfulness:
     sufficiency: float
 
 
+class NoSuchEntity(LatentError):
+    """The text has no entity that its component found; another text may have one.
+
+    doc: the text, as the component left it. component: its name.
+    """
+
+    def __init__(self, doc: Doc, component: str, message: str) -> None:
+        self.doc = doc
+        self.component = component
+        super().__init__(message)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Which words of a doc do for what a component says of it.
@@ -110,7 +122,8 @@ def explain(
     may use it.
 
     text: or a doc, whose tokens are taken as they are. The components up to the one that is
-        explained are run on it.
+        explained are run on it. No entities may be on it that the component is to find: they stay,
+        whatever the words are.
     component: its name; may be None where there is one that can be explained.
     label: the category to explain; None for the one with the highest score. Of entities: only those
         with this label count.
@@ -120,14 +133,15 @@ def explain(
     seed: of the masks that are drawn and of the random words.
     progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
 
-    Raises LatentError for a pipeline without such a component, a label that it does not have, a
-    text without the entity, regression, and pairs of texts.
+    Raises LatentError for a pipeline without such a component, a label that it does not have,
+    regression, and pairs of texts; NoSuchEntity, a LatentError, for a text without the entity, and
+    for an entity that was on the doc before the component.
     """
     name, pipe = _choose(nlp, component)
     doc, before = _read(nlp, name, text)
     target: _Category | _Entity
     if isinstance(pipe, ENTITY_FINDERS):
-        target = _Entity.found(pipe, name, doc, label, entity)
+        target = _Entity.found(pipe, name, doc, before, label, entity)
     else:
         target = _Category.found(pipe, name, doc, label)
     from_text = _FromText(nlp, name, doc, target)
@@ -304,7 +318,9 @@ class _Entity:
         self.probability = self._of(doc, start, end)
 
     @classmethod
-    def found(cls, pipe: Any, name: str, doc: Doc, label: str | None, entity: int) -> _Entity:
+    def found(
+        cls, pipe: Any, name: str, doc: Doc, before: Doc, label: str | None, entity: int
+    ) -> _Entity:
         known = list(pipe.labels)
         if label is not None and label not in known:
             raise LatentError(f"{name!r} has no label {label!r}. Its labels: {', '.join(known)}.")
@@ -312,10 +328,22 @@ class _Entity:
         if not 0 <= entity < len(there):
             listed = ", ".join(f"{span.text} ({span.label_})" for span in there) or "none"
             of = "" if label is None else f" with the label {label!r}"
-            raise LatentError(
-                f"There is no entity number {entity}, from 0, in this text{of}. Found: {listed}."
+            raise NoSuchEntity(
+                doc,
+                name,
+                f"There is no entity number {entity}, from 0, in this text{of}. Found: {listed}.",
             )
         span = there[entity]
+        given = {(one.start, one.end, one.label_) for one in before.ents}
+        if (span.start, span.end, span.label_) in given:
+            raise NoSuchEntity(
+                doc,
+                name,
+                f"{span.text} ({span.label_}) was on the doc before {name!r}, which keeps what is "
+                "there whatever the words are. Give the text, or a doc that the pipeline has not "
+                "read yet; of what a component before it finds, such as an entity_ruler, there is "
+                "nothing to explain.",
+            )
         return cls(pipe, doc, span.start, span.end, span.label_)
 
     def of_copies(self, doc: Doc, count: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.explain import _figures
 from spacy_latent.pipeline.explanation import Faithfulness
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 from tests.pipeline.test_explanation import BAD, PIPES, trained
 
 
@@ -47,6 +48,31 @@ def test_json_of_lines(saved: Any) -> None:
     assert len(full["weights"]) == len(full["leave_one_out"]) == len(full["tokens"])
     assert full["faithfulness"]["mask"]["sufficiency"] <= 0.1 + 1e-6
     assert empty["chosen"] == [] and empty["text"] == ""
+
+
+def test_texts_without_an_entity_do_not_end_the_others(tmp_path: Any) -> None:
+    nlp = spacy.blank("xx")
+    own = {"annotate": "probabilities", "model": {"tok2vec": TOK2VEC}}
+    nlp.add_pipe("crf_ner", config=own)
+    text = "I like London a lot"
+    optimizer = initialized(nlp)
+    for _ in range(20):
+        nlp.update(examples(nlp), sgd=optimizer)
+    nlp.to_disk(tmp_path / "model")
+    lines = f"{text}\n\nand so on\n{text}\n"
+    asked = (tmp_path / "model", "--steps", 5, "--html", tmp_path / "page.html")
+    result = explain(*asked, lines=lines)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("There is no entity number 0") == 2
+    assert result.output.count("crf_ner: London (GPE)") == 2
+    assert "London (GPE)" in (tmp_path / "page.html").read_text(encoding="utf8")
+    result = explain(*asked, "--json", lines=lines)
+    rows = [srsly.json_loads(line) for line in result.stdout.splitlines()]
+    assert [row["label"] for row in rows] == ["GPE", None, None, "GPE"]
+    assert rows[2].keys() == rows[0].keys() and rows[2]["text"] == "and so on"
+    # A text by itself, of which nothing else is said.
+    result = explain(tmp_path / "model", "and so on")
+    assert result.exit_code == 1 and "no entity number 0" in " ".join(result.output.split())
 
 
 def test_why_it_cannot_be_explained(saved: Any, tmp_path: Any) -> None:

@@ -17,7 +17,13 @@ from thinc.api import Adam, fix_random_seed
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import find_word_readers, known_words
 from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
-from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM, explain
+from spacy_latent.pipeline.explanation import (
+    LEAVE_ONE_OUT,
+    MASK,
+    RANDOM,
+    NoSuchEntity,
+    explain,
+)
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
 from tests.pipeline.small_pipelines import (
     LISTENER,
@@ -247,6 +253,14 @@ def test_an_entity(kind: str) -> None:
     for wrong in ({"entity": 1}, {"label": "PERSON"}):
         with pytest.raises(LatentError, match=r"entity number 1|no label 'PERSON'"):
             explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
+    # What is on a doc before stays there, so that no word would be told to matter.
+    with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before"):
+        explain(nlp, nlp("we saw Paris there"))
+    ruler: Any = nlp.add_pipe("entity_ruler", first=True)
+    ruler.add_patterns([{"label": "VERB", "pattern": "saw"}])
+    with pytest.raises(NoSuchEntity, match=r"saw \(VERB\) was on the doc before"):
+        explain(nlp, "we saw Paris there")
+    assert explain(nlp, "we saw Paris there", entity=1, steps=5).what == "Paris (PLACE)"
 
 
 def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
