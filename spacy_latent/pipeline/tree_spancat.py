@@ -98,7 +98,7 @@ class TreeSpanCategorizer(TrainedComponent):
     spans_key: of ``doc.spans``.
     threshold: least probability of a label that is predicted, as in ``spancat``. Below .5 spans
         that cross may be that probable: those are taken whose sum of what is above the threshold is
-        greatest.
+        greatest. At 0, from which ``spacy find-threshold`` starts, these are whole trees.
     annotate: "map" writes the spans to ``doc._.latent``, "probabilities" also those that were not
         predicted, with all probabilities, "none" nothing there.
     probability_threshold: spans less probable than this are not stored there.
@@ -125,8 +125,8 @@ class TreeSpanCategorizer(TrainedComponent):
         annotations.check_settings(
             name, annotate, probability_threshold, 0, "probability_threshold"
         )
-        if not 0 < threshold <= 1:
-            raise LatentError(f"{name}: threshold is {threshold}; expected a number in (0, 1].")
+        if not 0 <= threshold <= 1:
+            raise LatentError(f"{name}: threshold is {threshold}; expected a number in [0, 1].")
         if model.name != "tree_span_classifier":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which scores no spans for a tree. Use "

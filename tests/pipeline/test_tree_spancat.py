@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy import util
+from spacy.cli.find_threshold import find_threshold
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
@@ -95,7 +96,7 @@ def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> No
     spans: Any = nlp.get_pipe("tree_spancat")
     texts = ["the dog in a park saw the cat", "in in in", "ran the the dog a cat ran in"]
     counts = []
-    for threshold in (1e-6, 0.01, 0.3, 0.5, 0.9):
+    for threshold in (0.0, 1e-6, 0.01, 0.3, 0.5, 0.9):
         spans.cfg["threshold"] = threshold
         docs = list(nlp.pipe(texts))
         for doc in docs:
@@ -104,7 +105,24 @@ def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> No
         counts.append(sum(len(doc.spans[KEY]) for doc in docs))
     spans.cfg["threshold"] = 0.5
     # Of almost no threshold a whole tree is left.
-    assert counts[0] > counts[-1] and counts[0] >= sum(2 * len(doc) - 1 for doc in docs) - 5
+    least = sum(2 * len(doc) - 1 for doc in docs) - 5
+    assert counts[0] >= counts[1] > counts[-1] and counts[1] >= least
+
+
+def test_the_command_that_looks_for_a_threshold_finds_one(nlp: Language, tmp_path: Path) -> None:
+    """spaCy's, which tries from 0 to 1."""
+    nlp.to_disk(tmp_path / "model")
+    DocBin(docs=[one.reference for one in examples(nlp)]).to_disk(tmp_path / "dev.spacy")
+    best, score, tried = find_threshold(
+        str(tmp_path / "model"),
+        tmp_path / "dev.spacy",
+        pipe_name="tree_spancat",
+        threshold_key="threshold",
+        scores_key="spans_sc_f",
+        n_trials=3,
+    )
+    assert sorted(tried) == [0.0, 0.5, 1.0] and (best, score) == (0.5, 1.0)
+    assert tried[0.0] < 1.0
 
 
 def test_stored_probabilities_are_those_of_all_spans(nlp: Language) -> None:
@@ -379,7 +397,7 @@ def test_other_keys_of_spans() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"threshold": 0.0}, r"threshold is 0.0; expected a number in \(0, 1\]"),
+        ({"threshold": -0.1}, r"threshold is -0.1; expected a number in \[0, 1\]"),
         ({"annotate": "all"}, "annotate is 'all'"),
         ({"probability_threshold": 2.0}, "probability_threshold is 2.0"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
