@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 if TYPE_CHECKING:
     from spacy.training import Example
@@ -296,6 +297,8 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     """spaCy's scores of entities and ``ents_ece``, the expected calibration error of those that
     ``component`` found with ``annotate = "probabilities"``.
 
+    component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. Where no
+        doc has anything of it, a warning says so.
     bins: into how many equal ranges probabilities are sorted.
     """
 
@@ -304,6 +307,17 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
 
         examples = list(examples)
         found = get_ner_prf(examples, **kwargs)
+        docs = [example.predicted for example in examples]
+        if docs and not any(component in doc._.latent for doc in docs):
+            there = ", ".join(sorted({name for doc in docs for name in doc._.latent}))
+            warnings.warn(
+                f"entity_scorer: no doc has anything of a component {component!r}, so that there "
+                f"is no ents_ece. The docs have {there or 'nothing of any'}. Set component in the "
+                "block of the scorer to the name of the crf_ner, and annotate = 'probabilities' in "
+                "that of the crf_ner.",
+                LatentWarning,
+                stacklevel=2,
+            )
         return {**found, "ents_ece": entity_calibration_error(examples, component, bins)}
 
     return score

@@ -23,7 +23,7 @@ from spacy_latent.analysis.calibration import (
     threshold_for,
 )
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 
 def test_error_by_hand() -> None:
@@ -77,6 +77,13 @@ def test_the_scorer_adds_it_to_those_of_spacy() -> None:
     scorer: Any = registry.get("scorers", "spacy-latent.entity_scorer.v1")()
     scores = scorer([example(0.75, True), example(0.75, False)])
     assert scores["ents_f"] == 0.5 and scores["ents_ece"] == pytest.approx(0.25)
+
+
+def test_the_scorer_of_a_component_with_another_name_says_so() -> None:
+    build: Any = registry.get("scorers", "spacy-latent.entity_scorer.v1")
+    with pytest.warns(LatentWarning, match="component 'ner'.*The docs have crf_ner"):
+        scores = build(component="ner")([example(0.75, True)])
+    assert scores["ents_f"] == 1.0 and scores["ents_ece"] is None
 
 
 FOUND = JudgedEntities(
