@@ -19,12 +19,18 @@ EXTENSION = "confidence"
 Place = tuple[int, int, str]
 
 
-def confidences(doc: Doc) -> dict[Place, float]:
+def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
     """How probable the entities are that components found on a doc, by (start, end, label), tokens
-    of the doc. Those that were there before a component are not among them, nor those of components
-    that stored no probabilities. Where several components found the same, it is the first's."""
+    of the doc, whether or not a ``min_confidence`` left them out of ``doc.ents``. Those that were
+    there before a component are not among them, nor those of components that stored no
+    probabilities. Where several components found the same, it is the first's.
+
+    component: of this one alone.
+    """
     found: dict[Place, float] = {}
     for annotation in DocAnnotations(doc).values():
+        if component not in (None, annotation.component):
+            continue
         for span in annotation.spans:
             if span.entity_probabilities is None or span.labels is None:
                 continue

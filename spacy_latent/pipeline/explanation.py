@@ -19,6 +19,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
 from spacy_latent.models.learned_mask import (
@@ -359,11 +360,12 @@ class _Entity:
         return self._of(doc, before, before + end - start)
 
     def _of(self, doc: Doc, start: int, end: int) -> float:
-        for span in doc.ents:
-            if (span.start, span.end, span.label_) == (start, end, self.label):
-                sure = span._.confidence if span.has_extension("confidence") else None
-                return 1.0 if sure is None else float(sure)
-        return 0.0
+        place = start, end, self.label
+        # Below a min_confidence as well, or a probability that fell a little would count as none.
+        sure = confidences(doc, self.pipe.name).get(place)
+        if sure is not None:
+            return sure
+        return float(any((span.start, span.end, span.label_) == place for span in doc.ents))
 
 
 # ---------------------------------------------------------------- scores of masks

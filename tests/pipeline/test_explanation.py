@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
@@ -253,6 +253,18 @@ def test_an_entity(kind: str) -> None:
     for wrong in ({"entity": 1}, {"label": "PERSON"}):
         with pytest.raises(LatentError, match=r"entity number 1|no label 'PERSON'"):
             explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
+    if kind == "crf_ner":
+        # Probabilities are the same where a threshold leaves the less probable ones out, and where
+        # somebody else has the name of the extension.
+        pipe, known = nlp.get_pipe(kind), Span.get_extension("confidence")
+        pipe.cfg["min_confidence"] = found.probability - 1e-4  # type: ignore[union-attr]
+        Span.set_extension("confidence", default="high", force=True)
+        try:
+            again = explain(nlp, nlp.make_doc("we saw Paris there"), steps=30)
+        finally:
+            Span.set_extension("confidence", getter=known[2], force=True)
+            pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
+        assert again.falls == pytest.approx(found.falls) and again.words == found.words
     # What is on a doc before stays there, so that no word would be told to matter.
     with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before"):
         explain(nlp, nlp("we saw Paris there"))
