@@ -19,20 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning import (
-    ACCURACY,
-    DEMO,
-    GROUPS,
-    Entry,
-    Figures,
-    Group,
-    Setting,
-    add_options,
-    heading,
-    measured,
-    trained,
-    values_of,
-)
+from benchmarks.learning import add_options, heading, measured, trained, values_of
+from benchmarks.learning_groups import ACCURACY, DEMO, GROUPS, Entry, Figures, Group, Setting
 from benchmarks.learning_plot import write_drawing
 from benchmarks.sections import write_section
 

@@ -19,10 +19,9 @@ import pytest
 from spacy.util import load_config
 
 from benchmarks import ablations, learning, learning_plot, raw_results
+from benchmarks.learning_groups import GROUPS, WITH_SUMS, WITHOUT_CONVENTION, Entry, Group
 
-GROUP = learning.Group(
-    "Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (learning.Entry("a", "note"),)
-)
+GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry("a", "note"),))
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_a_band_is_that_of_the_controls_of_one_task():
     assert float(first.get("x")) + float(first.get("width")) < float(second.get("x"))
 
 
-@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_rows_of_one_task_stand_together(group):
     """Else the band of its controls is of some of them."""
     tasks = [learning.task_of(entry) for entry in group.entries]
@@ -132,7 +131,7 @@ def test_groups_of_one_config_have_no_drawing(tmp_path, digests, monkeypatch):
     )
     keep(tmp_path, "a", 0, 60.0, cats_micro_f=0.5)
     assert learning.plot("a", GROUP, learning.measured(GROUP, tmp_path)) == []
-    two = learning.Group("Title", (), GROUP.figures, (*GROUP.entries, learning.Entry("b")))
+    two = Group("Title", (), GROUP.figures, (*GROUP.entries, Entry("b")))
     keep(tmp_path, "b", 0, 60.0, cats_micro_f=0.25)
     line, _ = learning.plot("a", two, learning.measured(two, tmp_path))
     assert "learning_a.svg" in line and (tmp_path / "learning_a.svg").exists()
@@ -147,11 +146,11 @@ def test_rows_of_one_config_with_other_settings_are_told_apart(tmp_path, digests
             rows=rows, controls=controls
         ),
     )
-    usual = learning.Entry("a", "note")
-    other = learning.Entry("a", "control: b", settings=(("c.d", 1),))
+    usual = Entry("a", "note")
+    other = Entry("a", "control: b", settings=(("c.d", 1),))
     for entry, share in ((usual, 0.5), (other, 0.25)):
-        keep(tmp_path, "a", 0, 60.0, entry.digest, cats_micro_f=share)
-    group = learning.Group("Title", (), GROUP.figures, (usual, other))
+        keep(tmp_path, "a", 0, 60.0, learning.digest_of_entry(entry), cats_micro_f=share)
+    group = Group("Title", (), GROUP.figures, (usual, other))
     found = learning.measured(group, tmp_path)
     learning.plot("a", group, found)
     assert drawn == {"rows": {"a": [0.5], "a, b": [0.25]}, "controls": {"a, b"}}
@@ -192,7 +191,7 @@ def test_a_result_after_half_a_line_is_whole(tmp_path):
 
 
 def run_of(tmp_path: Path, seed: int = 0) -> learning.Run:
-    return learning.Run(learning.Entry("a"), seed, tmp_path / "runs", tmp_path / "raw")
+    return learning.Run(Entry("a"), seed, tmp_path / "runs", tmp_path / "raw")
 
 
 def pretend(monkeypatch, ended=lambda command: 0):
@@ -230,7 +229,7 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     # Another config is another run, and so is the same with another setting.
     digests.a = "second"
     assert learning.work([run_of(tmp_path)]) == [] and trained == [0, 1, 0]
-    changed = replace(run_of(tmp_path), entry=learning.Entry("a", settings=(("x.rate", 0.5),)))
+    changed = replace(run_of(tmp_path), entry=Entry("a", settings=(("x.rate", 0.5),)))
     assert learning.work([changed]) == learning.work([changed]) == []
     assert trained == [0, 1, 0, (0, 0.5)]
     assert changed.row()["settings"] == {"x.rate": 0.5} and "settings" not in runs[0].row()
@@ -249,7 +248,7 @@ def test_where_the_encoder_lies_makes_no_other_result(tmp_path, monkeypatch, dig
     assert parser.parse_args([]).encoder is None
     given = parser.parse_args(["--encoder", str(tmp_path)])
     run = replace(run_of(tmp_path), encoder=given.encoder)
-    other = replace(run, entry=learning.Entry("b"))
+    other = replace(run, entry=Entry("b"))
     assert learning.work([run, other]) == learning.work([run_of(tmp_path)]) == []
     assert trained == [(0, str(tmp_path)), 0]
     assert str(tmp_path) not in run.path.read_text()
@@ -353,7 +352,7 @@ def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     learning.digest_of.cache_clear()
     run, whole = (
         run_of(tmp_path),
-        learning.Run(learning.Entry("a"), 0, tmp_path / "others", tmp_path / "other raw"),
+        learning.Run(Entry("a"), 0, tmp_path / "others", tmp_path / "other raw"),
     )
     worker = os.fork()
     if not worker:
@@ -424,7 +423,7 @@ def test_of_every_corpus_there_are_all_measures_of_trees():
     }
 
 
-@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_every_column_and_every_row_has_figures(group):
     """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
     kept = {}
@@ -432,16 +431,16 @@ def test_every_column_and_every_row_has_figures(group):
         config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
-            kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *learning.WITH_SUMS}
+            kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *WITH_SUMS}
             kept[entry] |= {"whole", "whole depth6", "whole long", "edges", "edges without ]"}
-            kept[entry] |= {"accuracy depth6", "lists", *learning.WITHOUT_CONVENTION}
+            kept[entry] |= {"accuracy depth6", "lists", *WITHOUT_CONVENTION}
         others = [Path(test).stem for test in entry.tests[1:]]
         kept[entry] |= {f"{name} {key}" for name in others for key in kept[entry]}
         assert kept[entry] & set(group.figures.values()), entry
     assert set(group.figures.values()) <= set().union(*kept.values())
 
 
-@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     project = (learning.ROOT / "project.yml").read_text(encoding="utf8")
     for entry in group.entries:
@@ -449,11 +448,11 @@ def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     assert all(f"- name: {command}\n" in project for command in group.corpora)
 
 
-@pytest.mark.parametrize("name", learning.GROUPS)
+@pytest.mark.parametrize("name", GROUPS)
 def test_the_page_of_results_is_written_from_the_raw_ones(name):
     """A row that is new in one group may stand in another as well: write that one's section, too,
     by `python -m benchmarks learning NAME --seeds`."""
-    group = learning.GROUPS[name]
+    group = GROUPS[name]
     found = learning.measured(group, raw_results.RAW)
     page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
     section = page.partition(f"<!-- learning_{name}: begin -->")[2].partition("<!--")[0]
@@ -474,7 +473,7 @@ def test_ablations_are_written_from_the_raw_results(name):
     assert shown == (ablations.table(ablation, found) if several else [])
 
 
-@pytest.mark.parametrize("group", learning.GROUPS.values(), ids=learning.GROUPS)
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_rows_have_names_and_settings_of_their_own(group):
     assert len({entry.name for entry in group.entries}) == len(group.entries)
     for entry in group.entries:
@@ -496,7 +495,7 @@ def test_rows_have_names_and_settings_of_their_own(group):
 )
 def test_the_page_on_parsers_has_what_was_measured_over_its_trees(name, score):
     page = (learning.ROOT / "docs" / "latent_parser.md").read_text(encoding="utf8")
-    for entry, runs in learning.measured(learning.GROUPS[name], raw_results.RAW).items():
+    for entry, runs in learning.measured(GROUPS[name], raw_results.RAW).items():
         row = f"| {entry.what.removeprefix('control: ')} |"
         shares = [100 * run["scores"][score] for run in runs.values()]
         row += f" {', '.join(f'{share:.1f}' for share in shares)} | {mean(shares):.1f} |"
@@ -506,7 +505,7 @@ def test_the_page_on_parsers_has_what_was_measured_over_its_trees(name, score):
 @pytest.mark.parametrize("name", ablations.ABLATIONS)
 def test_what_is_changed_is_a_setting_of_the_config(name):
     group = ablations.ABLATIONS[name].group()
-    digests = {entry.digest for entry in group.entries}
+    digests = {learning.digest_of_entry(entry) for entry in group.entries}
     assert len(digests) == len(group.entries) > 1
     for entry in group.entries:
         config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
@@ -524,7 +523,8 @@ def test_an_ablation_of_one_value_has_no_table(tmp_path, monkeypatch):
         assert ablations.section_of("x", group, tmp_path) == []
         scores = {"scores": {"cats_micro_f": share}}
         raw_results.add(
-            tmp_path / f"{entry.config}.jsonl", {**row, "digest": entry.digest, **scores}
+            tmp_path / f"{entry.config}.jsonl",
+            {**row, "digest": learning.digest_of_entry(entry), **scores},
         )
     shown = ablations.section_of("x", group, tmp_path)
     assert "| 0.1 | 0 | 50.0 |" in shown and "| 0.3 | 0 | 75.0 |" in shown

@@ -20,7 +20,8 @@ from spacy.util import load_config, load_model_from_config, registry, resolve_do
 from thinc.api import fix_random_seed
 
 from benchmarks.config_digest import digest_of
-from benchmarks.learning import GROUPS, rows_of
+from benchmarks.learning import rows_of
+from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 

@@ -16,7 +16,7 @@ from spacy.training.initialize import init_nlp
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import Adam, fix_random_seed
 
-from benchmarks.learning import GROUPS, STOCK_PARSER, Entry
+from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from tests.pipeline.small_pipelines import examples, step
 

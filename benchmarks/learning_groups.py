@@ -1,0 +1,525 @@
+"""Which configs ``benchmarks learning`` trains, beside what, and which figures judge them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+Figures = dict[str, str]
+Setting = str | float | bool | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row. config: in configs/, without its ending. what: a note for it. listops: the folder of
+    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: which
+    of those that training keeps; the last where there are no others to choose a better one by.
+    tests: corpora whose scores take the place of those in training; all but the first one's with
+    the name of its file before them, as "depth6 tag_prefix". settings: what is not as in the
+    config, by its dotted name."""
+
+    config: str
+    what: str = ""
+    listops: str | None = None
+    model: str = "model-best"
+    tests: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Setting], ...] = ()
+
+    @property
+    def is_control(self) -> bool:
+        return "control" in self.what
+
+    @property
+    def name(self) -> str:
+        """By which it is told from others of its config."""
+        if not self.settings:
+            return self.config
+        return f"{self.config}, {self.what.removeprefix('control: ')}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """title: of the section. corpora: commands of project.yml that make them. figures: columns, and
+    what their shares are called in the scores; empty where a model has no such score."""
+
+    title: str
+    corpora: tuple[str, ...]
+    figures: Figures
+    entries: tuple[Entry, ...]
+
+
+DEMO, LISTOPS, ARBORESCENCE = "corpus/demo", "corpus/listops", "corpus/arborescence"
+ACCURACY = {"accuracy": "cats_micro_f"}
+# Groups of spacy_latent.analysis.groups_by_operator.
+WITH_SUMS = ("with SM", "without SM")
+# Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
+WITHOUT_CONVENTION = ("undirected", "yields", "one arc")
+NO_STRUCTURE = "control: no structure"
+# What configs call the corpus by which a training is judged.
+DEVELOPMENT = "paths.dev"
+# What a scorer is without an encoder of the sentence before it.
+NO_ENCODER: tuple[tuple[str, Setting], ...] = (
+    ("components.latent_encoder.model.scorer.encoder", None),
+)
+# The demo without its first restriction.
+FREE: tuple[tuple[str, Setting], ...] = (
+    ("components.latent_textcat.model.structure.restricted.direction", "any"),
+)
+# All four operators, up to 100 tokens, the curriculum of flat lists first.
+LISTOPS_ENTRIES = (
+    Entry("listops_lstm", NO_STRUCTURE, LISTOPS),
+    Entry("listops_spinn", "SPINN, given transitions: the composer with gold trees", LISTOPS),
+    Entry("listops_score_function", "score function, projective", LISTOPS),
+    Entry("listops_marginals_projective", "structured attention, projective", LISTOPS),
+    Entry("listops_marginals", "structured attention, non-projective", LISTOPS),
+    Entry("listops_sparsemap", "SparseMAP, projective", LISTOPS),
+    Entry("listops_perturb_and_map", "perturb-and-parse, projective", LISTOPS),
+    Entry("listops_straight_through", "straight-through, projective", LISTOPS),
+    Entry("listops_spigot", "SPIGOT, projective", LISTOPS),
+    Entry("listops_sparsemap_tree_lstm", "Tree-LSTM over SparseMAP's trees", LISTOPS),
+    Entry("listops_reinforce_shift_reduce", "RL-SPINN", LISTOPS),
+    Entry("listops_beam_straight_through", "shift-reduce, beam, straight-through", LISTOPS),
+    Entry("listops_beam_merges", "merges, mixture of a beam: a beam tree cell", LISTOPS),
+    Entry("listops_ppo_merges", "merges by PPO", LISTOPS),
+    Entry("listops_ppo_merges_tree_lstm", "merges by PPO, Tree-LSTM as published", LISTOPS),
+    Entry("listops_gumbel_tree_lstm", "Gumbel Tree-LSTM", LISTOPS),
+)
+# Rationales of sentence polarity by how the choice of words is learned.
+ATTENTION_ENTRIES = (
+    Entry("rationale_fusedmax", "fusedmax attention"),
+    Entry("rationale_entmax", "1.5-entmax attention"),
+    Entry("rationale_oscarmax", "oscarmax attention"),
+    Entry("rationale_gumbel_softmax", "Gumbel-softmax"),
+    Entry("rationale_gaussian_sparsemax", "Gaussian-sparsemax"),
+    Entry("rationale_mixed_dirichlet", "mixed Dirichlet"),
+)
+ONE_WORD_ENTRIES = (
+    Entry("rationale_dense_marginalization", "latent categorical, all words"),
+    Entry("rationale_one_word", "latent categorical, sparse marginalization"),
+    Entry("rationale_top_k_sparsemax", "latent categorical, top-k sparsemax"),
+    Entry("rationale_sum_and_sample", "latent categorical, sum and sample"),
+    Entry("rationale_reinmax", "latent categorical, ReinMax"),
+    Entry("rationale_gumbel_rao", "latent categorical, Gumbel-Rao"),
+    Entry("rationale_rebar", "latent categorical, REBAR"),
+    Entry("rationale_relax", "latent categorical, RELAX"),
+    Entry("rationale_moving_average", "latent categorical, score function, moving average"),
+    Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
+    Entry("rationale_network_baseline", "latent categorical, score function, network"),
+)
+FOUR_WORDS_ENTRIES = (
+    Entry("rationale_simple", "four words, SIMPLE: samples, marginals backward"),
+    Entry("rationale_adaptive_implicit_mle", "four words, adaptive I-MLE"),
+    Entry("rationale_perturbed_mean", "four words, perturbed optimizer"),
+    Entry("rationale_black_box", "four words, black-box differentiation"),
+    Entry("rationale_released_words", "four words, I-MLE, no stop words at first"),
+    Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
+)
+ARGUMENTS = ("corpus/arguments/test.spacy",)
+# Of texts like those of the training, then of others: products, and whole reviews.
+POLARITY = (
+    "corpus/sentiment/dev.spacy",
+    "corpus/elsewhere/products.spacy",
+    "corpus/elsewhere/reviews.spacy",
+)
+SENTIMENT_ENTRIES = (
+    Entry("sentiment_baseline", NO_STRUCTURE),
+    Entry("sentiment_attention", "control: heads without a tree"),
+    Entry("sentiment_marginals", "structured attention, non-projective"),
+    Entry("sentiment_projective", "structured attention, projective"),
+    Entry("sentiment_constituency", "structured attention, constituents"),
+    Entry("sentiment_chart", "Tree-LSTM over the chart of soft constituents, two epochs"),
+    Entry("sentiment_segments", "structured attention, segments"),
+    Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
+    Entry("sentiment_spigot", "SPIGOT"),
+    Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+    Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
+    Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
+    Entry("sentiment_tag_sequence", "latent tags, marginals"),
+    Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
+    Entry(
+        "sentiment_constrained",
+        "one of two labels by a constraint, SparseMAP, each tree's loss",
+    ),
+    Entry("sentiment_selection", "four words, SparseMAP"),
+    Entry("sentiment_budget", "SparseMAP, two modifiers at most"),
+)
+DEPTHS = range(2, 7)
+# A trained control: the trees of spaCy's own parser, in an encoder that begins as over the others.
+STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
+    ("paths.parser", "training/given_trees_transition/model-best"),
+    ("components.latent_parser.component", "parser"),
+    ("initialize.after_init.path", "training/given_trees_parser/model-best"),
+)
+
+
+def over_trees(task: str) -> tuple[Entry, ...]:
+    """Of polarity, entities or pairs: what is composed over trees of a parser, and its controls."""
+    given = f"{task}_given_trees"
+    estimator = "components.latent_encoder.model.estimator.trees"
+    return (
+        Entry(given, "the parser's trees"),
+        Entry(f"{task}_started_trees", "the parser's trees, let go"),
+        Entry(given, "control: spaCy's parser's trees", settings=STOCK_PARSER),
+        *(
+            Entry(given, f"control: {trees}", settings=((estimator, trees),))
+            for trees in ("random", "right", "root")
+        ),
+        Entry(f"{task}_no_trees", "control: no parser, no arcs, the same weights"),
+    )
+
+
+def entities_of(corpus: str) -> tuple[Entry, ...]:
+    """Over a pre-trained encoder, a third of the updates of the others; the first thousand
+    sentences of the development set are those that count, since BC5CDR has 4,581."""
+    folder, steps = f"corpus/{corpus.lower()}", 100
+    settings: tuple[tuple[str, Setting], ...] = (
+        ("paths.train", f"{folder}/train.spacy"),
+        (DEVELOPMENT, f"{folder}/dev.spacy"),
+        ("corpora.dev.limit", 1000),
+        ("training.max_steps", steps),
+        ("training.optimizer.learn_rate.total_steps", steps),
+    )
+    return (
+        Entry("ner_transformer", f"{corpus}, {steps} updates", settings=settings),
+        Entry(
+            "ner_transformer_crf", f"{corpus}, crf_ner in place of ner and trees", settings=settings
+        ),
+        Entry("ner_transformer_baseline", f"{corpus}, {NO_STRUCTURE}", settings=settings),
+    )
+
+
+INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
+GROUPS = {
+    "listops": Group(
+        "Learning: ListOps with four operators",
+        ("listops-data",),
+        {
+            **ACCURACY,
+            **{name: name for name in WITH_SUMS},
+            "spans F1": "brackets",
+            "lists": "lists",
+            "attachment": "attachment",
+            "with gold trees": "gold",
+        },
+        LISTOPS_ENTRIES,
+    ),
+    "demo": Group(
+        "Learning: the demo's trees",
+        ("demo-data",),
+        {
+            **ACCURACY,
+            "attachment": "attachment",
+            "whole trees": "whole",
+            "at depth 6": "whole depth6",
+            "60 to 100 tokens": "whole long",
+            "accuracy at depth 6": "accuracy depth6",
+            **{name: name for name in WITHOUT_CONVENTION},
+        },
+        (
+            Entry("demo", "score function", DEMO),
+            Entry("demo_marginals", "marginals: no estimator follows", DEMO),
+            Entry("demo_sparsemap_marginalization", "SparseMAP, each tree's own loss", DEMO),
+            Entry("demo_straight_through", "straight-through", DEMO),
+            Entry("demo_perturb_and_map", "perturb-and-MAP", DEMO),
+            Entry("demo_implicit_mle", "I-MLE", DEMO),
+            Entry("demo_spigot", "SPIGOT", DEMO),
+            Entry("demo_gold_reward", "gold heads as the reward, free at once", DEMO),
+            Entry("demo_spanning", "score function, non-projective", DEMO),
+            Entry("demo_trace_score_function", "score function of traces, non-projective", DEMO),
+            Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
+            Entry("demo", "free from the start", DEMO, settings=FREE),
+            Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
+            Entry("demo_stack", "score function, continuous stacks in place of counters", DEMO),
+            Entry("demo_attention", "attention over earlier words, marginals", DEMO),
+            Entry("demo_attention_score_function", "the same, score function", DEMO),
+            Entry("demo_growing", "arcs that grow in place of the restriction", DEMO),
+            Entry("demo_constituency", "brackets, score function", DEMO),
+        ),
+    ),
+    "arborescence": Group(
+        "Learning: ListOps without modular sums, by arborescences",
+        ("arborescence-data",),
+        {
+            **ACCURACY,
+            "edges": "edges",
+            "edges without ]": "edges without ]",
+            "attachment": "attachment",
+            "whole trees": "whole",
+            "with gold trees": "gold",
+        },
+        (
+            Entry("listops_arborescence_lstm", NO_STRUCTURE, ARBORESCENCE),
+            Entry(
+                "listops_arborescence_independent",
+                "control: a softmax for each word, no tree",
+                ARBORESCENCE,
+            ),
+            Entry("listops_arborescence_score_function", "score function", ARBORESCENCE),
+            Entry("listops_arborescence_trace", "score function of traces", ARBORESCENCE),
+            Entry("listops_arborescence_trace_relax", "RELAX over traces", ARBORESCENCE),
+            Entry("listops_arborescence_sparsemap", "SparseMAP marginalization", ARBORESCENCE),
+            Entry(
+                "listops_arborescence_trace_bilstm",
+                "score function of traces, BiLSTM in place of counters",
+                ARBORESCENCE,
+            ),
+        ),
+    ),
+    "arguments": Group(
+        "Learning: how many arguments an operator has",
+        ("listops-data", "arguments-data"),
+        {"F1": "tag_macro_f", "accuracy": "tag_acc", "attachment": "latent_uas"},
+        (
+            Entry("arguments_chain", "control: each word on the one before", tests=ARGUMENTS),
+            Entry("arguments_sparsemap", "SparseMAP, non-projective", tests=ARGUMENTS),
+            Entry("arguments_budget", "the same, five modifiers at most", tests=ARGUMENTS),
+            Entry("arguments_projective", "SparseMAP, projective, twice as long", tests=ARGUMENTS),
+        ),
+    ),
+    "infix": Group(
+        "Learning: from prefix to infix notation",
+        ("infix-data",),
+        {
+            "before the first error": "tag_prefix",
+            **{f"depth {depth}": f"depth{depth} tag_prefix" for depth in DEPTHS},
+            "attachment": "latent_uas",
+        },
+        (
+            Entry("infix_attention", "control: heads without a tree", tests=INFIX),
+            Entry("infix_projective", "structured attention, projective", tests=INFIX),
+            Entry("infix_counters", "SparseMAP, projective, counters", tests=INFIX),
+        ),
+    ),
+    "systems": Group(
+        "Learning: systems of the literature",
+        (
+            "listops-data",
+            "sentiment-data",
+            "ner-data",
+            "pairs-snli-data",
+            "pairs-alignment-data",
+            "tree-data",
+        ),
+        {
+            **ACCURACY,
+            "spans F1": "brackets",
+            "attachment": "attachment",
+            "alignment F1": "latent_align_f",
+            "entity F1": "ents_f",
+            "of the parser": "dep_uas",
+        },
+        (
+            *LISTOPS_ENTRIES,
+            Entry("sentiment_baseline", NO_STRUCTURE),
+            Entry("sentiment_marginals", "structured attention, non-projective"),
+            Entry("sentiment_projective", "structured attention, projective"),
+            Entry("sentiment_segments", "structured attention, segments"),
+            Entry("sentiment_perturb_and_parse", "perturb-and-parse, graph convolution"),
+            Entry("sentiment_spigot", "SPIGOT"),
+            Entry("rationale_full_text", "control: all words"),
+            Entry("rationale_fusedmax", "fusedmax attention"),
+            Entry("rationale_oscarmax", "oscarmax attention"),
+            Entry("rationale_learning_to_explain", "learning to explain, I-MLE"),
+            Entry("rationale_hard_kuma", "HardKuma rationales"),
+            Entry("rationale_one_word", "latent categorical, sparse marginalization"),
+            Entry("pairs_snli_one_to_one", "structured alignment, SparseMAP matching"),
+            Entry("pairs_snli_attention", "control: attention"),
+            Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
+            Entry("ner_crf", "CRF tagger"),
+            Entry("ner_crf_quadratic", "L2 tagger: quadratic smoothing"),
+            Entry("ner_baseline", "control: spaCy's ner"),
+            Entry("tree_ewt_spigot_parser", "syntax under a parser, SPIGOT"),
+        ),
+    ),
+    "rationales": Group(
+        "Learning: rationales of sentence polarity",
+        ("sentiment-data",),
+        {**ACCURACY, "words": "rationale_rate"},
+        (
+            Entry("rationale_full_text", "control: all words"),
+            Entry("rationale_learning_to_explain"),
+            Entry("rationale_k_of_n"),
+            Entry("rationale_budget"),
+            Entry("rationale_contiguous", "contiguous words, a chain of tags"),
+            Entry("rationale_runs", "four words in two runs, I-MLE"),
+            Entry("rationale_spectra", "four words, a chain in a factor graph: SPECTRA"),
+            Entry("rationale_tags", "contiguous words, tags and bound transitions"),
+            Entry("rationale_hard_kuma"),
+            Entry("rationale_hard_concrete"),
+            *ATTENTION_ENTRIES,
+            *ONE_WORD_ENTRIES,
+            *FOUR_WORDS_ENTRIES,
+        ),
+    ),
+    "few_labels": Group(
+        "Learning: sentence polarity with one label in twenty",
+        ("few-labels-data",),
+        ACCURACY,
+        (
+            Entry("few_labels_control", "control: the labelled sentences alone, all words summed"),
+            Entry("few_labels_dense", "words of all sentences, all choices summed"),
+            Entry("few_labels_sparse", "words of all sentences, sparse marginalization"),
+            Entry("few_labels_score_function", "words of all sentences, score function"),
+            Entry(
+                "few_labels_category_control", "control: the labelled sentences, one of ten codes"
+            ),
+            Entry("few_labels_category", "one of ten codes, all summed"),
+            Entry("few_labels_category_sparse", "one of ten codes, sparse marginalization"),
+            Entry("few_labels_category_score_function", "one of ten codes, score function"),
+            Entry("few_labels_bits", "a code of 16 bits, score function"),
+        ),
+    ),
+    "aspects": Group(
+        "Learning: scores of four aspects",
+        ("aspects-data",),
+        {
+            "R²": "cats_r2",
+            "words": "rationale_rate",
+            "of them about an aspect": "rationale_p",
+        },
+        (
+            Entry("aspects_implicit_mle", "ten words, I-MLE"),
+            Entry("aspects_full_text", "control: all words"),
+        ),
+    ),
+    "entities": Group(
+        "Learning: entities of WNUT-17",
+        ("ner-data",),
+        {"F1": "ents_f", "calibration error": "ents_ece"},
+        (
+            Entry("ner_crf"),
+            Entry("ner_marginals", "spaCy's ner over latent trees"),
+            Entry("ner_baseline", "control: spaCy's ner"),
+        ),
+    ),
+    "trees": Group(
+        "Learning: supervised trees of UD English EWT",
+        ("tree-data",),
+        {"attachment": "latent_uas", "of the parser": "dep_uas"},
+        (
+            Entry("tree_ewt_supervised"),
+            Entry("tree_ewt_perturbed", "perturbed loss: from best trees alone"),
+            Entry("tree_ewt_counters", "counters"),
+            Entry("tree_ewt_supervised", "no LSTM before the scorer", settings=NO_ENCODER),
+            Entry("tree_ewt_counters", "counters, no LSTM before them", settings=NO_ENCODER),
+            Entry("tree_ewt_parser"),
+        ),
+    ),
+    "alignments": Group(
+        "Learning: paraphrases and their alignments",
+        ("pairs-alignment-data",),
+        {**ACCURACY, "alignment F1": "latent_align_f"},
+        (
+            Entry("pairs_alignment_one_to_one", model="model-last"),
+            Entry("pairs_alignment_monotone", model="model-last"),
+            Entry("pairs_alignment_sinkhorn", "Sinkhorn matching", model="model-last"),
+            Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
+            Entry(
+                "pairs_alignment_fertility",
+                "each word at most twice: a factor graph",
+                model="model-last",
+            ),
+            Entry("pairs_alignment_attention", "control: attention", model="model-last"),
+        ),
+    ),
+    "sentiment": Group(
+        "Learning: sentence polarity over latent trees",
+        ("sentiment-data", "elsewhere-data"),
+        ACCURACY | {name: f"{name} cats_micro_f" for name in ("products", "reviews")},
+        tuple(replace(entry, tests=POLARITY) for entry in SENTIMENT_ENTRIES),
+    ),
+    "spans": Group(
+        "Learning: noun phrases of UD English EWT",
+        ("nested-data",),
+        {"F1": "spans_sc_f"},
+        (Entry("nested_ewt"), Entry("nested_ewt_spancat", "control: spaCy's spancat")),
+    ),
+    "parsers": Group(
+        "Learning: labelled parsers",
+        ("parser-ewt-data", "parser-latin-data"),
+        {"attachment": "dep_uas", "with labels": "dep_las"},
+        (
+            Entry("parser_ewt", "UD English EWT"),
+            Entry("parser_ewt_transition", "UD English EWT, control: spaCy's parser"),
+            Entry("parser_latin", "UD Latin CIRCSE"),
+        ),
+    ),
+    "few_heads": Group(
+        "Learning: a parser with one tree in ten",
+        ("few-heads-data",),
+        {"attachment": "dep_uas", "with labels": "dep_las"},
+        (
+            Entry("parser_ewt_few_control", "control: the sentences with trees alone"),
+            Entry("parser_ewt_few", "words of all sentences, an autoencoder"),
+            Entry("parser_ewt_few_bound", "words of all sentences, a bound with a learned prior"),
+        ),
+    ),
+    "given_trees": Group(
+        "Learning: sentence polarity over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "sentiment-data"),
+        ACCURACY,
+        (
+            Entry("sentiment_given_trees", "the parser's trees"),
+            Entry("sentiment_started_trees", "the parser's trees, let go"),
+            *(
+                Entry(
+                    "sentiment_given_trees",
+                    f"control: {trees}",
+                    settings=(("components.latent_encoder.model.estimator.trees", trees),),
+                )
+                for trees in ("random", "right", "left", "balanced", "flat")
+            ),
+            Entry(
+                "sentiment_given_trees", "control: spaCy's parser's trees", settings=STOCK_PARSER
+            ),
+            Entry("sentiment_no_trees", "control: no structure, an embedder of its own"),
+        ),
+    ),
+    "given_trees_entities": Group(
+        "Learning: entities over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "ner-data"),
+        {"entity F1": "ents_f"},
+        over_trees("ner"),
+    ),
+    "given_trees_pairs": Group(
+        "Learning: entailment over trees of a parser",
+        ("parser-ewt-data", "given-trees-parser", "pairs-snli-data"),
+        ACCURACY,
+        over_trees("pairs"),
+    ),
+    "transformers": Group(
+        "Learning: over a pre-trained encoder",
+        (
+            "sentiment-data",
+            "elsewhere-data",
+            "ner-data",
+            "bc5cdr-data",
+            "uner-data",
+            "tree-data",
+            "pairs-snli-data",
+            "parser-ewt-data",
+        ),
+        {
+            "macro F1": "cats_score",
+            **{name: f"{name} cats_score" for name in ("products", "reviews")},
+            "entity F1": "ents_f",
+            "attachment": "latent_uas",
+            "of the parser": "dep_uas",
+            "with labels": "dep_las",
+        },
+        (
+            Entry("sentiment_transformer", tests=POLARITY),
+            Entry("sentiment_transformer_baseline", NO_STRUCTURE, tests=POLARITY),
+            Entry("ner_transformer"),
+            Entry("ner_transformer_crf", "crf_ner in place of ner and trees"),
+            Entry("ner_transformer_baseline", NO_STRUCTURE),
+            *entities_of("BC5CDR"),
+            *entities_of("UNER"),
+            Entry("pairs_transformer"),
+            Entry("pairs_transformer_baseline", NO_STRUCTURE),
+            Entry("tree_transformer"),
+            Entry("tree_transformer_baseline", NO_STRUCTURE),
+            Entry("parser_ewt_transformer", "latent_parser"),
+            Entry("parser_ewt_transformer_baseline", "control: spaCy's parser"),
+        ),
+    ),
+}
