@@ -154,8 +154,9 @@ class StoredComponent(BatchedComponent):
             raise
         except Exception as error:
             self.cfg = before
-            own, given = before.get("labels", []), saved.get("labels", [])
-            if own and len(own) != len(given):
+            own, given = before.get("labels", []), saved.get("labels")
+            # What was not read, as of bytes cut short, has no other labels.
+            if own and given is not None and len(own) != len(given):
                 raise LatentError(
                     f"{self.name}: what {source} holds was learnt for the labels "
                     f"{', '.join(given)}, and this component has {', '.join(own)}. Load it into "

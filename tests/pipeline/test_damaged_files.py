@@ -117,6 +117,10 @@ def test_bytes_are_checked_as_files_are() -> None:
     message["model"] = bytes(weights)
     with pytest.raises(LatentError, match="not those that were saved"):
         component.from_bytes(srsly.msgpack_dumps(message))
+    # Of which nothing can be read, labels neither.
+    for rest in (b"", b"no message", component.to_bytes()[:100]):
+        with pytest.raises(LatentError, match=r"cannot be read.*cut short"):
+            component.from_bytes(rest)
 
 
 def test_weights_that_were_replaced_on_purpose_load_where_the_digest_is_taken_out(
