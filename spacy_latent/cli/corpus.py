@@ -126,22 +126,30 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
     import srsly
-    from spacy.tokens import Doc
-    from spacy.training import Example
 
     for number, row in enumerate(srsly.read_jsonl(path), 1):
         if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
             raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
-        gold = dict(row)
-        text = gold.pop("text", None)
-        if "tokens" in gold:
-            doc = Doc(nlp.vocab, words=gold.pop("tokens"))
-        else:
-            doc = nlp.make_doc(text)
-        known = {key: gold[key] for key in KNOWN if key in gold}
-        if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
-            known["words"] = [token.text for token in doc]
-        yield Example.from_dict(doc, known)
+        try:
+            example = _example(nlp, row)
+        except Exception as error:
+            # Of many lines, whatever spaCy finds wrong with one.
+            raise LatentError(
+                f"{path}, line {number}, cannot be read ({type(error).__name__}: {error}). Give "
+                f"{ACCEPTED}."
+            ) from error
+        yield example
+
+
+def _example(nlp: Language, row: dict[str, Any]) -> Example:
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+    doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
+    known = {key: row[key] for key in KNOWN if key in row}
+    if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
+        known["words"] = [token.text for token in doc]
+    return Example.from_dict(doc, known)
 
 
 # Of spaCy's training format; other keys of a line are left alone.
