@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline import EntityRecognizer, TextCategorizer
 from spacy.pipeline.textcat_multilabel import MultiLabel_TextCategorizer
@@ -250,11 +251,15 @@ def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
     """The doc after the component, and a copy of it from before."""
     doc = nlp.make_doc(text) if isinstance(text, str) else text
     for name, pipe in nlp.pipeline:
-        if name == component:
-            break
-        doc = pipe(doc)
-    before = _copy(doc)
-    return nlp.get_pipe(component)(doc), before
+        before = _copy(doc) if name == component else None
+        try:
+            doc = pipe(doc)
+        except KeyError as error:
+            # As nlp() has it: of parameters that are not there yet.
+            raise LatentError(Errors.E109.format(name=name)) from error
+        if before is not None:
+            return doc, before
+    raise AssertionError(f"{component} is a component of the pipeline")
 
 
 def _copy(doc: Doc) -> Doc:

@@ -279,6 +279,10 @@ def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
     nlp = spacy.blank("xx")
     with pytest.raises(LatentError, match=r"nothing to explain.*Its components: none"):
         explain(nlp, GOOD)
+    nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
+    with pytest.raises(LatentError, match=r"E109.*'ner' could not be run"):
+        explain(nlp, GOOD)
+    nlp.remove_pipe("ner")
     nlp.add_pipe("tagger", config=stock("tagger", TOK2VEC))
     initialized(nlp)
     with pytest.raises(LatentError, match="'tagger' cannot be explained"):
