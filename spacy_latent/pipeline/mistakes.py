@@ -252,16 +252,17 @@ def _of_kernels() -> Iterable[Finding]:
 
 
 def _of_wildcards(nlp: Language) -> Iterable[Finding]:
-    if all(nlp.get_pipe_meta(name).factory != "latent_encoder" for name in nlp.pipe_names):
-        return
+    encoders = 0
     for name, pipe in nlp.pipeline:
-        if "*" in _upstream(pipe, Tok2VecListener):
+        # One that no encoder stands before can only mean what spaCy shares.
+        if encoders and "*" in _upstream(pipe, Tok2VecListener):
             yield Finding(
                 "warning",
                 "wildcard",
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
                 "is meant as its upstream.",
             )
+        encoders += nlp.get_pipe_meta(name).factory == "latent_encoder"
 
 
 def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:

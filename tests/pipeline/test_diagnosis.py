@@ -130,6 +130,18 @@ def test_the_tok2vec_that_answers_a_wildcard_is_no_trap() -> None:
     assert [finding.code for finding in find_traps(made(nlp))] == ["own-embedder"]
 
 
+def test_a_wildcard_before_any_encoder_is_no_trap() -> None:
+    """As ``spacy latent init --shared`` leaves one in the encoder, over what ``spacy init config``
+    shares."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": listener}})
+    nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+    assert codes(made(nlp)) == set()
+
+
 def test_sentences_only_at_prediction() -> None:
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("sentencizer", first=True)
