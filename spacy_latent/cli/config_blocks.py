@@ -12,6 +12,8 @@ from typing import Any
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
+# Of any version: models and what gives the spans, where docs have two texts.
+PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 LISTENER = "spacy-latent.LatentListener.v1"
 ENCODER = "latent_encoder"
 SHARED = ("tok2vec", "transformer", "curated_transformer")
@@ -140,7 +142,8 @@ def embedder_or_new(component: Block, default: Block) -> Block:
         "exclusive_classes": component["model"].get("exclusive_classes", classes),
         "use_reduce_first": False,
         "use_reduce_last": False,
-        "use_reduce_max": True,
+        # It fails where one text of a batch is empty, which a bag of words took.
+        "use_reduce_max": False,
         "use_reduce_mean": True,
         "tok2vec": deepcopy(dict(default)),
     }
@@ -201,6 +204,30 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
     made = registry.resolve(blocks)
     scorer, composer = fitting_layers(made["structure"], made["estimator"])
     return {**blocks, "scorer": {"@misc": scorer}, "composer": {"@misc": composer}}
+
+
+def check_texts(name: str, block: Block, structure: Block) -> None:
+    """Refuse a structure over two texts where the component gives one.
+
+    name: of the component. block: of its latent layer, or of the embedder that gets one.
+    structure: its block. Raises LatentError.
+    """
+    from spacy.util import registry
+
+    from spacy_latent.errors import LatentError
+    from spacy_latent.kinds import find_kind
+
+    made = registry.resolve({"made": structure})["made"]
+    if all(place != "others" for _, place in find_kind(made.kind).axes):
+        return
+    getter = (block.get("span_getter") or {}).get("@misc", "")
+    if str(block["@architectures"]).startswith(PAIRS) or getter.startswith(PAIR_SPANS):
+        return
+    raise LatentError(
+        f"{made.name} aligns two texts, and {name} reads one. Take a structure over one text; or, "
+        'for docs of two texts, a latent_textcat whose model is @architectures = "'
+        f'{PAIRS}v1", in which --structure then changes the alignment.'
+    )
 
 
 def structure_block(given: str, chooses: bool = False) -> Block:

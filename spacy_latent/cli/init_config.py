@@ -23,6 +23,7 @@ from spacy_latent.cli.config_blocks import (
     TEXTCATS,
     Block,
     around_embedder,
+    check_texts,
     check_there,
     embedder_of,
     embedder_or_new,
@@ -255,6 +256,8 @@ def with_structure(
     blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
     default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
     embedders = [embedder_or_new(components[name], default) for name in names]
+    for name, block in zip(names, embedders):
+        check_texts(name, block, blocks["structure"])
     if needs_loss(blocks) and not shared:
         for name, block in zip(names, embedders):
             with_own_loss(name, components[name], block, blocks)
@@ -304,6 +307,7 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
             f"replaces the whole block [{place}.structure] or [{place}.estimator]."
         )
     layers = replaced(block, structure, estimator)
+    check_texts(name, block, layers["structure"])
     above = block["@architectures"]
     if needs_loss(layers) and above == LATENT:
         with_own_loss(name, component, block["tok2vec"], layers)

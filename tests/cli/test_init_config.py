@@ -27,6 +27,7 @@ from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.structures.base import Structure
 from tests import pages
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 GOLD: dict[str, Any] = {
     "cats": {"A": 1.0, "B": 0.0},
     "entities": ["O", "U-X", "O"],
@@ -104,6 +105,32 @@ def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() ->
     nlp = load_model_from_config(config)
     nlp.initialize(lambda: [Example.from_dict(nlp.make_doc("A b c"), GOLD)])
     assert [finding.code for finding in find_traps(nlp)] == ["no-sentences"]
+
+
+def test_a_classifier_made_of_a_bag_of_words_takes_empty_texts_as_that_did() -> None:
+    nlp = trained(with_structure(filled(made(["textcat"])), [], "ProjectiveTree", "Marginals"))
+    empty, text = nlp.pipe(["", "A b c"])
+    assert set(empty.cats) == set(text.cats) == set(GOLD["cats"])
+
+
+@pytest.mark.parametrize("estimator", ["SparseMAP", "ImplicitMLE", "ScoreFunction"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_alignment_of_two_texts_is_refused_where_there_is_one(
+    estimator: str, shared: bool
+) -> None:
+    structure = "many-to-one-alignment"
+    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts.*AlignedPairText"):
+        with_structure(filled(made(["textcat"])), [], structure, estimator, shared)
+    inline = filled(with_structure(filled(made(["textcat"])), [], "k-of-n", "SparseMAP", shared))
+    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts"):
+        with_structure(inline, ["textcat"], structure, estimator)
+
+
+def test_an_alignment_may_follow_another() -> None:
+    pairs = load_config(CONFIGS / "pairs_snli_one_to_one.cfg", interpolate=False)
+    changed = with_structure(filled(pairs), [], "monotone-alignment", "SparseMAP")
+    structure = components(changed)["latent_textcat"]["model"]["structure"]
+    assert structure["@misc"] == "spacy-latent.MonotoneAlignment.v1"
 
 
 def test_what_a_listener_reads_stays() -> None:
