@@ -12,6 +12,7 @@ from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.results import TopK
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
@@ -29,7 +30,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         scores.
     window: only cells within so many steps of the diagonal; None for all.
 
-    MAP, sums and samples are O(N·M).
+    MAP, sums and samples are O(N·M), the k best O(N·M·k log k).
     """
 
     family: ClassVar[str] = FAMILY
@@ -70,6 +71,29 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         off = (row[None] * columns[:, None, None] - column[None] * rows[:, None, None]).abs()
         longest = torch.maximum(rows, columns).clamp_min(1)
         return mask & (off <= self.window * longest[:, None, None])
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """The k best alignments by score, exact: the recursion of the best one that keeps k at each
+        cell. The general search would ask for a best alignment with each cell in turn."""
+        from spacy_latent.structures.k_best_alignments import MATCHING, WARPING, k_best_alignments
+
+        if k < 1:
+            raise InvalidScores(f"{self.name}.top_k: k is {k}; expected k >= 1.")
+        own, given, sizes = self.at_hand(scores.detach(), lengths)
+        prepared, sizes = own._read(given, sizes)
+        # It refuses an item without an alignment.
+        own._map(prepared, sizes)
+        allowed = prepared.double().masked_fill(~own.part_mask(prepared, sizes), -torch.inf)
+        z = torch.zeros(k, *prepared.shape)
+        values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64)
+        for b, (rows, columns) in enumerate(sizes.tolist()):
+            room = allowed[b, :rows, :columns].numpy()
+            moves = WARPING if self.moves == "dtw" else MATCHING
+            found, totals = k_best_alignments(room, k, moves)
+            values[: len(found), b] = torch.from_numpy(totals)
+            for rank, cells in enumerate(found):
+                z[rank, b, cells[:, 0], cells[:, 1]] = 1.0
+        return TopK(z.to(scores.dtype), values.to(scores.dtype)).sent(scores.device)
 
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -98,6 +99,46 @@ def test_a_large_finite_mask_leaves_the_order_of_what_avoids_it() -> None:
     best = MonotoneAlignment().top_k(scores[None], torch.tensor([[4, 4]]), 6)
     expected = [2.176, 2.125, 2.120, 1.780, 1.729, 1.678]
     np.testing.assert_allclose(best.scores[:, 0], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("window", [None, 1])
+@pytest.mark.parametrize("moves", ["dtw", "needleman_wunsch"])
+def test_monotone_alignments_are_those_of_the_general_algorithm(
+    moves: Literal["dtw", "needleman_wunsch"], window: int | None
+) -> None:
+    structure = MonotoneAlignment(moves, window)
+    torch.manual_seed(0)
+    scores = torch.randn(6, 4, 5, dtype=torch.float64)
+    scores[0, 1, 2] = -torch.inf
+    lengths = torch.tensor([[4, 5], [3, 2], [1, 1], [0, 5], [4, 0], [1, 5]])
+    for k in (1, 3, 50):
+        found = structure.top_k(scores, lengths, k)
+        general = lawler(structure, *structure._read(scores, lengths), k)
+        torch.testing.assert_close(found.scores, general.scores)
+        assert torch.equal(found.z.double(), general.z.double())
+    with pytest.raises(InvalidScores, match="k is 0"):
+        structure.top_k(scores, lengths, 0)
+    if moves == "dtw":
+        with pytest.raises(InfeasibleError):
+            structure.top_k(torch.full((1, 2, 2), -torch.inf), torch.tensor([[2, 2]]), 2)
+
+
+def test_the_best_monotone_alignments_of_long_texts_take_no_search() -> None:
+    """One for each pair of words took ten seconds for texts of 100 words, and memory that grew
+    with the square of their number."""
+    calls = []
+
+    class Counted(MonotoneAlignment):
+        def _map(self, scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            calls.append(len(scores))
+            return super()._map(scores, lengths)
+
+    torch.manual_seed(0)
+    scores = torch.randn(1, 90, 120)
+    best = Counted().top_k(scores, torch.tensor([[90, 120]]), 4)
+    assert sum(calls) == 1
+    assert torch.isfinite(best.scores).all() and (best.scores.diff(dim=0) < 0).all()
+    torch.testing.assert_close((best.z * scores).sum((2, 3)), best.scores)
 
 
 def permutations_of(n: int) -> np.ndarray:
