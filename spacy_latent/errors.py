@@ -105,3 +105,11 @@ def check_whole(
                 f"{name}: {setting} is {number!r}; expected a whole number of at least {least}"
                 f"{', or null' * or_null}."
             )
+
+
+def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
+    """Raise ``error`` for the first of the ``settings`` of ``name`` that is neither true nor false.
+    A config with ``False``, as Python spells it, holds a text, which would count as true."""
+    for setting, flag in settings.items():
+        if isinstance(flag, str) or flag not in (True, False):
+            raise error(f"{name}: {setting} is {flag!r}; expected true or false.")

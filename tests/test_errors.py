@@ -62,6 +62,29 @@ def test_all_names_occur() -> None:
     assert {setting for _, setting in SETTINGS} == WHOLE
 
 
+FLAGS = [
+    (name, setting)
+    for name, make in {**registered.structures(), **registered.estimators()}.items()
+    for setting, given in inspect.signature(make).parameters.items()
+    if isinstance(given.default, bool)
+]
+
+
+@pytest.mark.parametrize("name, setting", FLAGS)
+def test_what_is_neither_true_nor_false_is_refused_where_it_is_given(
+    name: str, setting: str
+) -> None:
+    """A config with ``False``, as Python spells it, gave the text, and that counted as true."""
+    for value in ("False", "no", None, 2):
+        with pytest.raises(LatentError, match=re.escape(f"{setting} is {value!r}")):
+            MADE[name](**{setting: value})
+
+
+def test_flags_occur_and_may_be_of_numpy() -> None:
+    assert {"exactly", "marginalize", "single_root", "unaligned"} <= {one for _, one in FLAGS}
+    assert not KOfN(2, np.False_).exactly  # type: ignore[arg-type]
+
+
 def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
     assert KOfN(np.int64(2)).k == 2  # type: ignore[arg-type]
     assert TraceRelax(np.int64(2)).num_samples == 2  # type: ignore[arg-type]

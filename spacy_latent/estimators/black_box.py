@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spacy_latent.errors import check_flags
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.target_difference import TargetDifference, check_positive
 from spacy_latent.structures.base import Structure
@@ -20,6 +21,7 @@ class BlackBox(TargetDifference):
     def __init__(self, interpolation: float = 10.0, scale_by_batch: bool = False) -> None:
         check_positive(self.name, interpolation=interpolation)
         self.interpolation = interpolation
+        check_flags(self.name, scale_by_batch=scale_by_batch)
         self.scale_by_batch = scale_by_batch
 
     def gradient_of_scores(

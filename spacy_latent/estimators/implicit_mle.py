@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spacy_latent.errors import check_flags
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.target_difference import NoisyTargetDifference, check_positive
 from spacy_latent.structures.base import Structure
@@ -33,6 +34,7 @@ class ImplicitMLE(NoisyTargetDifference):
     ) -> None:
         check_positive(self.name, target_step=target_step)
         check_noise(self.name, noise, scale, num_samples, k)
+        check_flags(self.name, scale_by_batch=scale_by_batch)
         self.target_step = target_step
         self.noise: Noise = noise
         self.scale = scale

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.straight_through import GradientOf
@@ -46,6 +46,7 @@ class RelaxedPerturbation(Estimator):
             )
         check_positive(self.name, temperature=temperature)
         check_noise(self.name, noise, scale, num_samples, k)
+        check_flags(self.name, straight_through=straight_through)
         self.relaxation = relaxation
         self.temperature = temperature
         self.straight_through = straight_through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.structures.base import Structure
@@ -24,6 +24,7 @@ class SampledStraightThrough(Estimator):
 
     def __init__(self, num_samples: int = 1, average: bool = False) -> None:
         check_whole(self.name, num_samples=num_samples)
+        check_flags(self.name, average=average)
         self.num_samples = num_samples
         self.average = average
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.control_variates import ControlVariate, mean_of_others
 from spacy_latent.structures.base import Structure
@@ -54,6 +54,7 @@ class ScoreFunction(Estimator, nn.Module):
         if not clip > 0:
             raise LatentError(f"{self.name}: clip is {clip}; expected a number > 0.")
         check_control_variate(self.name, control_variate, num_samples)
+        check_flags(self.name, normalize_advantage=normalize_advantage)
         self.num_samples = num_samples
         self.control_variate = control_variate
         self.normalize_advantage = normalize_advantage

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.kernels.transfers import derived
 from spacy_latent.structures.base import Structure
@@ -43,6 +43,7 @@ class SparseMAP(Estimator):
                 f"SparseMAP: max_iter is {max_iter} and tolerance {tolerance}; expected "
                 "max_iter >= 1 and tolerance > 0."
             )
+        check_flags(self.name, marginalize=marginalize)
         self.marginalize = marginalize
         self.prediction = prediction
         self.max_iter = max_iter

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
+from spacy_latent.errors import IncompatiblePair, LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
@@ -73,6 +73,7 @@ class Spigot(Estimator):
                 f"Spigot: max_iter is {max_iter} and tolerance {tolerance}; expected "
                 "max_iter >= 1 and tolerance > 0."
             )
+        check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step_size = step_size
         self.projection = projection
         self.max_norm = max_norm

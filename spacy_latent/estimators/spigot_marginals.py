@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.target_difference import TargetDifference, check_positive
 from spacy_latent.structures.base import Structure
@@ -43,6 +43,7 @@ class SpigotMarginals(TargetDifference):
                 f"{self.name}: step is {step!r}; expected 'projected' or 'exponentiated'."
             )
         check_positive(self.name, step_size=step_size, max_iter=max_iter, tolerance=tolerance)
+        check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step = step
         self.step_size = step_size
         self.scale_by_batch = scale_by_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.control_variates import mean_of_others
 from spacy_latent.estimators.relax import Relax, Surrogate
 from spacy_latent.estimators.trace_score_function import check_traced
@@ -51,6 +51,7 @@ class TraceRelax(Relax):
         self, num_samples: int = 1, hidden_width: int = 16, leave_one_out: bool = False
     ) -> None:
         super().__init__(num_samples, hidden_width)
+        check_flags(self.name, leave_one_out=leave_one_out)
         if leave_one_out and num_samples < 2:
             raise LatentError(
                 f"{self.name}: leave_one_out is true and num_samples {num_samples}; expected at "

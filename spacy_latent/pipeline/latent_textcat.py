@@ -530,6 +530,11 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         constraints: "CategoryConstraints | None" = None,
         scorer: Callable | None = None,
     ) -> None:
+        if constraints is not None and not hasattr(constraints, "broken_by"):
+            raise LatentError(
+                f"{name}: constraints is of type {type(constraints).__name__}; expected a block "
+                'with @misc = "spacy-latent.CategoryConstraints.v1", or null.'
+            )
         if constraints is not None and score_range is not None:
             raise LatentError(
                 f"{name}: score_range is {score_range}, but constraints are of labels that a text "

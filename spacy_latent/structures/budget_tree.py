@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning, NotTractable
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    LatentWarning,
+    NotTractable,
+    check_flags,
+)
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -71,6 +77,7 @@ class BudgetTree(DependencyTree):
             raise InvalidScores(
                 f"{self.name}: max_modifiers is {max_modifiers}; expected at least 0."
             )
+        check_flags(self.name, error=InvalidScores, projective=projective)
         self.max_modifiers = max_modifiers
         self.projective = projective
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.errors import InvalidScores, check_flags, check_whole
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -50,6 +50,7 @@ class DependencyTree(CompiledStructure):
                 f"{self.name}: direction is {direction!r}; expected one of {list(DIRECTIONS)}."
             )
         check_whole(self.name, or_null=True, error=InvalidScores, max_arc_length=max_arc_length)
+        check_flags(self.name, error=InvalidScores, single_root=single_root)
         self.single_root = single_root
         self.direction = direction
         self.max_arc_length = max_arc_length

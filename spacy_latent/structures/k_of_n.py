@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.errors import InvalidScores, check_flags, check_whole
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
@@ -34,6 +34,7 @@ class KOfN(ItemSet, CompiledStructure):
 
     def __init__(self, k: int = 5, exactly: bool = True) -> None:
         check_whole(self.name, error=InvalidScores, k=k)
+        check_flags(self.name, error=InvalidScores, exactly=exactly)
         self.k = k
         self.exactly = exactly
         if exactly:

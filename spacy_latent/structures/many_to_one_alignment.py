@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InvalidScores, check_flags
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.one_of_n import OneOfN
@@ -31,6 +32,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
     choice_axis = 1
 
     def __init__(self, unaligned: bool = False) -> None:
+        check_flags(self.name, error=InvalidScores, unaligned=unaligned)
         self.unaligned = unaligned
         if not unaligned:
             self.exclusive_axes = (1,)  # type: ignore[misc]

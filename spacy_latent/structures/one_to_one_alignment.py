@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.errors import InvalidScores, NotTractable, check_flags
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -31,6 +31,7 @@ class OneToOneAlignment(Alignment):
     masks_itself = True
 
     def __init__(self, unaligned: bool = False) -> None:
+        check_flags(self.name, error=InvalidScores, unaligned=unaligned)
         self.unaligned = unaligned
 
     def covers(self, other: Structure) -> bool | None:

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.errors import InvalidScores, check_flags, check_whole
 from spacy_latent.structures.base import Structure, chosen_parts
 from spacy_latent.structures.items import ItemSet
 
@@ -28,6 +28,7 @@ class Runs(ItemSet):
 
     def __init__(self, k: int = 3, runs: int = 2, exactly: bool = True) -> None:
         check_whole(self.name, error=InvalidScores, k=k, runs=runs)
+        check_flags(self.name, error=InvalidScores, exactly=exactly)
         self.k = k
         self.runs = runs
         self.exactly = exactly

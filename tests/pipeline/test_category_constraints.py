@@ -134,3 +134,9 @@ def test_a_label_that_is_added_later_is_free(nlp: Language) -> None:
 def test_numbers_have_no_constraints() -> None:
     with pytest.raises(LatentError, match="constraints are of labels"):
         pipeline(score_range=[0.0, 1.0])
+
+
+def test_constraints_are_a_block_that_makes_them() -> None:
+    for given, kind in (("good", "str"), ({"@misc": "spacy-latent.KOfN.v1"}, "KOfN")):
+        with pytest.raises(LatentError, match=f"constraints is of type {kind}"):
+            pipeline(constraints=given)
