@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,8 @@ from spacy_latent.errors import LatentError
 def errors_with_blocks(config: Block) -> Iterator[None]:
     """Around what makes a pipeline of a config: errors of this package begin with the block that
     they come from, where one alone gives the same error, and an unknown registered name becomes a
-    LatentError with the block, the name that is nearest, and what there is of its kind."""
+    LatentError with the block, the name that is nearest, and what there is of its kind; so does a
+    text in the place of a number, with the setting."""
     try:
         yield
     except RegistryError as error:
@@ -24,6 +26,13 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
         if unknown is None:
             raise
         raise LatentError(unknown) from error
+    except TypeError as error:
+        # Of a comparison with a text, which says nothing of the setting.
+        place = place_of(config, error)
+        if place is None:
+            raise
+        texts = ", ".join(texts_for_numbers(config, place)) or "a setting is of another type"
+        raise LatentError(f"[{place}] {texts} ({error}).") from error
     except LatentError as error:
         place = place_of(config, error)
         if place is not None:
@@ -82,6 +91,20 @@ def place_of(config: Block, error: Exception) -> str | None:
                 if str(found) == str(error):
                     return place
     return None
+
+
+def texts_for_numbers(config: Block, place: str) -> Iterator[str]:
+    """For each setting of a block that is a text where the default is a number, a clause."""
+    from spacy.util import registry
+    from thinc.api import Config
+
+    block = dict(inner_first(Config(config).interpolate()))[place]
+    kind, name = next((key[1:], block[key]) for key in block if key.startswith("@"))
+    defaults = inspect.signature(registry.get(kind, name)).parameters
+    for key, value in block.items():
+        default = defaults[key].default if key in defaults else None
+        if isinstance(value, str) and isinstance(default, (int, float)):
+            yield f"{key} is {value!r}; expected a number, such as {default}"
 
 
 def inner_first(block: Block, place: str = "") -> Iterator[tuple[str, Block]]:

@@ -109,3 +109,10 @@ def test_debug_says_so_of_training_too(tmp_path: Path) -> None:
     assert (
         "[training.batcher] @batchers" in said and "Did you mean spacy.batch_by_words.v1?" in said
     )
+
+
+def test_a_text_in_the_place_of_a_number_is_told_with_its_setting() -> None:
+    """``1e-6x``, or a number in quotation marks: what compares it says nothing of the setting."""
+    place = f"{MODEL}.estimator"
+    said = str(refused(changed(place, **{"@misc": "spacy-latent.SparseMAP.v1", "tolerance": "x"})))
+    assert said.startswith(f"[{place}] tolerance is 'x'; expected a number, such as 1e-06")
