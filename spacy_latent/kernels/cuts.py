@@ -19,17 +19,42 @@ def _set_distances(left, sink, distance, queue):
     RETURNS: whether ``sink`` is reached."""
     nodes = left.shape[0]
     distance[:] = -1
-    distance[0] = queue[0] = 0
+    distance[0] = 0
+    for k in range(nodes):
+        queue[k] = k
+    # After the last are those that nothing led to yet.
     first, last = 0, 1
     while first < last and distance[sink] < 0:
         node = queue[first]
         first += 1
-        for k in range(1, nodes):
-            if distance[k] < 0 and left[node, k] > EMPTY:
+        for i in range(last, nodes):
+            k = queue[i]
+            if left[node, k] > EMPTY:
                 distance[k] = distance[node] + 1
-                queue[last] = k
+                queue[i], queue[last] = queue[last], k
                 last += 1
     return distance[sink] >= 0
+
+
+@kernel
+def _set_upstream(left, sink, upstream, queue):
+    """Set from which words something leads to ``sink``, and that itself."""
+    nodes = left.shape[0]
+    upstream[:] = False
+    upstream[sink] = True
+    for k in range(nodes):
+        queue[k] = k
+    queue[0], queue[sink] = sink, 0
+    first, last = 0, 1
+    while first < last:
+        node = queue[first]
+        first += 1
+        for i in range(last, nodes):
+            k = queue[i]
+            if left[k, node] > EMPTY:
+                upstream[k] = True
+                queue[i], queue[last] = queue[last], k
+                last += 1
 
 
 @kernel
@@ -74,12 +99,14 @@ def entered_too_little(
     """Find sets of words that are entered by less than 1, from how much can flow from the root to
     a word, by blocking flows (Dinic 1970): by the theorem of the least cut there is such a set
     with a word where less than 1 can flow to it. Where 1 can, the word is in no such set, and for
-    what is left as good as the root, of which it becomes a part (Padberg and Rinaldi 1990).
+    what is left as good as the root, of which it becomes a part (Padberg and Rinaldi 1990). Of all
+    sets with the least cut the smallest and the largest are given: where words are alike, those
+    between are many.
 
     mean: ``(n+1, n+1)``, ``[head, modifier]``, what each arc can carry, at least 0; column 0 and
         the diagonal are 0.
     tolerance: how much less than 1 will do.
-    inside: ``(n, n+1)``, written: which nodes are in each set.
+    inside: ``(2n, n+1)``, written: which nodes are in each set.
     RETURNS: how many sets were found: none where there is none. A word that is in one is asked for
         no other.
     """
@@ -103,10 +130,14 @@ def entered_too_little(
             left[:] = arcs
         while flow < 1.0 - tolerance:
             if not _set_distances(left, sink, distance, queue):
-                for k in range(nodes):
-                    inside[count, k] = distance[k] < 0 and not of_root[k]
-                    in_set[k] |= inside[count, k]
+                smallest, largest = inside[count], inside[count + 1]
+                _set_upstream(left, sink, smallest, queue)
                 count += 1
+                for k in range(nodes):
+                    largest[k] = distance[k] < 0 and not of_root[k]
+                    in_set[k] |= largest[k]
+                if not np.array_equal(smallest, largest):
+                    count += 1
                 break
             flow += _flow_on(left, sink, distance, before, place)
         if not in_set[sink]:

@@ -5,8 +5,10 @@ Without a tree each word takes its heads alone, a projection onto the simplex. W
 averages of trees has a price, at which heads are sold dearer or cheaper: that no word has more
 modifiers than its budget, that the root has one, that every set of words is entered from outside
 (Edmonds 1967). The best prices minimize a convex function with a continuous gradient, quadratic in
-pieces, which Newton's method with a projection (Bertsekas 1982) does in some steps. Of the sets of
-words, of which there are too many, those are priced that flows find to be entered by too little.
+pieces, which Newton's method does in some steps: each goes to where the piece is the least among
+prices that are not beyond their bounds. Of alike words many constraints are nearly the same, and
+most have no price; a step that is cut off at bounds leads nowhere then. Of the sets of words, of
+which there are too many, those are priced that flows find to be entered by too little.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.cuts import entered_too_little
+from spacy_latent.kernels.least_quadratic import dot, find_least, solve
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.simplex import sparsemax_threshold
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
@@ -31,7 +34,7 @@ SETS_PER_WORD = 4
 # Steps of Newton's method, until other sets are looked for. Most items need less than 30.
 STEPS = 200
 # What constraints are held to, and by how much less than 1 a set of words may be entered; and both
-# for a fraction of the scores, which is no more than a start.
+# for a fraction of the scores and among too few sets, which is no more than a start.
 PRECISION, SHORTFALL, AT_THE_START = 1e-11, 1e-9, 1e-3
 # The fraction of a step that is too short to lead on.
 SHORTEST_STEP = 1e-10
@@ -40,8 +43,6 @@ SHORTEST_STEP = 1e-10
 STANDSTILL = 5
 # Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
-# Prices nearer to 0 than this, or than the distance from the solution, are on their way to it.
-NEAR_ZERO = 1e-6
 # Differences between the scores of a word's heads that are small; and by how much they grow from
 # one fraction of large scores to the next.
 SMALL, GROWTH = 5.0, 4.0
@@ -51,16 +52,6 @@ LARGEST = 1e8
 MARGIN = 1.0
 # Added to the second derivatives: of their mean; and while prices are far off, of the residual.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
-# A constraint that follows from others leaves of its second derivative this much, by rounding.
-DEPENDENT = 1e-11
-
-
-@kernel(fastmath=ANY_ORDER, forceinline=True)
-def _dot(first, second, size):
-    total = 0.0
-    for i in range(size):
-        total += first[i] * second[i]
-    return total
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
@@ -68,6 +59,23 @@ def _pay(row, n, scores, prices):
     """Scores of the heads of a word, less their prices."""
     for head in range(n + 1):
         row[head] = scores[head] - prices[head]
+
+
+@kernel(fastmath=ANY_ORDER, forceinline=True)
+def _from_outside(row, members, size):
+    """What a word takes of heads that are not in a set."""
+    total = 0.0
+    for head in range(size):
+        if not members[head]:
+            total += row[head]
+    return total
+
+
+@kernel(fastmath=ANY_ORDER, forceinline=True)
+def _make_cheaper(row, members, size, price):
+    """Heads that are not in a set."""
+    for head in range(size):
+        row[head] += 0.0 if members[head] else price
 
 
 @kernel
@@ -80,9 +88,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
         _pay(row, n, scores[word], prices)
         for c in range(count):
             if prices[n + 1 + c] > 0.0 and sets[c, word + 1]:
-                for head in range(n + 1):
-                    if not sets[c, head]:
-                        row[head] += prices[n + 1 + c]
+                _make_cheaper(row, sets[c], n + 1, prices[n + 1 + c])
         top = row.max()
         if not np.isfinite(top):
             # Prices beyond all numbers are not worth a step.
@@ -111,9 +117,7 @@ def _slack(n, heads, budget, sets, count, slack):
         entered = 0.0
         for word in range(n):
             if sets[c, word + 1]:
-                for head in range(n + 1):
-                    if not sets[c, head]:
-                        entered += heads[word, head]
+                entered += _from_outside(heads[word], sets[c], n + 1)
         slack[n + 1 + c] = entered - 1.0
 
 
@@ -163,28 +167,7 @@ def _second_derivatives(n, heads, sets, chosen, number, matrix):
                     used += 1
         for i in range(used):
             for j in range(i + 1):
-                matrix[places[i], places[j]] += _dot(rows[i], rows[j], size)
-
-
-@kernel
-def _solve(matrix, number, ridge, values):
-    """Overwrite ``values`` with the solution, by the factors of Cholesky, which take the place of
-    the lower half of the matrix. What depends on others is left at 0."""
-    for j in range(number):
-        whole = matrix[j, j] + ridge
-        pivot = whole - _dot(matrix[j], matrix[j], j)
-        if pivot <= DEPENDENT * whole:
-            matrix[j, j] = np.inf
-        else:
-            matrix[j, j] = np.sqrt(pivot)
-        for i in range(j + 1, number):
-            matrix[i, j] = (matrix[i, j] - _dot(matrix[i], matrix[j], j)) / matrix[j, j]
-    for i in range(number):
-        values[i] = (values[i] - _dot(matrix[i], values, i)) / matrix[i, i]
-    for i in range(number - 1, -1, -1):
-        values[i] /= matrix[i, i]
-        for j in range(i):
-            values[j] -= matrix[i, j] * values[i]
+                matrix[places[i], places[j]] += dot(rows[i], rows[j], size)
 
 
 @kernel
@@ -192,9 +175,7 @@ def _find_prices(
     n, scores, budget, single_root, sets, count, prices, heads, most_steps, tolerance, precision
 ):  # fmt: skip
     """Newton's method from the given prices, which it changes, until the residual is below the
-    precision, or below the tolerance where steps lead no further. A price near 0 whose constraint
-    has slack goes there along the gradient alone; among the others it would stop the whole step
-    (Bertsekas 1982, equation 32).
+    precision, or below the tolerance where steps lead no further.
 
     RETURNS: the largest violation of a constraint; the number of steps; and INFEASIBLE where prices
     prove that nothing keeps to all constraints, by leaving less than it would be worth.
@@ -205,6 +186,7 @@ def _find_prices(
     bounds[0], bounds[1 : n + 1], bounds[n + 1 :] = 1.0, budget, -1.0
     chosen = np.empty(number_of_all, dtype=np.int64)
     matrix = np.empty((number_of_all, number_of_all))
+    slopes, down, up = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
     step, moved, change = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
     other = np.empty_like(heads)
     best_prices, best_heads = np.empty(number_of_all), np.empty_like(heads)
@@ -219,13 +201,12 @@ def _find_prices(
                 lowest = min(lowest, scores[word, head])
         least += lowest - 0.5
     value = _take_heads(n, scores, prices, sets, count, heads)
-    value += _dot(bounds, prices, number_of_all)
+    value += dot(bounds, prices, number_of_all)
     for steps in range(most_steps + 1):
         _slack(n, heads, budget, sets, count, slack)
-        residual, near = 0.0, 0.0
+        residual = 0.0
         for c in range(number_of_all):
             towards = _bounded(c, prices[c] - slack[c], single_root)
-            near = max(near, abs(prices[c] - towards))
             if prices[c] != 0.0 or towards != 0.0:
                 residual = max(residual, abs(slack[c]))
         standing = 0 if residual < 0.5 * least_residual else standing + 1
@@ -236,23 +217,21 @@ def _find_prices(
         at_rest = least_residual <= tolerance and standing > STANDSTILL
         if residual < precision or at_rest or steps == most_steps:
             break
-        near = min(near, NEAR_ZERO)
         number = 0
         for c in range(number_of_all):
-            change[c] = -slack[c]
-            outwards = slack[c] < 0.0 if c == 0 else slack[c] > 0.0
+            change[c] = 0.0
             equation = c == 0 and single_root
-            if equation or not (outwards and abs(prices[c]) <= near):
-                if equation or prices[c] != 0.0 or slack[c] != 0.0:
-                    chosen[number] = c
-                    step[number] = -slack[c]
-                    number += 1
+            if equation or prices[c] != 0.0 or _bounded(c, -slack[c], single_root) != 0.0:
+                chosen[number], slopes[number] = c, slack[c]
+                down[number] = _bounded(c, -np.inf, single_root) - prices[c]
+                up[number] = _bounded(c, np.inf, single_root) - prices[c]
+                number += 1
         _second_derivatives(n, heads, sets, chosen, number, matrix)
         mean = 0.0
         for i in range(number):
             mean += matrix[i, i] / number
         ridge = RIDGE * max(mean, 1.0) + min(LARGEST_DAMPING, DAMPING * residual)
-        _solve(matrix, number, ridge, step)
+        find_least(slopes, matrix, number, ridge, down, up, step)
         for i in range(number):
             change[chosen[i]] = step[i]
         fraction = 1.0
@@ -262,7 +241,7 @@ def _find_prices(
                 moved[c] = _bounded(c, prices[c] + fraction * change[c], single_root)
                 slope += slack[c] * (moved[c] - prices[c])
             reached = _take_heads(n, scores, moved, sets, count, other)
-            reached += _dot(bounds, moved, number_of_all)
+            reached += dot(bounds, moved, number_of_all)
             if reached <= value + DECREASE * min(slope, 0.0):
                 break
             if reached <= value + ROUNDING * abs(value):
@@ -300,38 +279,43 @@ def _nearest_item(
 ):  # fmt: skip
     """Solve one item, from prices of which the last are those of ``count`` sets of words; it writes
     to all arrays that come after ``precision``, the residual at which Newton's method ends. scores,
-    heads: ``(n, n+1)``. short: ``(n, n+1)`` bool, for sets that are entered by too little.
+    heads: ``(n, n+1)``. short: ``(2n, n+1)`` bool, for sets that are entered by too
+    little.
 
     RETURNS: the largest violation of a constraint, infinite where the item is not solved; the
     number of steps, and of sets; and INFEASIBLE where there is no such average.
     """
-    iterations = 0
+    iterations, goal = 0, precision
     while True:
         steps = min(STEPS, most_steps - iterations)
         violation, done, status = _find_prices(
-            n, scores, budget, single_root, sets, count, prices, heads, steps, tolerance, precision
+            n, scores, budget, single_root, sets, count, prices, heads, steps, tolerance, goal
         )
         iterations += max(done, 1)
-        if status == INFEASIBLE or not violation <= tolerance:
+        if status == INFEASIBLE or not violation <= max(tolerance, goal):
             return np.inf, iterations, count, status
         for word in range(n):
             for head in range(n + 1):
                 mean[head, word + 1] = heads[word, head]
         # No set that has a price is found again.
-        shortfall = max(min(tolerance, max(SHORTFALL, precision)), 2.0 * violation)
+        shortfall = max(min(tolerance, max(SHORTFALL, goal)), 2.0 * violation)
         more = entered_too_little(mean[: n + 1, : n + 1], shortfall, short)
-        if more == 0:
+        if more == 0 and goal <= precision:
             return violation, iterations, count, FEASIBLE
-        if count + more > sets.shape[0]:
-            # Those that are free of charge are entered enough without it.
-            kept = 0
-            for c in range(count):
-                if prices[n + 1 + c] > 0.0:
-                    sets[kept, : n + 1] = sets[c, : n + 1]
-                    prices[n + 1 + kept] = prices[n + 1 + c]
-                    kept += 1
-            prices[n + 1 + kept : n + 1 + count] = 0.0
-            count = kept
+        if more == 0:
+            goal = precision
+            continue
+        # Prices that change with the next sets need not be fine.
+        goal = max(precision, AT_THE_START)
+        # Those that are free of charge are entered enough without it.
+        kept = 0
+        for c in range(count):
+            if prices[n + 1 + c] > 0.0:
+                sets[kept, : n + 1] = sets[c, : n + 1]
+                prices[n + 1 + kept] = prices[n + 1 + c]
+                kept += 1
+        prices[n + 1 + kept : n + 1 + count] = 0.0
+        count = kept
         if count + more > sets.shape[0] or iterations >= most_steps:
             return np.inf, iterations, count, FEASIBLE
         for c in range(more):
@@ -425,7 +409,7 @@ def nearest_items(
             continue
         # Contiguous, for vectors.
         own, heads = np.empty((n, n + 1)), np.empty((n, n + 1))
-        short = np.empty((n, n + 1), dtype=np.bool_)
+        short = np.empty((2 * n, n + 1), dtype=np.bool_)
         range_of_scores = _quarters(n, scores[b], whole)
         if range_of_scores < 0.0:
             residual[b], status[b] = np.inf, INFEASIBLE
@@ -485,7 +469,7 @@ def nearest_gradient_items(
         for i in range(number):
             values[i] = _change_of(n, own, chosen[i], change)
         _second_derivatives(n, heads, own, chosen, number, matrix)
-        _solve(matrix, number, 0.0, values)
+        solve(matrix, number, 0.0, values)
         for i in range(number):
             c = chosen[i]
             for word in range(n):

@@ -4,9 +4,9 @@ support ask for no more of them.
 
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
 minimize what trees are worth at them, a convex function with a continuous gradient, quadratic in
-pieces, of which the second derivatives are those of SparseMAP: Newton's method with a projection
-(Bertsekas 1982), as in :mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price
-and none is left to trees.
+pieces, of which the second derivatives are those of SparseMAP: Newton's method, as in
+:mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price and none is left to
+trees.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spacy_latent.kernels.least_quadratic import DEPENDENT, find_least
 from spacy_latent.kernels.tree_prices import (
     AT_THE_START,
     DAMPING,
     DECREASE,
-    DEPENDENT,
     GROWTH,
     LARGEST,
     LARGEST_DAMPING,
     MARGIN,
-    NEAR_ZERO,
     RIDGE,
     ROUNDING,
     SHORTEST_STEP,
@@ -131,15 +130,14 @@ def _find_prices(
         at_rest = least_residual <= tolerance and standing > STANDSTILL
         if residual < precision or at_rest or steps == most_steps:
             break
-        near = min(np.abs(prices - towards).max(), NEAR_ZERO)
-        chosen = np.flatnonzero(held & ~((slack > 0.0) & (prices <= near)))
-        change = -slack
-        if len(chosen):
-            matrix = answer.second_derivatives()[np.ix_(chosen, chosen)]
-            ridge = RIDGE * max(matrix.trace() / len(chosen), 1.0)
-            ridge += min(LARGEST_DAMPING, DAMPING * residual)
-            matrix[np.diag_indices_from(matrix)] += ridge
-            change[chosen] = np.linalg.solve(matrix, change[chosen])
+        chosen = np.flatnonzero(held)
+        matrix = np.ascontiguousarray(answer.second_derivatives()[np.ix_(chosen, chosen)])
+        ridge = RIDGE * max(matrix.trace() / len(chosen), 1.0)
+        ridge += min(LARGEST_DAMPING, DAMPING * residual)
+        step, highest = np.empty(len(chosen)), np.full(len(chosen), np.inf)
+        find_least(slack[chosen], matrix, len(chosen), ridge, -prices[chosen], highest, step)
+        change = np.zeros(len(prices))
+        change[chosen] = step
         fraction = min(1.0, LONGER * fraction)
         while True:
             moved = np.maximum(prices + fraction * change, 0.0)

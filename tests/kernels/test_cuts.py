@@ -19,7 +19,7 @@ def least_cut(mean: np.ndarray) -> float:
 
 
 def found_in(mean: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-    inside = np.ones((max(len(mean) - 1, 1), len(mean)), dtype=np.bool_)
+    inside = np.ones((2 * len(mean), len(mean)), dtype=np.bool_)
     return inside[: entered_too_little(mean, tolerance, inside)]
 
 
