@@ -35,11 +35,9 @@ class TargetDifference(Estimator):
 
 
 class NoisyTargetDifference(TargetDifference):
-    """Of K perturbed copies of the scores; at prediction MAP(s).
-
-    noise, scale, num_samples, k: see
-        :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
-    """
+    """Of K perturbed copies of the scores; at prediction MAP(s). Classes set ``noise``, ``scale``,
+    ``num_samples`` and ``k``, which are those of
+    :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`."""
 
     noise: Noise
     scale: float
