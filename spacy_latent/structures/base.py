@@ -60,6 +60,8 @@ class Structure(Staged, ABC):
     exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
         for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
         modifiers have one head each. Empty where there are no such axes.
+    incomparable: whether no structure of an item holds all parts of another one and more, as where
+        all have equally many. The k best are then found without a search among those that do.
     linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
         decisions that lead to z.
     acyclic: whether no part leads round in a circle; False for graphs that need not be trees.
@@ -73,6 +75,7 @@ class Structure(Staged, ABC):
     part_axes: ClassVar[int]
     parts: ClassVar[str] = ""
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
+    incomparable: bool = False
     tractable: ClassVar[frozenset[str]] = frozenset()
     linear: ClassVar[bool] = True
     has_map: ClassVar[bool] = True
@@ -99,7 +102,7 @@ class Structure(Staged, ABC):
 
     def _settings(self) -> dict[str, Any]:
         # Without what follows from the settings.
-        derived = ("stages", "tractable", "exclusive_axes")
+        derived = ("stages", "tractable", "exclusive_axes", "incomparable")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
     def covers(self, other: Structure) -> bool | None:

@@ -28,6 +28,7 @@ class ConstituencyTree(CompiledStructure):
     part_axes: ClassVar[int] = 2
     parts: ClassVar[str] = "spans"
     annotation: ClassVar[str] = "parts"
+    incomparable = True
     family: ClassVar[str] = FAMILY
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ def _split(
     for part in free:
         subsets.append((tuple(kept), (*absent, part)))
         kept.append(part)
-    if not structure.exclusive_axes:
+    if not (structure.exclusive_axes or structure.incomparable):
         # Another structure may hold all of these parts and more.
         chosen = set(best.parts.tolist())
         for part in np.flatnonzero(scores > -np.inf).tolist():

@@ -36,7 +36,7 @@ class KOfN(ItemSet, CompiledStructure):
         check_whole(self.name, error=InvalidScores, k=k)
         check_flags(self.name, error=InvalidScores, exactly=exactly)
         self.k = k
-        self.exactly = exactly
+        self.exactly = self.incomparable = exactly
         if exactly:
             self.tractable = self.tractable | {  # type: ignore[misc]
                 "sample_trace",

@@ -33,6 +33,7 @@ class OneToOneAlignment(Alignment):
     def __init__(self, unaligned: bool = False) -> None:
         check_flags(self.name, error=InvalidScores, unaligned=unaligned)
         self.unaligned = unaligned
+        self.incomparable = not unaligned
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, OneToOneAlignment):

@@ -31,7 +31,7 @@ class Runs(ItemSet):
         check_flags(self.name, error=InvalidScores, exactly=exactly)
         self.k = k
         self.runs = runs
-        self.exactly = exactly
+        self.exactly = self.incomparable = exactly
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, Runs):

@@ -27,6 +27,7 @@ class SemiMarkov(TagSequence):
     part_axes: ClassVar[int] = 3
     parts: ClassVar[str] = "segments"
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
+    incomparable = True
     annotation: ClassVar[str] = "parts"
     family: ClassVar[str] = FAMILY
     tractable = TagSequence.tractable - {"smoothed"}

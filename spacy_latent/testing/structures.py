@@ -239,6 +239,14 @@ class _Contract:
                     f"{listing.item(b)}: along the axes {exclusive} not every structure has "
                     "exactly one part wherever there is one.",
                 )
+            if structure.incomparable:
+                members = listing.members[b].flatten(1).double()
+                held = members @ members.mT == members.sum(1)[:, None]
+                report.holds(
+                    "incomparable",
+                    int(held.sum()) == len(members),
+                    f"{listing.item(b)}: some structure holds all parts of another one.",
+                )
         again = copy.deepcopy(structure)
         with report.works("pickle"):
             pickle.loads(pickle.dumps(vars(structure)))

@@ -175,6 +175,12 @@ class Silent(Runs):
         raise NotImplementedError
 
 
+class Incomparable(KOfN):
+    def __init__(self) -> None:
+        super().__init__(2, exactly=False)
+        self.incomparable = True
+
+
 class Shifted(KOfN):
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._log_partition(scores, lengths) + 1e-6
@@ -309,6 +315,7 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("declarations", "pickle", Pickled()),
     ("declarations", "part_axes: given 2", TooManyAxes()),
     ("declarations", "exclusive_axes: item 0", Exclusive()),
+    ("declarations", "incomparable: item 0", Incomparable()),
     ("declarations", "part_mask: item 0", Fewer()),
     ("contains", "given True, expected False", HoldsAll()),
     ("encode_and_decode", "encode: item 0", Misspelt()),
@@ -347,7 +354,7 @@ def checks_of(structure: Structure) -> Iterator[Any]:
     if isinstance(structure, OneOfN):
         return structure_checks(structure, subsets(1, 1))
     if isinstance(structure, KOfN):
-        return structure_checks(structure, subsets(2, 2))
+        return structure_checks(structure, subsets(2 if structure.exactly else 0, 2))
     if isinstance(structure, MonotoneAlignment):
         return structure_checks(structure, monotone("dtw", None), ((3, 3), (0, 2), (2, 3)))
     if isinstance(structure, BudgetTree):
