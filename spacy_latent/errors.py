@@ -109,7 +109,8 @@ def check_whole(
 
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
     """Raise ``error`` for the first of the ``settings`` of ``name`` that is neither true nor false.
-    A config with ``False``, as Python spells it, holds a text, which would count as true."""
+    ``"no"`` in a config, and ``False`` as Python spells it on a command line, are texts, which
+    would count as true."""
     for setting, flag in settings.items():
         if isinstance(flag, str) or flag not in (True, False):
             raise error(f"{name}: {setting} is {flag!r}; expected true or false.")

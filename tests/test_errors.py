@@ -74,7 +74,7 @@ FLAGS = [
 def test_what_is_neither_true_nor_false_is_refused_where_it_is_given(
     name: str, setting: str
 ) -> None:
-    """A config with ``False``, as Python spells it, gave the text, and that counted as true."""
+    """``False``, as Python spells it on a command line, gave the text, and that counted as true."""
     for value in ("False", "no", None, 2):
         with pytest.raises(LatentError, match=re.escape(f"{setting} is {value!r}")):
             MADE[name](**{setting: value})

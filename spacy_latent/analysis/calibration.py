@@ -307,7 +307,7 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
 
         examples = list(examples)
         found = get_ner_prf(examples, **kwargs)
-        docs = [example.predicted for example in examples]
+        docs = [example.predicted for example in examples if len(example.predicted)]
         if docs and not any(component in doc._.latent for doc in docs):
             there = ", ".join(sorted({name for doc in docs for name in doc._.latent}))
             warnings.warn(

@@ -185,8 +185,13 @@ def print_calibration(found: Calibrated) -> None:
         )
     if found.left_out:
         msg.warn(
-            f"No sequence of tags agrees with the annotation of {found.left_out} texts, as where "
-            "it has a label that the component does not know. Scores are not fitted to them."
+            f"No sequence of tags agrees with the annotation of {found.left_out} texts. Scores are "
+            "not fitted to them."
+        )
+    if found.unknown:
+        msg.warn(
+            f"The component does not know these labels of the texts: {', '.join(found.unknown)}. "
+            "Their entities count as missed."
         )
 
 

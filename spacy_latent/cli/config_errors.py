@@ -27,12 +27,12 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
             raise
         raise LatentError(unknown) from error
     except TypeError as error:
-        # Of a comparison with a text, which says nothing of the setting.
+        # Of a comparison with a text, which says nothing of the setting; else of a function's own.
         place = place_of(config, error)
-        if place is None:
+        texts = [] if place is None else list(texts_for_numbers(config, place))
+        if not texts:
             raise
-        texts = ", ".join(texts_for_numbers(config, place)) or "a setting is of another type"
-        raise LatentError(f"[{place}] {texts} ({error}).") from error
+        raise LatentError(f"[{place}] {'. '.join(texts)} ({error}).") from error
     except LatentError as error:
         place = place_of(config, error)
         if place is not None:
@@ -103,7 +103,8 @@ def texts_for_numbers(config: Block, place: str) -> Iterator[str]:
     defaults = inspect.signature(registry.get(kind, name)).parameters
     for key, value in block.items():
         default = defaults[key].default if key in defaults else None
-        if isinstance(value, str) and isinstance(default, (int, float)):
+        is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+        if isinstance(value, str) and is_number:
             yield f"{key} is {value!r}; expected a number, such as {default}"
 
 

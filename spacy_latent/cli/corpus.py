@@ -134,9 +134,9 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
             example = _example(nlp, row)
         except Exception as error:
             # Of many lines, whatever spaCy finds wrong with one.
+            hint = f" Give {ACCEPTED}." if isinstance(error, (KeyError, TypeError)) else ""
             raise LatentError(
-                f"{path}, line {number}, cannot be read ({type(error).__name__}: {error}). Give "
-                f"{ACCEPTED}."
+                f"{path}, line {number}, cannot be read ({type(error).__name__}: {error}).{hint}"
             ) from error
         yield example
 

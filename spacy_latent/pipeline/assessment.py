@@ -46,13 +46,13 @@ from spacy_latent.pipeline.controls import (
     kind_of_trees,
     of_training,
 )
-from spacy_latent.pipeline.entity_calibration import entity_components
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
     inspect_pipe,
     latent_components,
 )
+from spacy_latent.pipeline.learnt_calibration import entity_components
 from spacy_latent.pipeline.references import Beside, Spans
 
 if TYPE_CHECKING:

@@ -68,6 +68,8 @@ class ScoreFit:
         self.transitions = transitions.double()
         self.groups = groups
         self.size = sum(len(group.docs) for group in groups)
+        # Of the others no loss is known; theirs is 0 here, which is not to lower a mean.
+        self.counted = self._in_order([group.counts > 0 for group in groups])
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
 
     def losses(self, point: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ class ScoreFit:
         scale = point[0].exp()
         shift = point[1:] @ self.begins if len(point) > 1 else point.new_zeros(())
         chain = bound_chain(self.transitions * scale, self.tags)
-        places, values = [], []
+        values = []
         for group in self.groups:
             # Closed tags stay closed, and have no gradient.
             is_open = ~group.scores.isneginf()
@@ -84,9 +86,12 @@ class ScoreFit:
             scores = torch.where(is_open, own, -torch.inf)
             each = tag_loss(self.kind, chain, scores, group.lengths, group.allowed)
             values.append(each * group.counts)
-            places += group.docs
-        order = torch.tensor(places).argsort()
-        return torch.cat(values)[order]
+        return self._in_order(values)
+
+    def _in_order(self, values: Sequence[Tensor]) -> Tensor:
+        """Of each doc, ``(D,)``. values: those of each group."""
+        places = [place for group in self.groups for place in group.docs]
+        return torch.cat(list(values))[torch.tensor(places).argsort()]
 
     def best(self, biases: bool, weights: Tensor) -> Tensor:
         """The point at which the sum of the losses, and what draws the point to zero, is least.
@@ -117,9 +122,9 @@ class ScoreFit:
         return found
 
     def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
-        """The point, and mean losses of held-out docs by the names of what was compared: as
-        trained, with what was fitted on the other folds, and, where nothing was left to compare,
-        "calibrated", of the same docs at the point.
+        """The point, and mean losses of held-out docs, of those that count, by the names of what
+        was compared: as trained, with what was fitted on the other folds, and, where nothing was
+        left to compare, "calibrated", of the same docs at the point.
 
         biases: whether labels get some; None for where they lower the mean loss of held-out docs,
             in five folds, by more than the standard error of the difference.
@@ -127,18 +132,18 @@ class ScoreFit:
         everything = torch.ones(self.size, dtype=torch.float64)
         with torch.no_grad():
             plain = self.losses(torch.zeros(1, dtype=torch.float64))
-        told = {"as trained": float(plain.mean())}
+        told = {"as trained": float(plain[self.counted].mean())}
         if biases is None:
-            one, several = self.held_out(False), self.held_out(True)
+            one, several = (self.held_out(own)[self.counted] for own in (False, True))
             gain = one - several
-            error = float(gain.std()) / math.sqrt(self.size) if self.size > 1 else math.inf
+            error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
             biases = float(gain.mean()) > error
             told["temperature"] = float(one.mean())
             told["temperature and biases"] = float(several.mean())
             return self.best(biases, everything), told
         point = self.best(biases, everything)
         with torch.no_grad():
-            told["calibrated"] = float(self.losses(point).mean())
+            told["calibrated"] = float(self.losses(point)[self.counted].mean())
         return point, told
 
 

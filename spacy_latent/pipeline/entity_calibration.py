@@ -38,7 +38,7 @@ from spacy_latent.pipeline.calibration_fit import (
     choose_confidence,
     feasible,
 )
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
 
 # Sets of entities would be all spans.
 LEAST = 1e-5
@@ -56,6 +56,7 @@ class Calibrated:
     set_sizes: how many spans the set of each doc holds; empty without a coverage.
     left_out: docs whose annotation no sequence of tags agrees with, as where it has a label that
         the component does not have; scores are not fitted to them.
+    unknown: those labels, sorted.
     """
 
     calibration: EntityCalibration
@@ -65,11 +66,7 @@ class Calibrated:
     after: JudgedEntities
     set_sizes: list[int]
     left_out: int
-
-
-def entity_components(nlp: Language) -> list[str]:
-    """Names of those whose probabilities of entities can be calibrated."""
-    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
+    unknown: tuple[str, ...] = ()
 
 
 def calibrate(
@@ -103,12 +100,27 @@ def calibrate(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
             "text that it was not trained on."
         )
+    unknown = _unknown_labels(name, pipe, made)
     before = pipe.calibration
     try:
-        return _fit(pipe, made, biases, confidence, coverage, progress)
+        return replace(_fit(pipe, made, biases, confidence, coverage, progress), unknown=unknown)
     except Exception:
         pipe.calibration = before
         raise
+
+
+def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
+    """Labels of the references that the component does not have. Raises LatentError where there is
+    one in every text with entities: then all that it finds would count as wrong."""
+    labels = [{span.label_ for span in example.reference.ents} for example in examples]
+    unknown = sorted(set().union(*labels).difference(pipe.labels))
+    if all(own.difference(pipe.labels) for own in labels if own):
+        raise LatentError(
+            f"Every text with entities has a label that {name!r} does not know: "
+            f"{', '.join(unknown)}. Expected {', '.join(pipe.labels)}. Give texts that are "
+            "annotated with these labels, or call the labels as in training."
+        )
+    return tuple(unknown)
 
 
 def _fit(

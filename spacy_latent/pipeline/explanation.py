@@ -60,6 +60,10 @@ class NoSuchEntity(LatentError):
         self.component = component
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[type[NoSuchEntity], tuple[Doc, str, str]]:
+        # A process of a pool sends its errors; by itself an error has its message alone.
+        return type(self), (self.doc, self.component, str(self))
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -256,7 +260,7 @@ def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
             doc = pipe(doc)
         except KeyError as error:
             # As nlp() has it: of parameters that are not there yet.
-            raise LatentError(Errors.E109.format(name=name)) from error
+            raise LatentError(f"{Errors.E109.format(name=name)} (KeyError: {error})") from error
         if before is not None:
             return doc, before
     raise AssertionError(f"{component} is a component of the pipeline")

@@ -16,6 +16,7 @@ import numpy as np
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
+    from spacy.language import Language
     from torch import Tensor
 
     from spacy_latent.annotations import SpanStructure
@@ -172,4 +173,16 @@ def add_spans(
             found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
 
 
-__all__ = ["NEAR", "EntityCalibration", "ScoredGroup", "add_spans", "beginning_tags"]
+def entity_components(nlp: Language) -> list[str]:
+    """Names of those whose probabilities of entities can be calibrated."""
+    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
+
+
+__all__ = [
+    "NEAR",
+    "EntityCalibration",
+    "ScoredGroup",
+    "add_spans",
+    "beginning_tags",
+    "entity_components",
+]

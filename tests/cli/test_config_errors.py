@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from spacy.cli._util import app
-from spacy.util import load_model_from_config
+from spacy.util import load_model_from_config, registry
 from thinc.api import Config
 from typer.testing import CliRunner
 
@@ -116,3 +116,16 @@ def test_a_text_in_the_place_of_a_number_is_told_with_its_setting() -> None:
     place = f"{MODEL}.estimator"
     said = str(refused(changed(place, **{"@misc": "spacy-latent.SparseMAP.v1", "tolerance": "x"})))
     assert said.startswith(f"[{place}] tolerance is 'x'; expected a number, such as 1e-06")
+
+
+def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:
+    """Its settings are right, and the traceback is what tells where it fails."""
+    name = "tests.FailingEstimator.v1"
+
+    @registry.misc(name)
+    def make(scale: float = 1.0) -> Any:
+        raise TypeError("unsupported operand")
+
+    config = changed(f"{MODEL}.estimator", **{"@misc": name, "scale": 2.0})
+    with pytest.raises(TypeError, match=r"^unsupported operand$"), errors_with_blocks(config):
+        load_model_from_config(config, auto_fill=True)

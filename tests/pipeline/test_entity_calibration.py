@@ -282,11 +282,21 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
 def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
     nlp: Language,
 ) -> None:
-    known = calibrate(nlp, doubtful(nlp)).calibration
+    known = calibrate(nlp, doubtful(nlp))
     rare = Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]})
     found = calibrate(nlp, [*doubtful(nlp), rare])
-    assert found.left_out == 1 and found.after.gold == 25
-    assert found.calibration.temperature == pytest.approx(known.temperature)
+    assert found.left_out == 1 and found.after.gold == 25 and found.unknown == ("PERSON",)
+    assert found.calibration.temperature == pytest.approx(known.calibration.temperature)
+    assert found.losses == pytest.approx(known.losses)
+
+
+def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> None:
+    other = [
+        Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]}),
+        Example.from_dict(nlp.make_doc("nobody is here"), {"entities": []}),
+    ]
+    with pytest.raises(LatentError, match=r"does not know: PERSON\. Expected GPE"):
+        calibrate(nlp, other)
 
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -266,8 +267,11 @@ def test_an_entity(kind: str) -> None:
             pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
         assert again.falls == pytest.approx(found.falls) and again.words == found.words
     # What is on a doc before stays there, so that no word would be told to matter.
-    with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before"):
+    with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before") as told:
         explain(nlp, nlp("we saw Paris there"))
+    sent = pickle.loads(pickle.dumps(told.value))
+    assert (str(sent), sent.component) == (str(told.value), told.value.component)
+    assert sent.doc.text == "we saw Paris there"
     ruler: Any = nlp.add_pipe("entity_ruler", first=True)
     ruler.add_patterns([{"label": "VERB", "pattern": "saw"}])
     with pytest.raises(NoSuchEntity, match=r"saw \(VERB\) was on the doc before"):
