@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor
 
-from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
+from spacy_latent.estimators.noise import Noise, check_noise
+from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.estimators.straight_through import (
     Backward,
     check_backward,
@@ -15,10 +13,9 @@ from spacy_latent.estimators.straight_through import (
     straight_through,
 )
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
 
 
-class PerturbAndMap(Estimator):
+class PerturbAndMap(PerturbedBest):
     """z = MAP(s + ε) in training, MAP(s) at prediction; K = num_samples, each of weight 1/K.
 
     noise ("gumbel", "sum_of_gamma" or "gaussian"): law of ε, independent for each part. With
@@ -53,17 +50,5 @@ class PerturbAndMap(Estimator):
     def needed(self) -> frozenset[str]:
         return needed_by_backward(self.backward)
 
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch = scores.shape[0]
-        if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
-        count = self.num_samples
-        noisy, _, repeated = repeat_with_noise(
-            scores, lengths, self.noise, self.scale, count, self.k
-        )
-        solve = partial(straight_through, structure, backward=self.backward)
-        z = of_copies(solve, noisy, repeated, batch)
-        return Draw.equal(z.view(count, *scores.shape))
+    def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        return straight_through(structure, scores, lengths, backward=self.backward)

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import IncompatiblePair, LatentError, check_flags, check_whole
-from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
+from spacy_latent.estimators.noise import Noise, check_noise
+from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.relaxation import project_relaxed
 
 
-class Spigot(Estimator):
+class Spigot(PerturbedBest):
     """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018).
 
     step_size: η.
@@ -105,23 +105,9 @@ class Spigot(Estimator):
             return project_relaxed(structure, points, lengths)
         return structure.sparsemap(points, lengths, self.max_iter, self.tolerance).mean
 
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch = scores.shape[0]
-        if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
-        count = self.num_samples
-        if self.noise is not None:
-            scores, _, lengths = repeat_with_noise(scores, lengths, self.noise, self.scale, count)
-        z = of_copies(
-            lambda given, sizes: _ProjectedGradient.apply(given, structure, sizes, self),
-            scores,
-            lengths,
-            batch,
-        )
-        return Draw.equal(z.view(count, batch, *scores.shape[1:]))
+    def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        projected: Tensor = _ProjectedGradient.apply(scores, structure, lengths, self)
+        return projected
 
 
 class _ProjectedGradient(torch.autograd.Function):

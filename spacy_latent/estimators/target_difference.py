@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.noise import Noise, repeat_with_noise
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
 
 
 class TargetDifference(Estimator):
@@ -34,29 +32,8 @@ class TargetDifference(Estimator):
         return _Difference.apply(scores, structure, lengths, self)
 
 
-class NoisyTargetDifference(TargetDifference):
-    """Of K perturbed copies of the scores; at prediction MAP(s). Classes set ``noise``, ``scale``,
-    ``num_samples`` and ``k``, which are those of
-    :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`."""
-
-    noise: Noise
-    scale: float
-    num_samples: int
-    k: int
-
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        batch = scores.shape[0]
-        if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
-        count = self.num_samples
-        noisy, _, repeated = repeat_with_noise(
-            scores, lengths, self.noise, self.scale, count, self.k
-        )
-        z = of_copies(partial(self.best, structure), noisy, repeated, batch)
-        return Draw.equal(z.view(count, *scores.shape))
+class NoisyTargetDifference(TargetDifference, PerturbedBest):
+    """Of K perturbed copies of the scores."""
 
 
 class _Difference(torch.autograd.Function):

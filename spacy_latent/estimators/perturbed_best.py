@@ -1,0 +1,44 @@
+"""What estimators share that take the best structure of each of K copies of the scores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+
+from torch import Tensor
+
+from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.noise import Noise, repeat_with_noise
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import of_copies
+
+
+class PerturbedBest(Estimator):
+    """Of K perturbed copies of the scores; at prediction MAP(scores). Classes set ``noise``, which
+    may be None, ``scale``, ``num_samples`` and, for "sum_of_gamma", ``k``."""
+
+    noise: Noise | None
+    scale: float
+    num_samples: int
+    k: int = 10
+
+    @abstractmethod
+    def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        """MAP(scores), with the gradient that the estimator gives it."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        batch, parts = scores.shape[0], scores.shape[1:]
+        if not is_train:
+            return Draw.single(structure.map(scores, lengths))
+        count = self.num_samples
+        if self.noise is not None:
+            scores, _, lengths = repeat_with_noise(
+                scores, lengths, self.noise, self.scale, count, self.k
+            )
+        z = of_copies(partial(self.best, structure), scores, lengths, batch)
+        return Draw.equal(z.view(count, batch, *parts))
+
+
+__all__ = ["PerturbedBest"]
