@@ -68,6 +68,8 @@ class ScoreFit:
         self.transitions = transitions.double()
         self.groups = groups
         self.size = sum(len(group.docs) for group in groups)
+        places = [place for group in groups for place in group.docs]
+        self.order = torch.tensor(places).argsort()
         # Of the others no loss is known; theirs is 0 here, which is not to lower a mean.
         self.counted = self._in_order([group.counts > 0 for group in groups])
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
@@ -90,8 +92,7 @@ class ScoreFit:
 
     def _in_order(self, values: Sequence[Tensor]) -> Tensor:
         """Of each doc, ``(D,)``. values: those of each group."""
-        places = [place for group in self.groups for place in group.docs]
-        return torch.cat(list(values))[torch.tensor(places).argsort()]
+        return torch.cat(list(values))[self.order]
 
     def best(self, biases: bool, weights: Tensor) -> Tensor:
         """The point at which the sum of the losses, and what draws the point to zero, is least.
