@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.torch_operators import torch_operator
 
 FREE = -1
 ALONE = -2
@@ -278,7 +279,7 @@ def assignment_costs(sizes: np.ndarray) -> np.ndarray:
     return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
 
 
-@library.custom_op("spacy_latent::best_alignments", mutates_args=())
+@torch_operator("best_alignments")
 def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
     """The best one-to-one alignments, 0/1, like ``scores``. Tensors on a GPU are solved on the CPU
     and sent back."""

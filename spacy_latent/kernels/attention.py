@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.torch_operators import torch_operator
 
 # Nanoseconds of one number of a row, for sharing rows among threads.
 ENTMAX_COST, PROXIMAL_COST = 60.0, 20.0
@@ -191,7 +192,7 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
                 result[r, j] = sums[b] / sizes[b]
 
 
-@library.custom_op("spacy_latent::entmax", mutates_args=())
+@torch_operator("entmax")
 def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
     """α-entmax of rows ``(R, N)``, α > 1."""
     from spacy_latent.kernels import operators, transfers
@@ -204,7 +205,7 @@ def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
     return transfers.send(torch.from_numpy(result), scores.device)
 
 
-@library.custom_op("spacy_latent::proximal", mutates_args=())
+@torch_operator("proximal")
 def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
@@ -223,7 +224,7 @@ def proximal(
     return result_there, blocks_there
 
 
-@library.custom_op("spacy_latent::proximal_gradient", mutates_args=())
+@torch_operator("proximal_gradient")
 def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
     from spacy_latent.kernels import transfers
 

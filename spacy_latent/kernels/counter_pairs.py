@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.pool import ranges, spread
+from spacy_latent.kernels.torch_operators import torch_operator
 
 # Pairs worked on together: their hidden layers are a megabyte or two.
 PAIRS = 2048
@@ -369,7 +370,7 @@ def _add_gradients(
     result.output[start] = torch.from_numpy(of_output)
 
 
-@library.custom_op("spacy_latent::counter_pairs", mutates_args=())
+@torch_operator("counter_pairs")
 def _counter_pairs(
     values: Tensor,
     lengths: Tensor,
@@ -393,7 +394,7 @@ def _counter_pairs(
     return torch.from_numpy(scores).to(values.device)
 
 
-@library.custom_op("spacy_latent::counter_pairs_gradient", mutates_args=())
+@torch_operator("counter_pairs_gradient")
 def _counter_pairs_gradient(
     values: Tensor,
     lengths: Tensor,
@@ -448,7 +449,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, change: Tensor) -> tuple[Tensor | None, ...]:
-    of_values, *others = _counter_pairs_gradient(*ctx.saved_tensors, ctx.inner, change)
+    given = (*ctx.saved_tensors, ctx.inner, change)
+    of_values, *others = _counter_pairs_gradient(*given)
     return of_values, None, *others, None
 
 

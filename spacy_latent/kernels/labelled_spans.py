@@ -23,13 +23,14 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.exponential import exponential, exponential_of
 from spacy_latent.kernels.logarithms import logarithm_of
 from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.torch_operators import torch_operator
 from spacy_latent.kernels.vector import LINE, larger, line_of
 
 # Nanoseconds of one span, and of one class of it, for sharing rows among threads.
@@ -381,7 +382,7 @@ class LabelledSpans:
         self._spread(subtract_agreeing_rows, cells, classes, chart, marginals, flat)
 
 
-@library.custom_op("spacy_latent::labelled_log_partition", mutates_args=())
+@torch_operator("labelled_log_partition")
 def _log_partition(
     scores: Tensor, lengths: Tensor, starts: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -404,7 +405,7 @@ def _log_partition(
     return total, mean, tops, scales
 
 
-@library.custom_op("spacy_latent::labelled_gradient", mutates_args=())
+@torch_operator("labelled_gradient")
 def _gradient(
     scores: Tensor,
     lengths: Tensor,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import (
@@ -34,6 +34,7 @@ from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, TOO_LARGE, UNSOLVED
+from spacy_latent.kernels.torch_operators import torch_operator
 from spacy_latent.kernels.transfers import fetch, send
 
 
@@ -185,7 +186,7 @@ def _read_best(scores: Tensor, lengths: Tensor, family_name: str, options: Seque
     return found.result
 
 
-_best = library.custom_op("spacy_latent::best", _read_best, mutates_args=())
+_best = torch_operator("best")(_read_best)
 
 
 def best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
@@ -286,7 +287,7 @@ def _total_on_cpu(
     return Found(*own, status)
 
 
-@library.custom_op("spacy_latent::log_partition", mutates_args=())
+@torch_operator("log_partition")
 def log_partition(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> Tensor:
@@ -352,10 +353,8 @@ def _read_hessian_product(
     return _total(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
 
-_marginals = library.custom_op("spacy_latent::marginals", _read_marginals, mutates_args=())
-hessian_product = library.custom_op(
-    "spacy_latent::hessian_product", _read_hessian_product, mutates_args=()
-)
+_marginals = torch_operator("marginals")(_read_marginals)
+hessian_product = torch_operator("hessian_product")(_read_hessian_product)
 
 
 def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.torch_operators import torch_operator
 
 # Nanoseconds of one number of a row, for sharing rows among threads.
 COST = 3.0
@@ -161,7 +162,7 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
     return result, status
 
 
-@library.custom_op("spacy_latent::sparsemax", mutates_args=())
+@torch_operator("sparsemax")
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the simplex."""
     from spacy_latent.kernels import operators, transfers
@@ -171,7 +172,7 @@ def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     return transfers.send(torch.from_numpy(result), scores.device)
 
 
-@library.custom_op("spacy_latent::sparsemax_gradient", mutates_args=())
+@torch_operator("sparsemax_gradient")
 def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
     from spacy_latent.kernels import transfers
 
@@ -183,7 +184,7 @@ def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
     return transfers.send(torch.from_numpy(result), output.device)
 
 
-@library.custom_op("spacy_latent::capped_simplex", mutates_args=())
+@torch_operator("capped_simplex")
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
     """Rows ``(R, N)`` projected onto the capped simplex."""
     from spacy_latent.kernels import operators, transfers

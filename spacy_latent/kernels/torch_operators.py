@@ -1,0 +1,79 @@
+"""Functions that PyTorch sees as one operator.
+
+What stands here is ``torch.library.custom_op`` in all but one thing: that function's operators
+import torch's compiler when they are first called, which takes more than a second of each process,
+also where nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Generic, ParamSpec, TypeVar, cast
+
+import torch
+from torch import library
+
+NAMESPACE = "spacy_latent"
+_LIBRARY = library.Library(NAMESPACE, "FRAGMENT")
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class TorchOperator(Generic[Given, Result]):
+    """An operator with one implementation for every device, which reads its arguments and does not
+    change them; made by :func:`torch_operator`."""
+
+    def __init__(self, name: str, function: Callable[Given, Result]) -> None:
+        self.name = f"{NAMESPACE}::{name}"
+        schema = library.infer_schema(function, mutates_args=())
+        _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _LIBRARY.impl(name, _not_compiled(function), "CompositeExplicitAutograd")
+        # By which torch's own functions know it, as torch.library.opcheck.
+        self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        self._call = cast("Callable[Given, Result]", self.overload)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return self._call(*args, **kwargs)
+
+    def register_fake(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Have ``function`` say the shapes, dtypes and devices of the results where the arguments
+        are no more than that either."""
+        library.register_fake(self.name, function, lib=_LIBRARY)
+        return function
+
+    def register_autograd(
+        self, backward: Callable[..., object], *, setup_context: Callable[..., None]
+    ) -> None:
+        """Have ``backward(ctx, *gradients)`` give the gradients of all arguments, from what
+        ``setup_context(ctx, inputs, output)`` has kept; torch names these three."""
+        library.register_autograd(self.name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
+def torch_operator(
+    name: str,
+) -> Callable[[Callable[Given, Result]], TorchOperator[Given, Result]]:
+    """Make the decorated function the operator ``spacy_latent::name``. The types of its arguments
+    and results are read from its annotations."""
+    return lambda function: TorchOperator(name, function)
+
+
+def _not_compiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """``function``, into which the compiler does not look, if there is one: it would find NumPy."""
+    disabled: Callable[Given, Result] | None = None
+
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        nonlocal disabled
+        if disabled is None:
+            # Without "disable" where another thread is just importing it.
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            if disable is None:
+                return function(*args, **kwargs)
+            disabled = cast("Callable[Given, Result]", disable(function))
+        return disabled(*args, **kwargs)
+
+    return run
