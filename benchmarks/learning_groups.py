@@ -60,6 +60,11 @@ DEVELOPMENT = "paths.dev"
 NO_ENCODER: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.scorer.encoder", None),
 )
+# Each word is aligned with all of the other text's alike, by the same weights.
+NO_ALIGNMENT: tuple[tuple[str, Setting], ...] = (
+    ("components.latent_textcat.model.temperature", 1e6),
+)
+EVEN_ALIGNMENT = "control: no alignment, each word beside the mean of the other text"
 # The demo without its first restriction.
 FREE: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.structure.restricted.direction", "any"),
@@ -323,6 +328,7 @@ GROUPS = {
             Entry("rationale_one_word", "latent categorical, sparse marginalization"),
             Entry("pairs_snli_one_to_one", "structured alignment, SparseMAP matching"),
             Entry("pairs_snli_attention", "control: attention"),
+            Entry("pairs_snli_attention", EVEN_ALIGNMENT, settings=NO_ALIGNMENT),
             Entry("pairs_alignment_soft_dtw", "soft-DTW, quadratic", model="model-last"),
             Entry("ner_crf", "CRF tagger"),
             Entry("ner_crf_quadratic", "L2 tagger: quadratic smoothing"),
@@ -419,6 +425,12 @@ GROUPS = {
                 model="model-last",
             ),
             Entry("pairs_alignment_attention", "control: attention", model="model-last"),
+            Entry(
+                "pairs_alignment_attention",
+                EVEN_ALIGNMENT,
+                model="model-last",
+                settings=NO_ALIGNMENT,
+            ),
         ),
     ),
     "sentiment": Group(
@@ -515,7 +527,8 @@ GROUPS = {
             *entities_of("BC5CDR"),
             *entities_of("UNER"),
             Entry("pairs_transformer"),
-            Entry("pairs_transformer_baseline", NO_STRUCTURE),
+            Entry("pairs_transformer_baseline", "control: attention"),
+            Entry("pairs_transformer_baseline", EVEN_ALIGNMENT, settings=NO_ALIGNMENT),
             Entry("tree_transformer"),
             Entry("tree_transformer_baseline", NO_STRUCTURE),
             Entry("parser_ewt_transformer", "latent_parser"),

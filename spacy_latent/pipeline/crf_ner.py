@@ -403,9 +403,10 @@ class CrfEntityRecognizer(TrainedComponent):
         sgd: Optimizer | None,
         losses: dict[str, float],
     ) -> None:
+        super()._learn(examples, measure, drop, sgd, losses)
+        # Afterwards: a batch that is refused changes no weights.
         if self.labels and any(len(example.predicted) for example in examples):
             self._forget_calibration()
-        super()._learn(examples, measure, drop, sgd, losses)
 
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"

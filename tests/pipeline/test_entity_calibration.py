@@ -255,6 +255,10 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
     pipe: Any = nlp.get_pipe("crf_ner")
     pipe.add_label("ORG")
     assert pipe.calibration is not None and nlp(TEXT).ents
+    unknown = Example.from_dict(nlp.make_doc(TEXT), {"entities": [(7, 13, "NEW")]})
+    with pytest.raises(LatentError, match="'NEW' is unknown"):
+        nlp.update([unknown], sgd=nlp.resume_training())
+    assert pipe.calibration is not None
     with pytest.warns(LatentWarning, match="left out"):
         nlp.update(examples(nlp), sgd=nlp.resume_training())
     assert pipe.calibration is None
