@@ -258,12 +258,25 @@ def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
         before = _copy(doc) if name == component else None
         try:
             doc = pipe(doc)
-        except KeyError as error:
-            # As nlp() has it: of parameters that are not there yet.
-            raise LatentError(f"{Errors.E109.format(name=name)} (KeyError: {error})") from error
+        except (KeyError, ValueError) as error:
+            if _is_initialized(pipe):
+                raise
+            # As nlp() has it: of parameters, or widths, that are not there yet.
+            kind = type(error).__name__
+            raise LatentError(f"{Errors.E109.format(name=name)} ({kind}: {error})") from error
         if before is not None:
             return doc, before
     raise AssertionError(f"{component} is a component of the pipeline")
+
+
+def _is_initialized(pipe: Any) -> bool:
+    """Whether all parameters are there."""
+    model = getattr(pipe, "model", None)
+    if not isinstance(model, Model):
+        return True
+    return all(
+        node.has_param(name) is not None for node in model.walk() for name in node.param_names
+    )
 
 
 def _copy(doc: Doc) -> Doc:

@@ -287,6 +287,10 @@ def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
     with pytest.raises(LatentError, match=r"E109.*'ner' could not be run"):
         explain(nlp, GOOD)
     nlp.remove_pipe("ner")
+    nlp.add_pipe("textcat").add_label("good")  # type: ignore[attr-defined]
+    with pytest.raises(LatentError, match=r"E109.*'textcat' could not be run.*dimension"):
+        explain(nlp, GOOD)
+    nlp.remove_pipe("textcat")
     nlp.add_pipe("tagger", config=stock("tagger", TOK2VEC))
     initialized(nlp)
     with pytest.raises(LatentError, match="'tagger' cannot be explained"):
