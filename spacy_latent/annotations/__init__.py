@@ -1,0 +1,56 @@
+"""What a latent component writes on a Doc, and how it is read: ``doc._.latent``.
+
+``doc._.latent`` maps the name of each latent component to a :class:`LatentAnnotation`. The data are
+plain Python and NumPy in ``doc.user_data``, one entry per span, under the keys that spaCy uses for
+span attributes. They therefore survive ``Doc.to_bytes``, ``DocBin(store_user_data=True)``,
+``nlp.pipe(n_process=2)`` and ``Doc.from_docs``, and ``Span.as_doc(copy_user_data=True)`` for the
+structures that lie wholly inside the span. Without ``copy_user_data`` or ``store_user_data`` spaCy
+drops them.
+"""
+
+from __future__ import annotations
+
+from spacy_latent.annotations.as_json import to_json
+from spacy_latent.annotations.doc_annotations import DocAnnotations
+from spacy_latent.annotations.entities import ENTITIES, entities_of, names_entities
+from spacy_latent.annotations.latent_annotation import (
+    LatentAnnotation,
+    no_counters_message,
+    no_probabilities_message,
+)
+from spacy_latent.annotations.records import write
+from spacy_latent.annotations.settings import LEVELS, check_settings
+from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
+from spacy_latent.annotations.span_structure import (
+    Arc,
+    Bracket,
+    Cell,
+    Dependency,
+    Entity,
+    Item,
+    SpanStructure,
+)
+
+__all__ = [
+    "ENTITIES",
+    "LEVELS",
+    "Arc",
+    "Bracket",
+    "Cell",
+    "Dependency",
+    "DocAnnotations",
+    "Entity",
+    "Item",
+    "LatentAnnotation",
+    "SpanStructure",
+    "check_settings",
+    "entities_of",
+    "names_entities",
+    "no_counters_message",
+    "no_probabilities_message",
+    "runs",
+    "set_heads",
+    "to_json",
+    "write",
+    "write_spans",
+]

@@ -1,0 +1,39 @@
+"""Tags that make entities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+
+# What components say that write tags which make entities.
+ENTITIES = "entities"
+
+
+def names_entities(labels: Sequence[str] | None) -> bool:
+    """Whether tags of these names make entities, by the BILUO scheme."""
+    if labels is None or "O" not in labels:
+        return False
+    return all(
+        name == "O" or (name[:2] in ("B-", "I-", "L-", "U-") and name[2:]) for name in labels
+    )
+
+
+def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int, str]]:
+    """(start, end, label) of the entities in a sequence of tags with BILUO names. Raises
+    LatentError for other names."""
+    if not names_entities(labels):
+        raise LatentError(
+            f"Tags named {', '.join(labels[:5])} make no entities; expected 'O', and labels with "
+            "B-, I-, L- and U- before them."
+        )
+    found, start = [], 0
+    for i in np.flatnonzero(np.asarray(tags) != labels.index("O")).tolist():
+        prefix, label = labels[int(tags[i])].split("-", 1)
+        if prefix in "BU":
+            start = i
+        if prefix in "LU":
+            found.append((start, i + 1, label))
+    return found

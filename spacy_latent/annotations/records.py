@@ -1,0 +1,185 @@
+"""Structures in ``doc.user_data``: one entry for each span, under a key as spaCy has it for
+attributes of spans, so that it keeps them and moves them with the tokens."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from spacy.attrs import IDX, LENGTH
+from spacy.tokens import Doc
+
+from spacy_latent.annotations.span_structure import SpanStructure
+
+# Of the keys in doc.user_data. Another than that of the extension: that is the name of whatever a
+# user registers for spans, and what Doc.to_json(underscore=["latent"]) writes of spans.
+STORED = "spacy_latent"
+# Where a component has put no structure: the span from character 0 to 0.
+EMPTY = ("._.", STORED, 0, 0)
+
+
+def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
+    """Replace what ``component`` has written on ``doc``."""
+    user_data: dict[Any, Any] = doc.user_data
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
+    for key, value in list(user_data.items()):
+        if _is_ours(key) and component in value:
+            rest = {name: record for name, record in value.items() if name != component}
+            if rest:
+                user_data[key] = rest
+            else:
+                del user_data[key]
+    if not spans:
+        # So that a loop over docs finds an annotation on those with nothing to choose from, too.
+        user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
+    for span in spans:
+        first, last = doc[span.start], doc[span.end - 1]
+        key = ("._.", STORED, first.idx, last.idx + len(last))
+        record = _record_of(span, doc, idx, length)
+        user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def _record_of(
+    span: SpanStructure, doc: Doc, idx: np.ndarray, length: np.ndarray
+) -> dict[str, Any]:
+    """What is stored of a structure; :func:`_structure_of` reads it. idx, length: of each token of
+    the doc where it begins, and how many characters it has."""
+    tokens = slice(span.start, span.end)
+    record: dict[str, Any] = {
+        "structure": span.structure,
+        "kind": span.kind,
+        "tokens": len(span),
+        "places": _places(idx[tokens], length[tokens]),
+        "decoded": np.array(span.decoded, dtype="int32"),
+    }
+    if span.parts is not None and span.probabilities is not None:
+        record["parts"] = np.array(span.parts, dtype="int32")
+        record["probabilities"] = np.array(span.probabilities, dtype="float32")
+    if span.counters is not None:
+        record["counters"] = np.array(span.counters, dtype="float32")
+    if span.labels is not None:
+        record["labels"] = list(span.labels)
+    if span.entity_probabilities is not None:
+        record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
+    if span.arc_labels is not None:
+        record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
+    if span.labelled_parts is not None and span.labelled_probabilities is not None:
+        record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
+        own = np.array(span.labelled_probabilities, dtype="float32")
+        record["labelled_probabilities"] = own
+    if span.alternative_labels:
+        record["alternative_labels"] = [
+            np.array(labels, dtype="int32") for labels in span.alternative_labels
+        ]
+    if span.given is not None and span.given.any():
+        record["given"] = np.array(span.given, dtype="bool")
+    if span.alternatives:
+        record["alternatives"] = [
+            [np.array(decoded, dtype="int32"), float(weight)]
+            for decoded, weight in span.alternatives
+        ]
+    if span.alternative_probabilities:
+        record["alternative_probabilities"] = [
+            np.array(part, dtype="float32") for part in span.alternative_probabilities
+        ]
+    if span.possible is not None and span.possible_probabilities is not None:
+        record["possible"] = np.array(span.possible, dtype="int32")
+        record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
+    if span.min_confidence is not None:
+        record["min_confidence"] = float(span.min_confidence)
+    if span.other_start is not None and span.other_end is not None:
+        # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
+        other = doc[span.other_start : span.other_end]
+        start = doc[span.start].idx
+        bounds = [other.start_char - start, other.end_char - start]
+        its = slice(other.start, other.end)
+        record["other"] = [*bounds, len(other), _places(idx[its], length[its])]
+    return record
+
+
+def _structure_of(
+    record: dict[str, Any], start: int, end: int, other_start: int | None, other_end: int | None
+) -> SpanStructure:
+    """What :func:`_record_of` has stored, for the tokens that it is of now."""
+    return SpanStructure(
+        start,
+        end,
+        record["structure"],
+        record["kind"],
+        record["decoded"],
+        parts=record.get("parts"),
+        probabilities=record.get("probabilities"),
+        alternatives=[(decoded, weight) for decoded, weight in record.get("alternatives", [])],
+        labels=tuple(record["labels"]) if "labels" in record else None,
+        entity_probabilities=record.get("entity_probabilities"),
+        other_start=other_start,
+        other_end=other_end,
+        given=record.get("given"),
+        counters=record.get("counters"),
+        arc_labels=record.get("arc_labels"),
+        labelled_parts=record.get("labelled_parts"),
+        labelled_probabilities=record.get("labelled_probabilities"),
+        alternative_labels=list(record.get("alternative_labels", [])),
+        alternative_probabilities=list(record.get("alternative_probabilities", [])),
+        possible=record.get("possible"),
+        possible_probabilities=record.get("possible_probabilities"),
+        min_confidence=record.get("min_confidence"),
+    )
+
+
+def _is_ours(key: Any) -> bool:
+    return (
+        isinstance(key, tuple)
+        and len(key) == 4
+        and key[:2] == ("._.", STORED)
+        and key[2] is not None
+        and key[3] is not None
+    )
+
+
+def _places(idx: np.ndarray, length: np.ndarray) -> int:
+    """A number that is another one where tokens begin and end elsewhere, counted from the first."""
+    places = np.empty((2, len(idx)), dtype="<i4")
+    np.subtract(idx, idx[:1], out=places[0], casting="unsafe")
+    places[1] = length
+    return zlib.crc32(places.tobytes())
+
+
+def read(doc: Doc) -> dict[str, list[SpanStructure]]:
+    user_data: dict[Any, Any] = doc.user_data
+    keys = sorted(key for key in user_data if _is_ours(key))
+    if not keys:
+        return {}
+    # Not over the tokens: it would make an object of each.
+    idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
+    starts = {place: i for i, place in enumerate(idx.tolist())}
+    ends = {place: i for i, place in enumerate((idx + length).tolist(), 1)}
+    found: dict[str, list[SpanStructure]] = {}
+    for key in keys:
+        if key[2] == key[3]:
+            found.update({component: found.get(component, []) for component in user_data[key]})
+            continue
+        start, end = starts.get(key[2]), ends.get(key[3])
+        if start is None or end is None or start >= end:
+            continue
+        for component, record in user_data[key].items():
+            # Tokens merged or split since then: the structure is of other tokens, even where there
+            # are as many.
+            if record["tokens"] != end - start:
+                continue
+            if record["places"] != _places(idx[start:end], length[start:end]):
+                continue
+            other_start = other_end = None
+            if "other" in record:
+                first, last, tokens, places = record["other"]
+                other_start, other_end = starts.get(key[2] + first), ends.get(key[2] + last)
+                if other_start is None or other_end is None or other_end - other_start != tokens:
+                    continue
+                its = slice(other_start, other_end)
+                if places != _places(idx[its], length[its]):
+                    continue
+            structure = _structure_of(record, start, end, other_start, other_end)
+            found.setdefault(component, []).append(structure)
+    return found

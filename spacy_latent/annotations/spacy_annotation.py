@@ -1,0 +1,69 @@
+"""Structures where spaCy has a place for them: ``token.head`` and ``doc.spans``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from spacy.tokens import Doc, Span, SpanGroup
+
+from spacy_latent.annotations.span_structure import SpanStructure
+from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind
+
+_OUR_LABELS = ("latent", "latent-root", "ROOT")
+
+
+def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
+    """Write trees to ``token.head`` and ``token.dep_`` of a doc that has no parse.
+
+    The dependency label is "latent", and "ROOT" at the root of a span. Further roots of a span are
+    attached to the first with the label "latent-root", because spaCy would start a sentence at each
+    root. Each span becomes a sentence.
+
+    Raises LatentError if the doc has been parsed by something else.
+    """
+    if not spans:
+        return
+    if doc.has_annotation("DEP") and not {token.dep_ for token in doc} <= {"", *_OUR_LABELS}:
+        raise LatentError(
+            f"{component}: set_heads would overwrite the dependency parse that is on the doc. "
+            "Set set_heads = false, or remove the parser from the pipeline."
+        )
+    heads, labels = list(range(len(doc))), [""] * len(doc)
+    for span in spans:
+        if "heads" not in find_kind(span.kind).accessors:
+            raise LatentError(f"{component}: set_heads needs trees, not {span.structure}.")
+        first_root = None
+        for modifier, head in enumerate(span.decoded.tolist()):
+            if head:
+                heads[span.start + modifier] = span.start + head - 1
+                labels[span.start + modifier] = "latent"
+            elif first_root is None:
+                first_root = span.start + modifier
+                labels[first_root] = "ROOT"
+            else:
+                heads[span.start + modifier] = first_root
+                labels[span.start + modifier] = "latent-root"
+    strings = [doc.vocab.strings.add(label) if label else 0 for label in labels]
+    offsets = np.array(heads, dtype="int64") - np.arange(len(doc))
+    values: Any = np.stack([offsets.astype("uint64"), np.array(strings, dtype="uint64")], 1)
+    doc.from_array(["HEAD", "DEP"], values)
+
+
+def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
+    """Replace ``doc.spans[key]`` by the runs of tokens whose weight is not 0, ``(len(doc),)``, with
+    the key as their label, and their mean weights as ``attrs["scores"]``, float32."""
+    weights = np.asarray(weights, dtype="float32")
+    found = runs(weights)
+    scores = np.array([weights[start:end].mean() for start, end in found], dtype="float32")
+    spans = [Span(doc, start, end, key) for start, end in found]
+    doc.spans[key] = SpanGroup(doc, name=key, attrs={"scores": scores}, spans=spans)
+
+
+def runs(chosen: Sequence[float] | np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of each longest run of entries that are not 0."""
+    edges = np.diff(np.concatenate([[0], np.asarray(chosen) != 0, [0]]).astype("int8"))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return list(zip(starts.tolist(), ends.tolist()))
