@@ -1,0 +1,228 @@
+"""The docs of a report, which its script draws, searches and sorts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from spacy.tokens import Doc
+
+from spacy_latent.analysis import structures
+from spacy_latent.analysis.task import best_category
+from spacy_latent.annotations import SpanStructure
+from spacy_latent.kinds import find_kind
+from spacy_latent.pipeline.assessment import Assessment
+from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
+
+# The page's share of 5 MB that the gallery may take.
+GALLERY_BYTES = 4_300_000
+
+
+def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
+    """A section of the report.
+
+    room: bound on its size in bytes; of a larger corpus it holds docs at equal distances.
+    """
+    layers = [
+        {"name": name, "kind": find_kind(part.kind).gallery}
+        for name, part in assessment.figures.components.items()
+    ]
+    count = len(assessment.examples)
+    numbers = list(range(count))
+    entries = [_entry(assessment, d, [layer["name"] for layer in layers]) for d in numbers]
+    # With the number of the doc, and commas.
+    sizes = [len(inert_json(entry).encode("utf8")) + 8 for entry in entries]
+    kept = numbers
+    while sum(sizes[d] for d in kept) > room and len(kept) > 1:
+        fewer = max(1, min(len(kept) - 1, int(len(kept) * room / sum(sizes[d] for d in kept))))
+        kept = [int(d) for d in np.linspace(0, count - 1, fewer)]
+    note = None
+    if len(kept) < count:
+        note = tag(
+            "p",
+            f"The gallery holds {len(kept):,} of the {count:,} docs, at equal distances in the "
+            "corpus, to keep the page small. All figures above are of all docs.",
+            class_="soft",
+        )
+    data = {
+        "layers": layers,
+        "numbers": [d + 1 for d in kept],
+        "docs": [entries[d] for d in kept],
+    }
+    has_gold = any(heads is not None for heads in assessment.heads)
+    has_score = any(math.isfinite(score) for score in assessment.scores)
+    return tag(
+        "section",
+        tag("h2", "Gallery"),
+        note,
+        tag("noscript", tag("p", "Drawings need JavaScript. Everything above does not.")),
+        _controls(assessment, layers, has_gold, has_score),
+        _legend(layers, has_gold),
+        tag("div", id="docs"),
+        tag("p", id="end", class_="soft"),
+        data_block("gallery-data", data),
+        id="gallery",
+    )
+
+
+def _controls(
+    assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
+) -> Markup:
+    sorts = [("corpus", "order of the corpus"), ("length", "length")]
+    if has_score:
+        sorts.append(("score", "score"))
+    if any(example.predicted.cats for example in assessment.examples):
+        sorts.append(("confidence", "probability of the label"))
+    if any(
+        math.isfinite(sure.nats)
+        for known in assessment.uncertainties
+        for values in known.values()
+        for sure in values
+    ):
+        sorts.append(("entropy", "entropy"))
+    if any("depth" in find_kind(layer["kind"]).columns for layer in layers):
+        sorts.append(("depth", "depth"))
+    if has_gold and any(_has_heads(layer["kind"]) for layer in layers):
+        sorts.append(("agreement", "agreement with the reference"))
+    select = [tag("option", label, value=value) for value, label in sorts]
+    shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
+    return tag(
+        "div",
+        tag("label", "Search", tag("input", id="query", type="search", placeholder="words")),
+        tag(
+            "label",
+            "Show",
+            tag("select", [tag("option", label, value=v) for v, label in shows], id="show"),
+        )
+        if has_score
+        else None,
+        tag("label", "Sort by", tag("select", select, id="sort")),
+        tag("button", "↑ rising", id="down", type="button", aria_pressed="false"),
+        tag(
+            "label",
+            "Layer",
+            tag(
+                "select",
+                [tag("option", layer["name"], value=i) for i, layer in enumerate(layers)],
+                id="layer",
+            ),
+        )
+        if len(layers) > 1
+        else None,
+        tag(
+            "label",
+            tag("span", "Zoom ", tag("span", "100 %", id="percent")),
+            tag("input", id="zoom", type="range", min=50, max=250, step=10, value=100),
+        ),
+        tag(
+            "label",
+            tag("input", id="gold", type="checkbox", checked=True),
+            "reference below",
+            class_="inline",
+        )
+        if has_gold
+        else None,
+        tag("span", id="status", role="status", class_="soft"),
+        class_="controls",
+        role="search",
+    )
+
+
+def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
+    if not any(_has_heads(layer["kind"]) for layer in layers):
+        return None
+    leads = (
+        "Arrows lead from a head to a word that depends on it; above them, how probable they are."
+    )
+    if not has_gold:
+        return tag("p", leads, class_="legend")
+    return tag(
+        "p",
+        leads,
+        tag("span", class_="key"),
+        "head as in the reference",
+        tag("span", class_="key differs"),
+        "another head",
+        tag("span", class_="key gold"),
+        "reference, below the words",
+        class_="legend",
+    )
+
+
+def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
+    """What report.js reads of a doc."""
+    example, score = assessment.examples[d], assessment.scores[d]
+    doc, gold = example.predicted, assessment.heads[d]
+    words = [token.text for token in doc]
+    packed: Any = words
+    if not any(" " in word or not word for word in words):
+        packed = " ".join(words)
+    label = best_category(doc.cats) if doc.cats else None
+    return [
+        packed,
+        best_category(example.reference.cats) if example.reference.cats else None,
+        label,
+        None if label is None else _percent(doc.cats[label]),
+        round(score, 3) if math.isfinite(score) else None,
+        None if gold is None else gold.tolist(),
+        [_entry_of_layer(assessment, d, doc, name) for name in layers],
+    ]
+
+
+def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list[Any]:
+    annotation = doc._.latent.get(name)
+    if annotation is None:
+        return [[], None, None, None]
+    drawn = [[s.start, s.end, _decoded(s), _percents(s), *_other(s)] for s in annotation.spans]
+    sure = assessment.uncertainties[d].get(name) or ()
+    nats = sum(one.nats for one in sure) / len(doc) if len(doc) and sure else math.nan
+    rows = [structures.structure_statistics(span) for span in annotation.spans]
+    depth = max((row["depth"] for row in rows if "depth" in row), default=None)
+    gold, agreement = assessment.heads[d], None
+    if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
+        known = gold >= 0
+        if known.any():
+            same = (annotation.heads == gold)[known]
+            agreement = _percent(float(same.mean()))
+    return [
+        drawn,
+        round(nats, 3) if math.isfinite(nats) else None,
+        None if depth is None else int(depth),
+        agreement,
+    ]
+
+
+def _decoded(span: SpanStructure) -> list[Any]:
+    """A row of one number as that number."""
+    decoded = np.asarray(span.decoded)
+    return (decoded[:, 0] if decoded.ndim == 2 and decoded.shape[1] == 1 else decoded).tolist()
+
+
+def _other(span: SpanStructure) -> list[int]:
+    """Bounds of the text that this one is aligned with."""
+    if span.other_start is None or span.other_end is None:
+        return []
+    return [span.other_start, span.other_end]
+
+
+def _percents(span: SpanStructure) -> list[int] | None:
+    """Probabilities of the parts of the best structure."""
+    if span.parts is None or span.probabilities is None:
+        return None
+    known = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities.tolist())}
+    parts = find_kind(span.kind).parts(span.decoded)
+    return [_percent(known.get(part, 0.0)) for part in parts]
+
+
+def _has_heads(kind: str) -> bool:
+    """Whether it can be set beside the heads of references."""
+    return "heads" in find_kind(kind).accessors
+
+
+def _percent(share: float) -> int:
+    return round(100 * share) if math.isfinite(share) else 0
+
+
+__all__ = ["GALLERY_BYTES", "render_gallery"]
