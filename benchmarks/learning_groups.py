@@ -60,11 +60,11 @@ DEVELOPMENT = "paths.dev"
 NO_ENCODER: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.scorer.encoder", None),
 )
-# Each word is aligned with all of the other text's alike, by the same weights.
+# Each word is compared with the mean of the other text, by the same weights.
 NO_ALIGNMENT: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.temperature", 1e6),
 )
-EVEN_ALIGNMENT = "control: no alignment, each word beside the mean of the other text"
+EVEN_ALIGNMENT = "control: no alignment"
 # The demo without its first restriction.
 FREE: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.structure.restricted.direction", "any"),
