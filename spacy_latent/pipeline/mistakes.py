@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spacy.language import Language
+from spacy.pipeline import TextCategorizer
 from spacy.pipeline.tok2vec import Tok2VecListener
 from thinc.api import Model
 
@@ -20,6 +21,8 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the boundaries that SentenceSpans looks for.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
+# Layers of Thinc that refuse a text of no words beside others, and what configs call them.
+NEED_WORDS = {f"reduce_{which}": f"use_reduce_{which}" for which in ("first", "last", "max")}
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
@@ -61,6 +64,7 @@ def find_traps(nlp: Language) -> list[Finding]:
     found += about_sentences(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
+    found += _of_empty_texts(nlp)
     nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]
     if any(latent_shim(node).device.type == "cuda" for node in nodes):
         found += _of_kernels()
@@ -295,4 +299,19 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
                 "idle-embedder",
                 f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
                 f"else take {shared} out of the pipeline.",
+            )
+
+
+def _of_empty_texts(nlp: Language) -> Iterable[Finding]:
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, TextCategorizer):
+            continue
+        names = {node.name for node in pipe.model.walk()}
+        settings = [setting for layer, setting in NEED_WORDS.items() if layer in names]
+        if settings:
+            yield Finding(
+                "note",
+                "empty-texts",
+                f"{name} fails on an empty text beside others, as spaCy's classifiers do with "
+                f"{', '.join(settings)}. Leave such texts out, or take use_reduce_mean alone.",
             )

@@ -80,6 +80,27 @@ def test_listeners() -> None:
     assert codes(made(nlp)) == {"wildcard"}
 
 
+@pytest.mark.parametrize("pooled", [("max",), ("first", "last"), ()])
+def test_a_classifier_that_cannot_read_empty_texts(pooled: tuple[str, ...]) -> None:
+    nlp = spacy.blank("en")
+    flags = {f"use_reduce_{which}": which in pooled for which in ("first", "last", "max")}
+    architecture = {"@architectures": "spacy.TextCatReduce.v1", "exclusive_classes": True}
+    model = {**architecture, **flags, "use_reduce_mean": True, "tok2vec": copy.deepcopy(TOK2VEC)}
+    textcat: Any = nlp.add_pipe("textcat", config={"model": model})
+    for label in ("good", "bad"):
+        textcat.add_label(label)
+    nlp.initialize()
+    found = [finding for finding in find_traps(nlp) if finding.code == "empty-texts"]
+    assert len(found) == bool(pooled)
+    texts = ["", "a good film"]
+    if not found:
+        assert len(list(nlp.pipe(texts))) == 2
+        return
+    assert all(f"use_reduce_{which}" in found[0].text for which in pooled)
+    with pytest.raises(ValueError, match="lengths must be > 0"):
+        list(nlp.pipe(texts))
+
+
 @pytest.mark.parametrize("order", [("latent_encoder", "tagger"), ("tagger", "latent_encoder")])
 def test_an_embedder_may_be_shared(order: tuple[str, str]) -> None:
     shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
