@@ -27,7 +27,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spacy_latent
@@ -302,6 +301,10 @@ class _Known(NamedTuple):
     parts: bool
 
 
+# Where an operator of the package has its body, whatever the device.
+_BODY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
 @cache
 def _know(func: Any) -> _Known:
     name, schema = func.overloadpacket.__name__, func._schema
@@ -321,7 +324,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known.own:
         # As on a real GPU: its body runs in Python, and moves what it must.
         with _OnGpu():
-            return OPDEFS[f"spacy_latent::{name}"]._init_fn(*args, **kwargs)
+            return func.redispatch(_BODY, *args, **kwargs)
     if known.parts:
         # In the body of an operator torch does not take these apart by itself, and they may move.
         with _OnGpu():
