@@ -398,7 +398,7 @@ def _check_output(
     other = [key for key in ours if ours[key] != theirs.get(key)]
     if other:
         raise LatentError(
-            f"{output} was begun with another {', '.join(other).replace('_', ' ')}. Give what it "
+            f"{output} was begun with other settings than these ({', '.join(other)}). Give what it "
             "was begun with, to go on, or another directory."
         )
 

@@ -33,6 +33,8 @@ from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
+# Of a weight, as pages and the terminal print it.
+SHOWN_DIGITS = 2
 RANDOM_DRAWS = 10
 # Tokens that are read at a time; more take memory and no less time.
 TOKENS = 20_000
@@ -175,8 +177,9 @@ def explain(
         scores, count, steps, margin, seed, lambda each: progress(each, "Hiding words", steps)
     )
     falls = leave_one_out(scores, count)
-    # Where weights are equal, as those that learning has left alone, the greater fall goes first.
-    order = np.lexsort((-falls, -weights))
+    # Where weights differ by less than is shown, as those that learning has left alone or driven to
+    # 0, the greater fall goes first: their last digits are noise.
+    order = np.lexsort((-falls, -weights.round(SHOWN_DIGITS)))
     kept = shortest_prefix(scores, order, margin)
     chosen = _mask(count, order[:kept])
     alone = _mask(count, np.argsort(-falls, kind="stable")[:kept])
