@@ -94,7 +94,7 @@ def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path) -> None:
 def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -> None:
     corpus = save_lines(tmp_path / "corpus.jsonl", texts(3))
     annotate(model, corpus, tmp_path / "out")
-    with pytest.raises(LatentError, match="other settings than these .rows"):
+    with pytest.raises(LatentError, match=r"other settings than these \(rows\)"):
         annotate(model, corpus, tmp_path / "out", rows=2)
     with pytest.raises(LatentError, match="fields"):
         annotate(model, corpus, tmp_path / "out", text_field="body")
