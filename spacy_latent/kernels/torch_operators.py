@@ -1,8 +1,8 @@
 """Functions that PyTorch sees as one operator.
 
-What stands here is ``torch.library.custom_op`` in all but one thing: that function's operators
-import torch's compiler when they are first called, which takes more than a second of each process,
-also where nothing is compiled.
+What stands here is torch's own ``custom_op`` in all but one thing: that function's operators import
+torch's compiler when they are first called, which takes more than a second of each process, also
+where nothing is compiled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TorchOperator(Generic[Given, Result]):
         schema = library.infer_schema(function, mutates_args=())
         _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _LIBRARY.impl(name, _not_compiled(function), "CompositeExplicitAutograd")
-        # By which torch's own functions know it, as torch.library.opcheck.
+        # By which torch's own functions know it, as opcheck.
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
         self._call = cast("Callable[Given, Result]", self.overload)
         self.__doc__ = function.__doc__
