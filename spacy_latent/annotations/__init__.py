@@ -29,6 +29,7 @@ from spacy_latent.annotations.span_structure import (
     Entity,
     Item,
     SpanStructure,
+    probability_of_parts,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "names_entities",
     "no_counters_message",
     "no_probabilities_message",
+    "probability_of_parts",
     "runs",
     "set_heads",
     "to_json",

@@ -18,6 +18,7 @@ from spacy_latent.annotations.span_structure import (
     Entity,
     Item,
     SpanStructure,
+    probability_of_parts,
 )
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind, known_kinds
@@ -145,14 +146,9 @@ class LatentAnnotation:
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> list[tuple[tuple[int, ...], float | None]]:
         """Places (head, modifier, label) within the span, with their probabilities."""
-        known = {}
-        if span.labelled_parts is not None and span.labelled_probabilities is not None:
-            pairs = zip(span.labelled_parts.tolist(), span.labelled_probabilities.tolist())
-            known = {tuple(part): p for part, p in pairs}
+        known = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
         if threshold is not None and alternative is None:
-            if span.labelled_parts is None:
-                raise LatentError(no_probabilities_message(self.component))
-            return [(part, p) for part, p in known.items() if p >= threshold]
+            return self._at_least(threshold, known)
         heads, labels = span.decoded, span.arc_labels
         if alternative is not None:
             if alternative >= len(span.alternative_labels):
@@ -160,9 +156,8 @@ class LatentAnnotation:
             heads = span.alternatives[alternative][0]
             labels = span.alternative_labels[alternative]
         assert labels is not None
-        otherwise = None if span.labelled_parts is None else 0.0
         places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
-        return [(place, known.get(place, otherwise)) for place in places]
+        return [(place, None if known is None else known.get(place, 0.0)) for place in places]
 
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
@@ -378,22 +373,23 @@ class LatentAnnotation:
     ) -> list[tuple[tuple[int, ...], float | None]]:
         """Indices of parts within the span, with their probabilities: 0 where that is below the
         threshold that the component stores them from, None where it stored none."""
-        known = {}
-        if span.parts is not None and span.probabilities is not None:
-            pairs = zip(span.parts.tolist(), span.probabilities.tolist())
-            known = {tuple(part): p for part, p in pairs}
+        known = probability_of_parts(span.parts, span.probabilities)
         if threshold is not None and alternative is None:
-            if span.probabilities is None:
-                raise LatentError(no_probabilities_message(self.component))
-            return [(part, p) for part, p in known.items() if p >= threshold]
+            return self._at_least(threshold, known)
         decoded = span.decoded
         if alternative is not None:
             if alternative >= len(span.alternatives):
                 return []
             decoded = span.alternatives[alternative][0]
-        otherwise = None if span.probabilities is None else 0.0
         chosen = find_kind(span.kind).parts(decoded)
-        return [(part, known.get(part, otherwise)) for part in chosen]
+        return [(part, None if known is None else known.get(part, 0.0)) for part in chosen]
+
+    def _at_least(
+        self, threshold: float, known: dict[tuple[int, ...], float] | None
+    ) -> list[tuple[tuple[int, ...], float | None]]:
+        if known is None:
+            raise LatentError(no_probabilities_message(self.component))
+        return [(part, p) for part, p in known.items() if p >= threshold]
 
 
 def no_probabilities_message(component: str) -> str:

@@ -78,6 +78,19 @@ class SpanStructure:
         return self.end - self.start
 
 
+def probability_of_parts(
+    parts: np.ndarray | None, probabilities: np.ndarray | None
+) -> dict[tuple[int, ...], float] | None:
+    """By part. None where the component stored none.
+
+    parts, probabilities: as ``parts`` and ``probabilities`` of a :class:`SpanStructure`, or its
+        ``labelled_parts`` and ``labelled_probabilities``.
+    """
+    if parts is None or probabilities is None:
+        return None
+    return {tuple(part): p for part, p in zip(parts.tolist(), probabilities.tolist())}
+
+
 @dataclass(frozen=True)
 class Arc:
     """An arc between tokens of a doc. head: token index, or None for the root. probability: None

@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.task import best_category
-from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations import SpanStructure, probability_of_parts
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
@@ -209,9 +209,9 @@ def _other(span: SpanStructure) -> list[int]:
 
 def _percents(span: SpanStructure) -> list[int] | None:
     """Probabilities of the parts of the best structure."""
-    if span.parts is None or span.probabilities is None:
+    known = probability_of_parts(span.parts, span.probabilities)
+    if known is None:
         return None
-    known = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities.tolist())}
     parts = find_kind(span.kind).parts(span.decoded)
     return [_percent(known.get(part, 0.0)) for part in parts]
 
