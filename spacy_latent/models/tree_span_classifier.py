@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc
 from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
 from thinc.types import Floats2d, Floats3d
@@ -25,6 +27,8 @@ from spacy_latent.models.span_groups import Group, Spans, group_spans
 NAME = "tree_span_classifier"
 # What the node of pairs learns, beside the linear map below it.
 PAIRS = ("weight", "bias", "width")
+# Of labels that a span cannot have. Not infinite: gradients and interventions take differences.
+IMPOSSIBLE = -1e3
 
 
 @dataclass
@@ -53,7 +57,8 @@ def build_tree_span_classifier_v1(
 ) -> Model[list[Doc], SpanScores]:
     """Model of ``tree_spancat``: docs to scores of all spans with each label and with none, from
     the first and the last token, the mean of all of them, and the number of tokens: one hidden
-    layer, s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b.
+    layer, s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b. Spans that begin or end
+    with white space have no label.
 
     tok2vec: the embedder, or a listener.
     hidden_width: of the hidden layer.
@@ -152,6 +157,12 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
             score_spans(padded[send(group.rows, rows.device)], own, *weights)
             for group, own in zip(groups, cells)
         ]
+        spaces = white_space(docs)
+        if spaces.any():
+            scores = [
+                without_labels_at(spaces[group.rows], own, part)
+                for group, own, part in zip(groups, cells, scores)
+            ]
 
     def backprop(gradient: SpanScores) -> Any:
         if not scores:
@@ -172,6 +183,20 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 
     made = [torch2xp(part.detach()) for part in scores]
     return SpanScores(spans, groups, cells, made), backprop  # type: ignore[arg-type]
+
+
+def white_space(docs: Sequence[Doc]) -> Tensor:
+    """Which tokens of the batch are, ``(N + 1,)`` bool; the last stands for padding."""
+    found = [doc.to_array(IS_SPACE).astype(bool) for doc in docs]
+    return torch.from_numpy(np.concatenate([*found, np.zeros(1, dtype=bool)]))
+
+
+def without_labels_at(spaces: Tensor, cells: SpanCells, scores: Tensor) -> Tensor:
+    """Scores ``(C, P, B)`` by which no span that begins or ends with one of the tokens ``(B, n)``
+    has a label."""
+    closed = (spaces[:, cells.first] | spaces[:, cells.last]).t().to(scores.device)
+    labelled = scores[1:].masked_fill(closed, IMPOSSIBLE)
+    return torch.cat([scores[:1], labelled])
 
 
 def threads_of(tensor: Tensor) -> AbstractContextManager[None]:

@@ -90,9 +90,9 @@ class TreeSpanCategorizer(TrainedComponent):
 
     It writes ``doc.spans[spans_key]``, with the probability of each span and label in
     ``doc.spans[spans_key].attrs["scores"]``, and learns from what references have there. A span of
-    the reference that is not of whole tokens, lies in more than one sentence (or window of the
-    model's ``span_getter``), is wider than its ``max_width``, or crosses another is left out, with
-    a warning; of such as cross as few as possible. Spans with several labels at once may have those
+    the reference that is not of whole tokens, begins or ends with white space, lies in more than
+    one sentence (or window of the model's ``span_getter``), is wider than its ``max_width``, or
+    crosses another is left out, with a warning; of such as cross as few as possible. Spans with several labels at once may have those
     together that training data had together when the component was initialized.
 
     spans_key: of ``doc.spans``.
@@ -296,6 +296,12 @@ class TreeSpanCategorizer(TrainedComponent):
                     "wide",
                     f"the span {span.text[:60]!r} has {len(span)} tokens, and max_width is "
                     f"{bound}. Such spans are left out: raise max_width of the model.",
+                )
+            elif span[0].is_space or span[-1].is_space:
+                self._tell(
+                    "space",
+                    f"the span {span.text[:60]!r} begins or ends with white space. Such spans are "
+                    "left out, and are not predicted: leave the white space out of the span.",
                 )
             elif place_of(pieces, span.start, span.end) is None:
                 self._tell(

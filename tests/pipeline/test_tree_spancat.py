@@ -285,6 +285,21 @@ def test_spans_that_no_tree_has_room_for(
     assert lost == pytest.approx(kept)
 
 
+def test_no_span_begins_or_ends_with_white_space() -> None:
+    nlp = trained(annotate="probabilities", probability_threshold=0.0)
+    texts = [" ", "the dog  ", "\n\nthe dog in the park ran", "the dog  in the park", FIRST]
+    for doc in [*nlp.pipe(texts), nlp(texts[2])]:
+        spans = [*doc._.latent["tree_spancat"].brackets(), *doc.spans[KEY]]
+        assert len(doc.spans[KEY]) > 0 or doc.text == " "
+        ends = [token for span in spans for token in (doc[span.start], doc[span.end - 1])]
+        assert not any(token.is_space for token in ends)
+    # White space within a span takes nothing from it.
+    assert found(nlp(texts[3]))[0] == (0, 6, "NP")
+    with pytest.warns(LatentWarning, match="'the dog  ' begins or ends with white space"):
+        lost = loss_of(nlp, example(nlp, texts[1], [(0, 3, "NP"), (0, 2, "NP")]))
+    assert lost == pytest.approx(loss_of(nlp, example(nlp, texts[1], [(0, 2, "NP")])))
+
+
 def test_a_bound_on_the_width_holds() -> None:
     nlp = trained(model={**MODEL, "max_width": 2}, data=[NESTED[1]], threshold=1e-9)
     doc = nlp("a cat saw the dog in the park")
