@@ -57,8 +57,8 @@ def build_tree_span_classifier_v1(
 ) -> Model[list[Doc], SpanScores]:
     """Model of ``tree_spancat``: docs to scores of all spans with each label and with none, from
     the first and the last token, the mean of all of them, and the number of tokens: one hidden
-    layer, s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b. Spans that begin or end
-    with white space have no label.
+    layer, s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b. Spans that begin or
+    end with white space have no label.
 
     tok2vec: the embedder, or a listener.
     hidden_width: of the hidden layer.

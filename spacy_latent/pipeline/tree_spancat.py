@@ -92,8 +92,9 @@ class TreeSpanCategorizer(TrainedComponent):
     ``doc.spans[spans_key].attrs["scores"]``, and learns from what references have there. A span of
     the reference that is not of whole tokens, begins or ends with white space, lies in more than
     one sentence (or window of the model's ``span_getter``), is wider than its ``max_width``, or
-    crosses another is left out, with a warning; of such as cross as few as possible. Spans with several labels at once may have those
-    together that training data had together when the component was initialized.
+    crosses another is left out, with a warning; of such as cross as few as possible. Spans with
+    several labels at once may have those together that training data had together when the
+    component was initialized.
 
     spans_key: of ``doc.spans``.
     threshold: least probability of a label that is predicted, as in ``spancat``. Below .5 spans

@@ -36,15 +36,16 @@ def _tree(subject: Subject) -> Drawn:
     in_gold = {(arc.head, arc.modifier) for arc in gold}
     pictures = []
     for alternative, weight in subject.choices:
-        parts = subject.parts(alternative, PARTS_PER_WORD * len(subject.words))
+        parts = subject.arcs(alternative, PARTS_PER_WORD * len(subject.words))
         # Beside a gold tree each is compared with that, otherwise with the first.
         first = None if gold else subject.first(alternative)
         arcs = []
-        for (h, m), p, chosen in parts:
+        for (h, m), name, p, chosen in parts:
             head = None if h == 0 else h - 1
             apart = bool(gold) and (head, m - 1) not in in_gold
             apart, shared = (apart, False) if first is None else _compared((h, m), first)
-            arcs.append(DrawnArc(head, m - 1, p, subject.label(p), apart, not chosen, shared))
+            label = f"{name} {subject.label(p)}".strip()
+            arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared))
         here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in subject.structure(alternative)}
         below = [
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)

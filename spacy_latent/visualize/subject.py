@@ -95,6 +95,31 @@ class Subject:
         found.sort(key=lambda one: (not one[2], -one[1]))
         return found[:most]
 
+    def arcs(
+        self, alternative: int | None, most: int
+    ) -> list[tuple[tuple[int, int], str, float, bool]]:
+        """Head and modifier of each arc, its label, "" where arcs have none, and the rest as of
+        :meth:`parts`. The probability is that of the arc with its label; with a threshold each arc
+        stands once, with the most probable of its labels."""
+        if self.span.arc_labels is None:
+            found = self.parts(alternative, most)
+            return [((h, m), "", p, chosen) for (h, m), p, chosen in found]
+        own = self.annotation._labelled(self.span, None, alternative)
+        tree = {(h, m) for (h, m, _), _ in own}
+        if self.look.threshold is not None and alternative is None:
+            own = self.annotation._labelled(self.span, self.look.threshold, None)
+        rows = [
+            ((h, m), self.arc_name(h, label), 1.0 if p is None else p, (h, m) in tree)
+            for (h, m, label), p in own
+        ]
+        rows.sort(key=lambda row: (not row[3], -row[2]))
+        once = {row[0]: row for row in reversed(rows)}
+        return [row for row in rows if once[row[0]] is row][:most]
+
+    def arc_name(self, head: int, label: int) -> str:
+        """Of the root's there is but one label, and drawings say "root" of themselves."""
+        return self.tag_name(label) if head else ""
+
     def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
         """The parts of the structure, whatever the threshold; as strong as those that are certain
         where no probabilities are stored."""

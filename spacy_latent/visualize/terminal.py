@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from textwrap import wrap
 
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import (
     Arc,
+    Dependency,
     Entity,
     LatentAnnotation,
     SpanStructure,
@@ -28,11 +30,11 @@ ASCII = ("|- ", "`- ", "|  ", "   ")
 def format_annotation(annotation: LatentAnnotation, threshold: float | None = None) -> str:
     """A drawing of each span's structure and of its alternatives, as far as there are any.
 
-    Trees: one line per token, with its index, its place in the tree, and the probability of its
-    arc. Items and entities: the text, with what is chosen in square brackets; of further
-    alternatives only the entities that differ from those of the first. Tags: below their words.
-    Spans: the text with round brackets, but for spans of one word. Others, such as segments and
-    pairs of words: a line for each part.
+    Trees: one line per token, with its index, its place in the tree, the label of its arc where
+    arcs have labels, and the probability of the arc, with that label. Items and entities: the text,
+    with what is chosen in square brackets; of further alternatives only the entities that differ
+    from those of the first. Tags: below their words. Spans: the text with round brackets, but for
+    spans of one word. Others, such as segments and pairs of words: a line for each part.
     threshold: list below each structure the parts outside of it that are at least this probable.
     """
     blocks = []
@@ -54,8 +56,10 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     encoding = sys.stdout.encoding or "ascii"
     prints_unicode = encoding.lower().replace("-", "").startswith("utf")
     fork, last, pass_by, nothing = UNICODE if prints_unicode else ASCII
-    arcs = annotation.arcs(alternative=alternative)
-    modifiers: dict[int | None, list[Arc]] = defaultdict(list)
+    arcs: Sequence[Arc | Dependency] = annotation._arcs(span, None, alternative)
+    if span.arc_labels is not None:
+        arcs = annotation._dependencies(span, None, alternative)
+    modifiers: dict[int | None, list[Arc | Dependency]] = defaultdict(list)
     for arc in arcs:
         modifiers[arc.head].append(arc)
     width = len(str(span.end - 1))
@@ -64,9 +68,10 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     todo = [(arc, "", "") for arc in reversed(modifiers[None])]
     while todo:
         arc, before, below = todo.pop()
+        label = f"  {_line(arc.label)}" if isinstance(arc, Dependency) else ""
         probability = "" if arc.probability is None else f"  {arc.probability:.2f}"
         word = _printable(annotation.doc, arc.modifier)
-        lines.append(f"{arc.modifier:>{width}}  {before}{word}{probability}")
+        lines.append(f"{arc.modifier:>{width}}  {before}{word}{label}{probability}")
         children = modifiers[arc.modifier]
         for i, child in reversed(list(enumerate(children))):
             final = i == len(children) - 1
@@ -166,10 +171,10 @@ def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int |
 
 
 def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
-    drawn = {part for part, _ in annotation._chosen(span, None, None)}
-    others = [
-        (part, p) for part, p in annotation._chosen(span, threshold, None) if part not in drawn
-    ]
+    # Another label of an arc of the tree is another part.
+    read = annotation._chosen if span.arc_labels is None else annotation._labelled
+    drawn = {part for part, _ in read(span, None, None)}
+    others = [(part, p) for part, p in read(span, threshold, None) if part not in drawn]
     others.sort(key=lambda other: -(other[1] or 0.0))
     return [_part(annotation, span, part, p) for part, p in others]
 
@@ -184,9 +189,10 @@ def _part(
 
 def _arc_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
     head, modifier = (
-        "root" if i == 0 else _printable(annotation.doc, span.start + i - 1) for i in part
+        "root" if i == 0 else _printable(annotation.doc, span.start + i - 1) for i in part[:2]
     )
-    return f"{modifier} <- {head}"
+    label = f"  {_name(span, part[2])}" if part[2:] else ""
+    return f"{modifier} <- {head}{label}"
 
 
 def _item_text(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:

@@ -92,6 +92,64 @@ def test_trees_in_the_terminal():
     assert len(lines) == 3 and lines[0].split()[:2] == ["1", "b"]
 
 
+def labelled_tree(probabilities=True):
+    doc = Doc(spacy.blank("xx").vocab, words=["dogs", "bark", "<b>"])
+    heads, labels = np.array([2, 0, 2], "int32"), np.array([1, 0, 2], "int32")
+    span = SpanStructure(0, 3, "SpanningTree", "heads", heads)
+    span.labels, span.arc_labels = ("ROOT", "nsubj", "<obj>"), labels
+    if probabilities:
+        span.parts = np.array([(2, 1), (0, 2), (2, 3), (1, 3)], "int32")
+        span.probabilities = np.array([0.9, 1.0, 0.7, 0.3], "float32")
+        rows = [(2, 1, 1), (2, 1, 2), (0, 2, 0), (2, 3, 2), (2, 3, 1), (1, 3, 1)]
+        span.labelled_parts = np.array(rows, "int32")
+        span.labelled_probabilities = np.array([0.6, 0.3, 1.0, 0.45, 0.25, 0.28], "float32")
+        span.alternatives = [(heads, 0.7), (np.array([2, 0, 1], "int32"), 0.3)]
+        span.alternative_labels = [labels, np.array([1, 0, 1], "int32")]
+    write(doc, "parser", [span])
+    return doc
+
+
+def labels_of(drawn):
+    return sorted(re.findall(r'<text class="displacy-label[^>]*>([^<]*)</text>', drawn))
+
+
+def test_arcs_with_labels_are_drawn_with_them_and_the_probability_of_both():
+    doc = labelled_tree()
+    drawn = render(doc)
+    assert labels_of(drawn) == ["&lt;obj&gt; 0.45", "nsubj 0.60", "root 1.00"]
+    assert "<obj>" not in drawn and "bark → dogs (nsubj 0.60)" in drawn
+    # Each arc once, with the label that is the most probable of its labels.
+    assert labels_of(render(doc, options={"threshold": 0.25})) == [
+        "&lt;obj&gt; 0.45",
+        "nsubj 0.28",
+        "nsubj 0.60",
+        "root 1.00",
+    ]
+    assert labels_of(render(doc, options={"threshold": 0.5})) == ["nsubj 0.60", "root 1.00"]
+    assert "nsubj 0.28" in render(doc, options={"alternatives": 2})
+    plain = render(labelled_tree(probabilities=False))
+    assert ">nsubj<" in plain and "0." not in re.sub(r"<[^>]*>", "", plain)
+
+
+def test_arcs_with_labels_in_the_terminal():
+    annotation = labelled_tree()._.latent["parser"]
+    tree, other = format_annotation(annotation, 0.25).split("\n\n")[::2]
+    lines = [line.split() for line in tree.splitlines()]
+    assert lines[1] == ["1", "bark", "ROOT", "1.00"]
+    assert lines[2][-3:] == ["dogs", "nsubj", "0.60"] and lines[3][-2:] == ["<obj>", "0.45"]
+    assert other.splitlines() == [
+        "dogs <- bark  <obj>  0.30",
+        "<b> <- dogs  nsubj  0.28",
+        "<b> <- bark  nsubj  0.25",
+    ]
+    last = format_annotation(annotation).split("\n\n")[1]
+    assert [line.split()[-2:] for line in last.splitlines()[1:]] == [
+        ["ROOT", "1.00"],
+        ["nsubj", "0.60"],
+        ["nsubj", "0.28"],
+    ]
+
+
 def annotated(kind, decoded, parts=None, words=NASTY):
     doc = Doc(spacy.blank("xx").vocab, words=words)
     span = SpanStructure(0, len(words), "Some", kind, np.array(decoded, dtype="int32"))
