@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
@@ -33,6 +34,16 @@ def lines_of_stdin() -> TextIO:
         with redirect_stdout(sys.stderr):
             msg.info("Texts are read from here, one a line. End with Ctrl+D (Windows: Ctrl+Z).")
     return sys.stdin
+
+
+def typed_text(text: str) -> str:
+    """The text as it was typed; the name of a file in its place ends the command."""
+    if os.path.isfile(text):
+        fail(
+            f"{text!r} is a file, and a text was expected",
+            f"Give - and let standard input be the file, with a text per line: - < {text}",
+        )
+    return text
 
 
 def import_code(path: Path | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 import typer
 from wasabi import msg
 
@@ -60,17 +62,18 @@ def explain_cli(
     stand beside it. The pipeline stays as it is."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, lines_of_stdin
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import NoSuchEntity, explain
 
-    made: list[Explanation] = []
+    drawn: list[Explanation] = []
+    seen: list[Explanation] = []
     try:
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        for line in lines_of_stdin() if text == STDIN else [text]:
+        for line in lines_of_stdin() if text == STDIN else [typed_text(text)]:
             try:
                 found = explain(
                     nlp,
@@ -98,12 +101,15 @@ def explain_cli(
                 print(srsly.json_dumps(to_json(found)))
             else:
                 print_explanation(found)
+                seen.append(found)
             if html is not None:
-                made.append(found)
+                drawn.append(found)
+        if len(seen) > 1:
+            print_mean(seen)
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
-            write_page(html, render_explanations(made))
+            write_page(html, render_explanations(drawn))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except (LatentError, OSError) as error:
@@ -121,38 +127,84 @@ def print_explanation(found: Explanation) -> None:
             f"It takes no word of the text: with all hidden, {found.label} has "
             f"{found.without:.2f}, which is within the margin."
         )
+    if found.from_falls:
+        msg.info(
+            f"The mask keeps no word in particular: with all hidden, {found.label} has "
+            f"{found.without:.2f}, little less than the margin allows. The words are the first by "
+            "leave-one-out, each with what the probability falls by without it alone."
+        )
     if found.hidden == "text":
         msg.info(
             "The model reads no word alone, so words were taken out of the text instead of hidden "
             "from the model."
         )
-    rows = [
-        (name, *_figures(hidden), *_figures(found.erased[name]))
-        for name, hidden in found.faithfulness.items()
-    ]
-    header = (
-        f"{int(found.chosen.sum())} words by",
-        "compr. %",
-        "suff. %",
-        "compr. (cut) %",
-        "suff. (cut) %",
-    )
+    chosen = int(found.chosen.sum())
+    print_faithfulness(f"{chosen} {'word' if chosen == 1 else 'words'} by", [found])
+
+
+def print_mean(every: Sequence[Explanation]) -> None:
+    """Of several texts what they have in common."""
+    msg.divider(f"{len(every)} texts")
+    chosen = [found for found in every if found.chosen.any()]
+    if len(chosen) < len(every):
+        msg.text(
+            f"In {len(every) - len(chosen)} of them the prediction stands without any word. The "
+            "figures are of the others."
+        )
+    if chosen:
+        words, tokens = (
+            sum(number) / len(chosen)
+            for number in zip(*((found.chosen.sum(), len(found.doc)) for found in chosen))
+        )
+        print_faithfulness(f"{words:.1f} of {tokens:.1f} words by", chosen)
+
+
+def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
+    """The mean over explanations."""
+    rows = []
+    for name in every[0].faithfulness:
+        cells = [name]
+        for of_text in ("faithfulness", "erased"):
+            judged = [getattr(found, of_text)[name] for found in every]
+            cells += _figures(judged)
+        rows.append(cells)
+    header = (title, "compr. %", "suff. %", "compr. (cut) %", "suff. (cut) %")
     msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
 
 
+# Around the chosen words of a longer text; the others are left out.
+LONG, AROUND, LEFT_OUT = 200, 10, "... "
+
+
 def marked(found: Explanation) -> str:
-    """The text, each chosen word in brackets with its weight."""
+    """The text, each chosen word in brackets with its weight, or with its fall where that put the
+    words in order. Of a long text only what is around them."""
+    numbers = found.falls if found.from_falls else found.weights
+    count = len(found.doc)
+    shown = np.ones(count, dtype=bool)
+    if count > LONG:
+        near = np.arange(-AROUND, AROUND + 1)
+        places = np.flatnonzero(found.chosen)[:, None] + near
+        shown = np.zeros(count, dtype=bool)
+        shown[np.unique(places[(places >= 0) & (places < count)])] = True
     pieces = []
-    for token, weight, chosen in zip(found.doc, found.weights, found.chosen):
-        shown = f"[{token.text} {weight:.2f}]" if chosen else token.text
-        pieces.append(shown + token.whitespace_)
+    for token, number, chosen, here in zip(found.doc, numbers, found.chosen, shown):
+        if here:
+            word = f"[{token.text} {number:.2f}]" if chosen else token.text
+            pieces.append(word + token.whitespace_)
+        elif not pieces or pieces[-1] != LEFT_OUT:
+            pieces.append(LEFT_OUT)
     return "".join(pieces)
 
 
-def _figures(found: Faithfulness) -> tuple[str, str]:
+def _figures(found: Sequence[Faithfulness]) -> tuple[str, str]:
     # In percent, as of 'spacy latent rationale'. Adding zero takes the sign off one.
-    values = found.comprehensiveness, found.sufficiency
-    return f"{round(100 * values[0], 1) + 0:.1f}", f"{round(100 * values[1], 1) + 0:.1f}"
+    means = (
+        sum(getattr(each, name) for each in found) / len(found)
+        for name in ("comprehensiveness", "sufficiency")
+    )
+    first, second = (f"{round(100 * mean, 1) + 0:.1f}" for mean in means)
+    return first, second
 
 
 def to_json(found: Explanation) -> dict[str, Any]:

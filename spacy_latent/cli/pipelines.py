@@ -71,10 +71,21 @@ def annotated(
 ) -> Iterator[Doc]:
     """Docs with the probabilities of every latent layer, inline ones too, whatever the config
     stores. Each layer is read just before its component runs, so that it sees the sentences that
-    the component saw."""
-    from spacy_latent.pipeline.inspection import choose_components, inspect_pipe
+    the component saw. Raises LatentError for alternatives of components that have none."""
+    from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.inspection import (
+        choose_components,
+        inspect_pipe,
+        latent_components,
+    )
 
     names = choose_components(nlp, component, annotating=True)
+    found = latent_components(nlp, annotating=True)
+    if alternatives and not any(found[name].has_alternatives for name in names):
+        raise LatentError(
+            f"{', '.join(names)} gives no alternatives: leave --alternatives out. With --threshold "
+            "you see all parts that are at least so probable."
+        )
     kept = 0.01 if threshold is None else min(0.01, threshold)
     docs = (nlp.make_doc(text) if isinstance(text, str) else text for text in texts)
     # One at a time: what is typed is answered at once.

@@ -28,7 +28,12 @@ def show_cli(
         None, "--html", help="Write a page with the drawings to this file"
     ),
     threshold: Optional[float] = typer.Option(  # noqa: UP045
-        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
+        None,
+        "--threshold",
+        "-t",
+        min=0.0,
+        max=1.0,
+        help="Draw, print, or with --json list all parts at least this probable",
     ),
     alternatives: int = typer.Option(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
@@ -41,7 +46,7 @@ def show_cli(
     import srsly
 
     from spacy_latent.annotations import to_json
-    from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs, typed_text
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
@@ -56,19 +61,19 @@ def show_cli(
         )
     try:
         kinds = stored_kinds(nlp)
-        lines = lines_of_stdin() if text == STDIN else [text]
+        lines = lines_of_stdin() if text == STDIN else [typed_text(text)]
         texts = (line.rstrip("\n") for line in lines)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
                 words = [token.text for token in doc]
-                found = to_json(doc, names, kinds)
+                found = to_json(doc, names, kinds, threshold)
                 print(srsly.json_dumps({"text": doc.text, "tokens": words, "latent": found}))
             else:
                 for name in names:
                     if name in doc._.latent:
                         msg.divider(name)
-                        print(format_annotation(doc._.latent[name], threshold))
+                        print(format_annotation(doc._.latent[name], threshold) or nothing_in(doc))
             if html is not None:
                 docs.append(doc)
         if html is not None:
@@ -81,6 +86,13 @@ def show_cli(
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         fail("The text could not be shown", str(error))
+
+
+def nothing_in(doc: Doc) -> str:
+    """Why there is no structure to print."""
+    if not len(doc):
+        return "There are no words in this text."
+    return "There is no structure over this text."
 
 
 def stored_kinds(nlp: Language) -> dict[str, str]:

@@ -35,6 +35,8 @@ from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 # Of a weight, as pages and the terminal print it.
 SHOWN_DIGITS = 2
+# Of weights and of falls: less is next to nothing.
+LEAST = 0.05
 RANDOM_DRAWS = 10
 # Tokens that are read at a time; more take memory and no less time.
 TOKENS = 20_000
@@ -106,6 +108,13 @@ class Explanation:
         if self.entity is None:
             return self.label
         return f"{self.doc[self.entity[0] : self.entity[1]].text} ({self.label})"
+
+    @property
+    def from_falls(self) -> bool:
+        """Whether leave-one-out alone put the chosen words in order, since the learned mask keeps
+        none of them: without any word the probability falls by little more than the margin, and
+        on average masks stay within it that keep hardly a word."""
+        return bool(self.chosen.any() and self.weights[self.chosen].max() < LEAST)
 
     @property
     def words(self) -> list[str]:

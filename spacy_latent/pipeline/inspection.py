@@ -47,6 +47,12 @@ class LatentComponent:
         layers = {key: latent_module(node).latent for key, node in self.layers.items()}
         return own | {key: layer.structure.kind for key, layer in layers.items()}
 
+    @property
+    def has_alternatives(self) -> bool:
+        """Whether it can be asked for other structures than the best: any layer can, and of
+        components that write structures of their own those that have such a setting."""
+        return bool(self.layers) or "alternatives" in self.pipe.cfg
+
 
 def latent_component(name: str, pipe: Any) -> LatentComponent:
     """The first layer is stored under the component's name, unless that is taken by structures of

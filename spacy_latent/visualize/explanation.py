@@ -17,9 +17,8 @@ from spacy_latent.visualize.picture import Figure, Picture
 if TYPE_CHECKING:
     from spacy_latent.pipeline.explanation import Explanation
 
-# Words that change less are not marked.
-SHOWN = 0.05
 TITLE = "Words that the predictions rest on"
+NONE_KEPT = "the mask keeps none; enough are the first by leave-one-out"
 
 
 def render_explanations(explanations: Sequence[Explanation]) -> str:
@@ -38,21 +37,32 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
 
 
 def _figure(found: Explanation, look: Look) -> Figure:
+    from spacy_latent.pipeline.explanation import LEAST
+
     own = look.of(displacy.get_doc_settings(found.doc))
-    pictures = (
-        _picture(found, found.weights, found.chosen, own, "learned mask"),
-        _picture(found, found.falls, found.falls >= SHOWN, own, "leave-one-out"),
-    )
-    return Figure(pictures, f"{found.component} · {found.what} ({found.probability:.0%})", own)
+    matters = found.falls >= LEAST
+    if found.from_falls:
+        # Of weights next to nothing the colours would tell nothing.
+        mask = _picture(found, found.falls, found.chosen, found.chosen, own, NONE_KEPT)
+    else:
+        marked = found.chosen | (found.weights >= LEAST)
+        mask = _picture(found, found.weights, found.chosen, marked, own, "learned mask")
+    alone = _picture(found, found.falls, matters, matters, own, "leave-one-out")
+    caption = f"{found.component} · {found.what} ({found.probability:.0%})"
+    return Figure((mask, alone), caption, own)
 
 
 def _picture(
-    found: Explanation, weights: np.ndarray, chosen: np.ndarray, look: Look, caption: str
+    found: Explanation,
+    numbers: np.ndarray,
+    chosen: np.ndarray,
+    marked: np.ndarray,
+    look: Look,
+    caption: str,
 ) -> Picture:
     marks = [
-        Highlight(i, i + 1, float(weight), "", f"{weight:.2f}", not chosen[i])
-        for i, weight in enumerate(weights)
-        if chosen[i] or weight >= SHOWN
+        Highlight(i, i + 1, float(numbers[i]), "", f"{numbers[i]:.2f}", not chosen[i])
+        for i in np.flatnonzero(marked).tolist()
     ]
     words = [(token.text, token.whitespace_) for token in found.doc]
     title = f"{caption} of {found.component}: {found.what}"

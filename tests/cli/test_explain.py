@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import spacy
 import srsly
 from spacy.cli._util import app
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.cli.explain import _figures
-from spacy_latent.pipeline.explanation import Faithfulness
+from spacy_latent.cli.explain import _figures, marked, print_explanation
+from spacy_latent.pipeline.explanation import Explanation, Faithfulness
+from spacy_latent.visualize.explanation import render_explanations
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 from tests.pipeline.test_explanation import BAD, PIPES, trained
 
@@ -84,4 +88,60 @@ def test_why_it_cannot_be_explained(saved: Any, tmp_path: Any) -> None:
 
 
 def test_measures_are_in_percent_as_those_of_rationales_are() -> None:
-    assert _figures(Faithfulness(0.634, -0.0001)) == ("63.4", "0.0")
+    assert _figures([Faithfulness(0.634, -0.0001)]) == ("63.4", "0.0")
+
+
+def explanation(words: list[str], weights: list[float], chosen: list[int]) -> Explanation:
+    """Of these words with these weights; each falls by ten times as much."""
+    mask = np.zeros(len(words), dtype=bool)
+    mask[chosen] = True
+    judged = {"mask": Faithfulness(0.3, 0.1)}
+    numbers = np.array(weights)
+    doc = Doc(Vocab(), words=words)
+    falls = 10 * numbers
+    return Explanation(
+        doc, "textcat", "bad", None, 0.9, 0.7, numbers, falls, mask, "vectors", judged, judged
+    )
+
+
+def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_falls_by(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    closed = explanation(["so", "bad", "it"], [0.0, 0.04, 0.01], [1])
+    assert closed.from_falls
+    print_explanation(closed)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "so [bad 0.40] it" in shown and "keeps no word in particular" in shown
+    assert "bad has 0.70" in shown and "1 word by" in shown
+    page = render_explanations([closed])
+    assert "0.40" in page and "0.04" not in page and "the mask keeps none" in page
+    kept = explanation(["so", "bad", "it"], [0.0, 0.9, 0.0], [0, 1])
+    print_explanation(kept)
+    shown = capsys.readouterr().out
+    assert not kept.from_falls and "[so 0.00] [bad 0.90] it" in shown and "2 words by" in shown
+    assert "the mask keeps none" not in render_explanations([kept])
+
+
+def test_of_long_texts_only_what_is_around_the_words_is_printed() -> None:
+    words = [f"w{i}" for i in range(1000)]
+    weights = [float(i in (3, 500, 505)) for i in range(1000)]
+    shown = marked(explanation(words, weights, [3, 500, 505]))
+    assert shown.startswith("w0 w1 w2 [w3 1.00] ") and shown.rstrip().endswith("w515 ...")
+    assert shown.count("...") == 2 and len(shown.split()) == 14 + 26 + 3 + 2
+    assert marked(explanation(words[:200], weights[:200], [3])).count("...") == 0
+
+
+def test_several_texts_have_a_mean(saved: Any) -> None:
+    result = explain(saved, "--steps", 5, lines=f"{BAD}\n{BAD}\n\n")
+    shown = " ".join(result.output.split())
+    assert result.exit_code == 0 and "3 texts" in shown
+    assert "In 1 of them the prediction stands without any word" in shown
+    assert "words by" in shown and " of 6.0 words by" in shown
+    assert "texts" not in explain(saved, BAD, "--steps", 5).output
+
+
+def test_the_name_of_a_file_is_no_text(saved: Any, tmp_path: Any) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text(BAD, encoding="utf8")
+    result = explain(saved, path)
+    assert result.exit_code == 1 and "is a file" in " ".join(result.output.split())

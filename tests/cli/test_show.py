@@ -76,6 +76,45 @@ def test_an_empty_line_has_the_keys_of_others(saved: Any) -> None:
     assert all(value == [] for value in entry.values())
 
 
+def test_json_lists_all_parts_above_a_threshold(saved: Any) -> None:
+    kind, path, _ = saved
+    entry = srsly.json_loads(show(path, TEXT, "--json", "-t", 0.2))["latent"]["latent_encoder"]
+    form = {"heads": "arcs", "items": "items", "spans": "brackets"}
+    assert all(part[-1] >= 0.2 for part in entry["probable"])
+    if kind == "tags":
+        assert all(len(part) == 3 and part[0] < 3 for part in entry["probable"])
+    else:
+        likely = [part for part in entry[form[kind]] if part[-1] >= 0.2]
+        assert likely and all(part in entry["probable"] for part in likely)
+    certain, every = (
+        srsly.json_loads(show(path, TEXT, "--json", "-t", least))["latent"]["latent_encoder"]
+        for least in (0.999, 0.0)
+    )
+    assert len(certain["probable"]) < len(entry["probable"]) <= len(every["probable"])
+
+
+def test_a_text_without_words_is_said_to_have_none(saved: Any) -> None:
+    assert "no words in this text" in show(saved[1], "")
+
+
+def test_the_name_of_a_file_is_no_text(saved: Any, tmp_path: Any) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text(TEXT, encoding="utf8")
+    result = CliRunner().invoke(app, ["latent", "show", str(saved[1]), str(path)])
+    assert result.exit_code == 1 and "- <" in result.output
+    assert "is a file, and a text was expected" in " ".join(result.output.split())
+
+
+def test_alternatives_of_what_has_none_are_refused(tmp_path: Any) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tree_spancat", config={"model": {"tok2vec": TOK2VEC}}).add_label("NP")
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    result = CliRunner().invoke(app, ["latent", "show", str(tmp_path), TEXT, "-k", "2"])
+    assert result.exit_code == 1 and "tree_spancat gives no alternatives" in result.output
+    assert "tree_spancat" in show(tmp_path, TEXT)
+
+
 def test_terminal_and_page(saved: Any, tmp_path: Any) -> None:
     kind, path, _ = saved
     page = tmp_path / "page.html"
@@ -101,7 +140,7 @@ def test_components_that_write_themselves(tmp_path: Any) -> None:
         assert len(entry[name]["spans"][0]["alternatives"]) == 2
     assert all(len(entity) == 4 for entity in entry["crf_ner"]["entities"])
     empty = srsly.json_loads(show(tmp_path, "", "--json"))["latent"]
-    assert empty["crf_ner"] == {"tags": [], "entities": [], "spans": []}
+    assert empty["crf_ner"] == {"tags": [], "entities": [], "labels": [], "spans": []}
     assert empty["latent_textcat"] == {"heads": [], "arcs": [], "spans": []}
     html = (tmp_path / "page.html").read_text(encoding="utf8")
     assert "crf_ner · TagSequence" in html and "displacy-arc" in html
