@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy.training import Example
@@ -187,7 +187,7 @@ def in_digits(probability: float) -> str:
 
 def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
     """What is left of ``found``, the entities of these texts, which are named in words."""
-    said = f"{one.kept} of {len(found.probabilities)} entities of {texts}"
+    said = f"{one.kept} of {number_of(len(found.probabilities), 'entity')} of {texts}"
     if not one.kept:
         return said
     precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))

@@ -13,6 +13,7 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import write_page
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.pipeline.explanation import Explanation, Faithfulness, NoSuchEntity
@@ -131,7 +132,7 @@ def print_explanation(found: Explanation) -> None:
         for name, hidden in found.faithfulness.items()
     ]
     header = (
-        f"{int(found.chosen.sum())} words by",
+        f"{number_of(int(found.chosen.sum()), 'word')} by",
         "compr. %",
         "suff. %",
         "compr. (cut) %",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from wasabi import msg
 
+from spacy_latent.errors import number_of
+
 if TYPE_CHECKING:
     from spacy_latent.pipeline.assessment import Assessment
 
@@ -38,6 +40,6 @@ def print_confidence(assessment: Assessment) -> None:
         msg.divider(f"{name}: confidence")
         show = msg.warn if found.error > found.chance_high else msg.info
         show(
-            f"{found.found} entities, expected calibration error {100 * found.error:.1f} % "
-            f"({100 * found.chance:.1f} % by chance alone)"
+            f"{number_of(found.found, 'entity')}, expected calibration error "
+            f"{100 * found.error:.1f} % ({100 * found.chance:.1f} % by chance alone)"
         )

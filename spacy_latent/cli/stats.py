@@ -15,6 +15,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_verdicts, to_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures
@@ -75,7 +76,7 @@ def stats_cli(
         print(srsly.json_dumps(to_json(assessment)))
         return
     for name, part in assessment.figures.components.items():
-        msg.divider(f"{name}: {part.spans} {part.plural}")
+        msg.divider(f"{name}: {part.plural} of {number_of(part.spans, 'span')}")
         print_statistics(part)
     print_verdicts(assessment)
 
@@ -87,6 +88,8 @@ def print_statistics(part: LayerFigures) -> None:
     unicode = (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
 
     def shown(value: float, is_share: bool) -> str:
+        if value >= structures.LARGE:
+            return structures.power_of_ten(value)
         return percent(value) if is_share else f"{value:.4g}"
 
     rows = []

@@ -38,7 +38,7 @@ from spacy_latent.analysis.figures import (
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
@@ -205,8 +205,8 @@ class _Run:
         if len(shown) < len(examples):
             raise LatentError(
                 f"An error handler of the pipeline let go {len(examples) - len(shown)} of "
-                f"{len(examples)} docs, so that no figure would be right. Assess it without one, "
-                "to see the error, or leave these docs out."
+                f"{number_of(len(examples), 'doc')}, so that no figure would be right. Assess it "
+                "without one, to see the error, or leave these docs out."
             )
         for example, (doc, known) in zip(examples, shown, strict=True):
             found.append(_with_prediction(example, doc))
@@ -484,7 +484,7 @@ class _Run:
                     row["entropy"] = sure.nats / len(span)
                     if sure.log_count > 0:
                         row["relative entropy"] = sure.nats / sure.log_count
-                    row["effective number"] = math.exp(min(sure.nats, 700.0))
+                    row["effective number"] = structures.effective_number(sure.nats)
                     if sure.support:
                         row["support"] = sure.support
                 for name, value in row.items():

@@ -30,7 +30,7 @@ from spacy_latent.analysis.calibration import (
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
     ScoredDocs,
@@ -211,8 +211,8 @@ def set_precision(
         if len(thresholds):
             best = cut(found.after, float(thresholds[reached.argmax()]))
             told = (
-                f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
-                f"confidence of {in_digits(best.threshold)} or more."
+                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, 'entity')} "
+                f"with a confidence of {in_digits(best.threshold)} or more."
             )
         raise LatentError(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
@@ -275,7 +275,7 @@ def _up_to(
     if len(docs) != len(examples):
         raise LatentError(
             f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
-            f"{len(examples)} docs. Calibrate it without one, or leave these docs out."
+            f"{number_of(len(examples), 'doc')}. Calibrate it without one, or leave these docs out."
         )
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 

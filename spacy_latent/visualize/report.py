@@ -30,6 +30,7 @@ from spacy_latent.analysis.verdicts import (
     points,
     trivial,
 )
+from spacy_latent.errors import number_of
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
@@ -105,7 +106,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
         tag("p", _seen(figures)),
         tag(
             "p",
-            f"{figures.docs:,} docs, {figures.tokens:,} tokens of ",
+            f"{number_of(figures.docs, 'doc', ',')}, {number_of(figures.tokens, 'token', ',')} of ",
             tag("code", corpus),
             f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
@@ -221,13 +222,14 @@ def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
 
 
 def _layer(name: str, part: LayerFigures) -> Markup:
+    spans = number_of(part.spans, "span", ",")
     return tag(
         "section",
         tag("h2", "Structures of ", tag("code", name)),
         tag(
             "p",
             tag("code", part.structure),
-            f", {part.estimator}, {part.scorer}, {part.composer}; {part.spans:,} {part.plural}",
+            f", {part.estimator}, {part.scorer}, {part.composer}; {part.plural} of {spans}",
             class_="soft",
         ),
         _use(part),
@@ -351,9 +353,9 @@ def _number(value: float, is_share: bool = False) -> str:
         return percent(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return (
-        f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}" if value < 1e7 else f"{value:.1e}"
-    )
+    if value >= structures.LARGE:
+        return structures.power_of_ten(value)
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _reference(part: LayerFigures) -> Markup | None:
@@ -393,7 +395,8 @@ def _reference(part: LayerFigures) -> Markup | None:
         tag("h3", f"Agreement with the {reference.of} of the references"),
         tag(
             "p",
-            f"{reference.tokens:,} tokens in {reference.docs:,} docs. Controls look at no model.",
+            f"{number_of(reference.tokens, 'token', ',')} in "
+            f"{number_of(reference.docs, 'doc', ',')}. Controls look at no model.",
             class_="soft",
         ),
         tag("div", tables, class_="columns wide"),
@@ -516,7 +519,7 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
         tag("h2", "Confidence of the entities of ", tag("code", name)),
         tag(
             "p",
-            f"{found.found:,} entities found, {found.gold:,} in the references. ",
+            f"{number_of(found.found, 'entity', ',')} found, {found.gold:,} in the references. ",
             tag("b", f"Expected calibration error: {_exact(found.error)}. "),
             f"Were all probabilities right, it would be {_exact(found.chance)} of so many "
             f"entities on average, and below {_exact(found.chance_high)} 19 times of 20, since "

@@ -9,7 +9,7 @@ from dataclasses import replace
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Entity, SpanStructure, names_entities
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import PARTS, Drawing, Part, complete_kind, find_kind, known_kinds
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
@@ -50,7 +50,7 @@ def _tree(subject: Subject) -> Drawn:
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
         ]
-        same = f"{len(here & in_gold)} of {len(gold)} arcs as in gold" if gold else ""
+        same = f"{len(here & in_gold)} of {number_of(len(gold), 'arc')} as in gold" if gold else ""
         same = same or _count(arcs, first, "arc")
         drawn = draw_tree(
             subject.words, arcs, subject.look, subject.title, below, same, weight, subject.counters
@@ -105,7 +105,7 @@ def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
     if first is None:
         return ""
     count = sum(part.set_apart for part in parts)
-    return f"{count} {name}{'' if count == 1 else 's'} not in the first"
+    return f"{number_of(count, name)} not in the first"
 
 
 def _alignment(subject: Subject) -> Drawn:
