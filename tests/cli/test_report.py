@@ -108,6 +108,32 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     assert "cannot be loaded" in said(run("scores", tmp_path, corpora[0], code=1))
 
 
+def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) -> None:
+    shown = said(run("scores", saved / "model", saved / "dev.txt", code=1))
+    assert "nothing to score by: textcat needs categories" in shown and "cats_score" not in shown
+    # Also where one of two corpora has none.
+    bare = tmp_path / "bare.txt"
+    bare.write_text("a text\n", encoding="utf8")
+    shown = said(run("scores", saved / "model", saved / "dev.spacy", bare, code=1))
+    assert "bare.txt have no annotation" in shown.replace("- ", "-")
+
+
+def test_a_component_without_references_is_named_beside_the_scores_of_others(
+    saved: Path, tmp_path: Path
+) -> None:
+    nlp = spacy.load(saved / "model")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.get_pipe("crf_ner").add_label("GPE")  # type: ignore[attr-defined]
+    nlp.get_pipe("crf_ner").model.initialize()  # type: ignore[attr-defined]
+    nlp.to_disk(tmp_path / "both")
+    arguments = ["latent", "scores", str(tmp_path / "both"), str(saved / "dev.spacy"), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "has entities: there is nothing to score crf_ner by" in said(result.stderr)
+    # Standard output is JSON alone.
+    assert srsly.json_loads(result.stdout)["cats_score"] > 0
+
+
 def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     run("report", saved / "other", saved / "dev.spacy", page, "--fail-trivial", code=2)
