@@ -50,7 +50,9 @@ BATCH = 256
 class Calibrated:
     """What was found.
 
-    losses: of held-out docs, by what was compared; confidence_losses: of held-out entities.
+    losses: mean of the docs that are fitted to, by what was compared: as trained, and "calibrated",
+        on the docs that it was fitted on; with biases as trained, and on docs left out of the fit
+        with a temperature and with biases. confidence_losses: of entities left out of the fit.
     before, after: entities with their probabilities, as the component was and as it is, on the docs
         that it was calibrated on. Without biases they are the same entities.
     set_sizes: how many spans the set of each doc holds; empty without a coverage.
@@ -116,9 +118,10 @@ def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[
     unknown = sorted(set().union(*labels).difference(pipe.labels))
     if all(own.difference(pipe.labels) for own in labels if own):
         raise LatentError(
-            f"Every text with entities has a label that {name!r} does not know: "
-            f"{', '.join(unknown)}. Expected {', '.join(pipe.labels)}. Give texts that are "
-            "annotated with these labels, or call the labels as in training."
+            f"{name!r} was trained on the labels {', '.join(pipe.labels)}, and every text with "
+            f"entities has another one: {', '.join(unknown)}. It cannot find entities of a label "
+            "that it was not trained on. Give texts that are annotated with its labels, or call "
+            "the labels as in training."
         )
     return tuple(unknown)
 

@@ -18,7 +18,7 @@ from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Figure, Picture, weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.terminal import BELOW, entity_text
+from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
 # Words on each side of what differs between alternatives.
@@ -220,8 +220,14 @@ def _entities(subject: Subject) -> Drawn:
         drawn = draw_highlights(
             subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
-        pictures.append(drawn)
+        pictures.append(replace(drawn, caption=_uncalibrated(subject, weight)))
     return pictures, ""
+
+
+def _uncalibrated(subject: Subject, weight: float | None) -> str:
+    """What is said of an alternative whose entities are calibrated, and whose weight is not."""
+    told = weight is not None and subject.span.entities_calibrated and subject.look.probabilities
+    return UNCALIBRATED if told else ""
 
 
 def _other_entities(subject: Subject, alternative: int, weight: float | None) -> Picture:
@@ -249,6 +255,8 @@ def _other_entities(subject: Subject, alternative: int, weight: float | None) ->
         for word, entities in (("without", gone), ("with", new))
         if entities
     ]
+    if calibrated := _uncalibrated(subject, weight):
+        told.insert(0, calibrated)
     return replace(drawn, caption="; ".join(told))
 
 
