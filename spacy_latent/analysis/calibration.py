@@ -169,6 +169,8 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
 
 # Of fewer entities a precision is hardly known: that of 19 right ones is 83 to 100 %.
 FEW, SMALL_SHARE = 20, 0.1
+# To fewer no calibration should be fitted: of 50 the share that is right is known to 14 points.
+ENOUGH = 50
 
 
 def keeps_few(one: Cut, found: JudgedEntities) -> bool:
