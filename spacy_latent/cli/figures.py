@@ -23,6 +23,14 @@ def to_json(assessment: Assessment) -> dict[str, Any]:
     return {**plain(assessment.figures), "verdicts": plain(found)}
 
 
+def print_remarks(assessment: Assessment) -> None:
+    """What is to be known before the figures are read."""
+    from spacy_latent.analysis.remarks import remarks
+
+    for said in remarks(assessment.figures):
+        msg.warn(said)
+
+
 def print_verdicts(assessment: Assessment) -> None:
     from spacy_latent.analysis.verdicts import headline
 
@@ -37,6 +45,8 @@ def print_verdicts(assessment: Assessment) -> None:
 def print_confidence(assessment: Assessment) -> None:
     """How far probabilities of entities can be trusted."""
     for name, found in assessment.figures.entities.items():
+        if not found.found:
+            continue
         msg.divider(f"{name}: confidence")
         show = msg.warn if found.error > found.chance_high else msg.info
         show(

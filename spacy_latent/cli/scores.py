@@ -76,7 +76,11 @@ def scores_cli(
 def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
     """What ``nlp.evaluate`` gives, without the speed. Says what there is nothing to score by, and
     raises LatentError where that is all."""
-    from spacy_latent.analysis.reference_check import without_references
+    from spacy_latent.analysis.reference_check import (
+        in_words,
+        unknown_labels,
+        without_references,
+    )
     from spacy_latent.cli.corpus import read_examples
 
     examples = read_examples(nlp, corpus, limit)
@@ -94,6 +98,8 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
             f"No text of {corpus} has {what}: there is nothing to score {name} by",
             "Where a score of it is printed, as 0, it is no result.",
         )
+    for said in in_words(unknown_labels(nlp, examples)):
+        warn(said)
     scores: dict[str, object] = nlp.evaluate(examples)
     return {key: value for key, value in scores.items() if key != SPEED}
 

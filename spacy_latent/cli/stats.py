@@ -12,7 +12,7 @@ from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.figures import print_verdicts, to_json
+from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
 from spacy_latent.errors import number_of
@@ -50,7 +50,7 @@ def stats_cli(
     """Statistics of the structures that a pipeline gives to texts, with small histograms."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import import_code, read_counted
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
@@ -61,7 +61,7 @@ def stats_cli(
         nlp = load(model)
         # Here are no figures but those of structures.
         choose_components(nlp, component)
-        examples = read_examples(nlp, corpus, limit)
+        examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
             examples,
@@ -70,11 +70,13 @@ def stats_cli(
             random=False,
             progress=progress,
         )
+        assessment.figures.left_out = left_out
     except LatentError as error:
         fail("There are no statistics", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
         return
+    print_remarks(assessment)
     for name, part in assessment.figures.components.items():
         msg.divider(f"{name}: {part.plural} of {number_of(part.spans, 'span')}")
         print_statistics(part)

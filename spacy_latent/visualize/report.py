@@ -21,6 +21,7 @@ from spacy_latent.analysis.figures import (
     TaskFigures,
     TrainedScore,
 )
+from spacy_latent.analysis.remarks import remarks
 from spacy_latent.analysis.training_log import Evaluation
 from spacy_latent.analysis.verdicts import (
     Verdict,
@@ -100,6 +101,7 @@ def _resource(name: str) -> str:
 
 def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     figures = assessment.figures
+    told = remarks(figures)
     return tag(
         "header",
         tag("h1", f"{_subject(figures)} of ", tag("code", model)),
@@ -111,6 +113,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
         ),
+        _remarks(told) if told else None,
         _answer(assessment) if figures.components else None,
         [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
         tag(
@@ -119,6 +122,11 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             aria_label="Sections",
         ),
     )
+
+
+def _remarks(told: Sequence[str]) -> Markup:
+    listed = tag("ul", [tag("li", each, class_="note") for each in told])
+    return tag("section", tag("strong", "First of all"), listed, class_="verdict note", id="first")
 
 
 def _subject(figures: Figures) -> str:
@@ -488,6 +496,10 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
 
 def _confidence(name: str, found: EntityFigures) -> Markup:
     """How far probabilities of entities can be trusted."""
+    if not found.found:
+        heading = tag("h2", "Confidence of the entities of ", tag("code", name))
+        said = f"No entities found, {found.gold:,} in the references."
+        return tag("section", heading, tag("p", said), id=f"confidence-{name}")
     rows = [
         tag(
             "tr",
@@ -591,8 +603,9 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
 ABOUT = (
     "“Random structures” at prediction are the best ones under random scores, or, of items and "
     "tags, those of the pipeline at random places; the rest of the pipeline is as it is. Intervals "
-    "are of 1,000 resamples of the docs. The entropy is of the distribution over structures that "
-    "the scores give."
+    "are of 1,000 resamples of the docs, and no narrower than the rule of three has them: what "
+    "none of n docs shows may be so in up to 3 / n of all. The entropy is of the distribution over "
+    "structures that the scores give."
 )
 ABOUT_TREES = (
     "Trees that agreement is set beside are of the set that the pipeline chooses from, all equally "

@@ -248,6 +248,23 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
         assert "not latent" in run(*arguments, code=1)
 
 
+def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> None:
+    """An untrained tagger with a bias against every entity."""
+    nlp = spacy.load(made[0])
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.calibration = EntityCalibration(biases={"GPE": -1000.0})
+    nlp.to_disk(tmp_path / "silent")
+    page = tmp_path / "report.html"
+    shown = " ".join(run("report", tmp_path / "silent", made[1], page).split())
+    assert "crf_ner finds no entity, and the references have 24" in shown
+    assert "Train it longer" in shown and "calibration error" not in shown
+    html = page.read_text(encoding="utf8")
+    assert "crf_ner finds no entity" in html and "No entities found, 24 in the references" in html
+    assert "nan" not in html and "reliability diagram" not in html
+    found = srsly.json_loads(run("report", tmp_path / "silent", made[1], page, "--json"))
+    assert found["entities"]["crf_ner"]["found"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
