@@ -16,7 +16,8 @@ ROUNDS = 1000
 # How many resamples are drawn at a time: bounds the memory.
 CHUNK = 50
 # What none of n texts shows is so in up to UNSEEN / n of all, 19 times of 20 (the rule of three,
-# Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either.
+# Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. Where at least as
+# many of them are unlike the others, resamples say as much.
 UNSEEN = 3
 # Scores of one text that differ by less are the same.
 SAME = 1e-9
@@ -213,8 +214,8 @@ def _weights(size: int, seed: int) -> np.ndarray:
 
 
 def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """A score with its 95 % interval by the bootstrap over texts, and where no text is above or
-    below the score, by the rule of three: (score, low, high)."""
+    """A score with its 95 % interval by the bootstrap over texts, and where nearly all texts are
+    alike by the rule of three: (score, low, high)."""
     if not len(counts):
         return float("nan"), float("nan"), float("nan")
     ends = _percentiles(resampled(value, counts, seed))
@@ -227,12 +228,20 @@ def _score(
     """The interval of a score is not narrower for what no text shows. One of no width, as where all
     texts are right, would read as certainty."""
     own = value(counts[counts.any(-1)])
-    room = UNSEEN / max(1, len(own))
+    room = _room(own)
     if not (own > score + SAME).any():
         high = max(high, min(score + room, 1.0))
     if not (own < score - SAME).any():
         low = min(low, max(score - room, 0.0))
     return score, low, high
+
+
+def _room(own: np.ndarray) -> float:
+    """How far texts that were not seen may move a mean over such texts, 0 where those that were
+    seen tell. own: a number of each text, ``(D,)``."""
+    if not len(own) or (np.abs(own - np.median(own)) > SAME).sum() >= UNSEEN:
+        return 0.0
+    return UNSEEN / len(own)
 
 
 def intervals(
@@ -285,8 +294,8 @@ class Drop:
 
 
 def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
-    """Both ``(D, c)``, of the same texts. Where no text is better, or none is worse, the interval
-    is not narrower than the rule of three has it."""
+    """Both ``(D, c)``, of the same texts. Where nearly all texts are alike, and none is better, or
+    none is worse, the interval is not narrower than the rule of three has it."""
     if not len(before):
         nothing = float("nan")
         return Drop(nothing, nothing, nothing, nothing, nothing, docs=0, differ=0)
@@ -305,7 +314,7 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
     differ = np.abs(each) > SAME
     # A text that was not seen differs by no more than the one that differs most; where none does,
     # by all that a text can.
-    room = UNSEEN / max(1, len(each)) * float(np.abs(each).max() if differ.any() else 1.0)
+    room = _room(each) * float(np.abs(each).max() if differ.any() else 1.0)
     if not (each > max(drop, 0.0) + SAME).any():
         high = max(high, min(drop + room, 1.0))
     if not (each < min(drop, 0.0) - SAME).any():

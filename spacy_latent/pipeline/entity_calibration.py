@@ -344,9 +344,10 @@ def _least(
     if least < LEAST:
         reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
         raise LatentError(
-            f"No set of useful size has a coverage of {coverage}: {len(scores)} texts have "
-            f"entities, and in more than {1 - coverage:.2g} of them one is less probable than "
-            f"{LEAST}. The most that sets can cover is {math.floor(100 * reached) / 100}."
+            f"No set of useful size has a coverage of {coverage}: in more than "
+            f"{1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is less "
+            f"probable than {LEAST}. The most that sets can cover is "
+            f"{math.floor(100 * reached) / 100}."
         )
     # So that the last digits of a probability, which depend on the batch, leave none out.
     return least * (1 - 1e-6)

@@ -603,9 +603,9 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
 ABOUT = (
     "“Random structures” at prediction are the best ones under random scores, or, of items and "
     "tags, those of the pipeline at random places; the rest of the pipeline is as it is. Intervals "
-    "are of 1,000 resamples of the docs, and no narrower than the rule of three has them: what "
-    "none of n docs shows may be so in up to 3 / n of all. The entropy is of the distribution over "
-    "structures that the scores give."
+    "are of 1,000 resamples of the docs, and where nearly all docs are alike no narrower than the "
+    "rule of three has them: what none of n docs shows may be so in up to 3 / n of all. The "
+    "entropy is of the distribution over structures that the scores give."
 )
 ABOUT_TREES = (
     "Trees that agreement is set beside are of the set that the pipeline chooses from, all equally "
