@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from numbers import Integral
 
@@ -83,6 +84,17 @@ class NoLabels(LatentError):
 
 class LatentWarning(UserWarning):
     """Warnings of spacy-latent, so that they can be filtered by class."""
+
+
+def number_of(number: float, noun: str, form: str = "") -> str:
+    """A number with its noun, for whoever reads: "1 text", "2 texts", "1 entity", "2 entities".
+
+    noun: in the singular, one that takes -s, or -ies for a consonant and -y. form: how the number
+        is to be written, as after the colon in an f-string.
+    """
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if re.search(r"[^aeiou]y$", noun) else f"{noun}s"
+    return f"{number:{form}} {noun}"
 
 
 def is_whole(number: object, least: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spacy_latent.errors import InvalidScores, LatentError, check_whole
+from spacy_latent.errors import InvalidScores, LatentError, check_whole, number_of
 from spacy_latent.estimators.trace_relax import TraceRelax
 from spacy_latent.structures.k_of_n import KOfN
 from tests.matrix import registered
@@ -96,3 +96,20 @@ def test_what_was_expected_is_said() -> None:
     check_whole("It", 2, True, size=None)
     with pytest.raises(LatentError, match=r"size is None; expected a whole number of at least 0\."):
         check_whole("It", 0, many=0, size=None)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "form", "said"),
+    [
+        (1, "text", "", "1 text"),
+        (0, "text", "", "0 texts"),
+        (1, "entity", "", "1 entity"),
+        (2, "entity", "", "2 entities"),
+        (2, "day", "", "2 days"),
+        (12345, "doc", ",", "12,345 docs"),
+        (1.0, "step", "g", "1 step"),
+        (2, "gold arc", "", "2 gold arcs"),
+    ],
+)
+def test_one_thing_is_not_called_several(number: float, noun: str, form: str, said: str) -> None:
+    assert number_of(number, noun, form) == said

@@ -16,7 +16,7 @@ import numpy as np
 
 from spacy_latent.analysis.task import intervals
 from spacy_latent.analysis.trees import Heads
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.training import Example
@@ -58,7 +58,8 @@ def attachments(
     for (own, gold), mask, named in zip(pairs, masks, names):
         if len(own) != len(gold):
             raise LatentError(
-                f"A tree of {len(own)} tokens is compared with a reference of {len(gold)}."
+                f"A tree of {number_of(len(own), 'token')} is compared with a reference of "
+                f"{len(gold)}."
             )
         ours, theirs = np.asarray(own, dtype="int64"), np.asarray(gold, dtype="int64")
         token = np.arange(len(ours))

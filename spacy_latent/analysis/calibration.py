@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy.training import Example
@@ -169,6 +169,8 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
 
 # Of fewer entities a precision is hardly known: that of 19 right ones is 83 to 100 %.
 FEW, SMALL_SHARE = 20, 0.1
+# To fewer no calibration should be fitted: of 50 the share that is right is known to 14 points.
+ENOUGH = 50
 
 
 def keeps_few(one: Cut, found: JudgedEntities) -> bool:
@@ -187,7 +189,7 @@ def in_digits(probability: float) -> str:
 
 def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
     """What is left of ``found``, the entities of these texts, which are named in words."""
-    said = f"{one.kept} of {len(found.probabilities)} entities of {texts}"
+    said = f"{one.kept} of {number_of(len(found.probabilities), 'entity')} of {texts}"
     if not one.kept:
         return said
     precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))

@@ -43,10 +43,19 @@ class Score:
 
 @dataclass
 class TaskFigures:
-    """measures: those with intervals. scores: all of ``nlp.evaluate`` that are numbers."""
+    """measures: those with intervals. scores: all of ``nlp.evaluate`` that are numbers.
+    unknown_labels: of the references, those that the pipeline does not know, by what they are the
+    labels of."""
 
     measures: dict[str, Score] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
+    unknown_labels: dict[str, list[str]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, object]:
+        found = fields_of(self)
+        if not self.unknown_labels:
+            del found["unknown_labels"]
+        return found
 
 
 @dataclass
@@ -66,8 +75,9 @@ class RandomStructures:
 
     before, after, drop: with single best structures, with random ones, and the difference, whose
     interval is from low to high. before_low: the lower end of the interval of ``before``. docs:
-    texts. draws: how often structures were drawn for each. mixture: of the predictions as they are,
-    where these are composed of several structures.
+    texts that count. draws: how often structures were drawn for each. mixture: of the predictions
+    as they are, where these are composed of several structures. differ: texts whose score is
+    another one with random structures.
     """
 
     before: float
@@ -80,6 +90,7 @@ class RandomStructures:
     draws: int
     mixture: float | None = None
     chance: Chance | None = None
+    differ: int | None = None
 
 
 @dataclass
@@ -98,7 +109,8 @@ class TrainedControl:
 class ControlScore:
     """A measure of a control's trainings: their mean with its interval over texts, that of each,
     how far the pipeline is ahead, and two standard deviations of that between trainings, NaN where
-    there is one of each."""
+    there is one of each. docs: texts that count. differ: those whose score is another one than the
+    pipeline's."""
 
     value: float
     low: float
@@ -107,6 +119,7 @@ class ControlScore:
     difference: Interval
     spread: float
     docs: int
+    differ: int | None = None
 
 
 @dataclass
@@ -211,7 +224,7 @@ class LayerFigures:
     tokens that are roots or hang on one. controls: shares of parts in common with structures that
     look at no model. tag_shares: by number of the tag. by_length: share of tokens whose part the
     text's length alone tells, and how many were looked at. reference: None without any. alone: of
-    SparseMAP's mixtures, None for other estimators.
+    SparseMAP's mixtures, None for other estimators. docs: texts that have structures.
     """
 
     component: str
@@ -233,6 +246,7 @@ class LayerFigures:
     others: OtherModels | None = None
     trained: Trained = field(default_factory=Trained)
     alone: LoneStructures | None = None
+    docs: int | None = None
 
     def mean(self, statistic: str) -> float:
         """NaN where no structure has it."""
@@ -244,7 +258,8 @@ class LayerFigures:
 class Figures:
     """Of a pipeline on a corpus. components: by the name that the structures of each latent layer
     are stored under. others: by name of a further pipeline its measures. entities: by name of each
-    component that finds entities and knows how sure it is; only where references have some."""
+    component that finds entities and knows how sure it is; only where references have some, or it
+    finds some. left_out: texts without tokens, which whoever read the corpus has left out."""
 
     docs: int
     tokens: int
@@ -254,11 +269,13 @@ class Figures:
     others: dict[str, dict[str, OtherScore]] = field(default_factory=dict)
     trained: Trained = field(default_factory=Trained)
     entities: dict[str, EntityFigures] = field(default_factory=dict)
+    left_out: int = 0
 
     def plain(self) -> dict[str, object]:
         found = fields_of(self)
-        if not self.entities:
-            del found["entities"]
+        for name in ("entities", "left_out"):
+            if not found[name]:
+                del found[name]
         return found
 
 

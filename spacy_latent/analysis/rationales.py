@@ -17,7 +17,7 @@ from spacy.tokens import Doc, Span
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.annotations import runs
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -62,7 +62,8 @@ def agreement(predicted: Iterable[np.ndarray], reference: Iterable[np.ndarray]) 
     for own, gold in zip(predicted, reference, strict=True):
         if len(own) != len(gold):
             raise LatentError(
-                f"A rationale over {len(own)} tokens is compared with one over {len(gold)}."
+                f"A rationale over {number_of(len(own), 'token')} is compared with one over "
+                f"{len(gold)}."
             )
         if not gold.any():
             continue

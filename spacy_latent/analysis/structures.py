@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,10 @@ SHARES = frozenset(
 )
 # A few texts make their means say nothing.
 SKEWED = frozenset({"effective number"})
+# Of an entropy of more nats the effective number is too large for a float.
+MOST_NATS = 700.0
+# Numbers from here on are written as powers of ten.
+LARGE = 1e7
 
 
 def structure_statistics(span: SpanStructure) -> dict[str, float]:
@@ -70,6 +75,17 @@ def meaning(name: str, kind: str) -> str:
 
 def is_share(name: str, kind: str = PARTS) -> bool:
     return name in SHARES or name in find_kind(kind).shares
+
+
+def effective_number(nats: float) -> float:
+    """exp of an entropy; of one above :data:`MOST_NATS`, exp of that."""
+    return math.exp(min(nats, MOST_NATS))
+
+
+def power_of_ten(value: float) -> str:
+    """A number of at least :data:`LARGE` by its size alone: "10^250"."""
+    over = "over " if value >= math.exp(MOST_NATS) else ""
+    return f"{over}10^{math.floor(math.log10(value)) if over else round(math.log10(value))}"
 
 
 def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:

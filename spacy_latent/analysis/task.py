@@ -15,6 +15,12 @@ from spacy.training import Example
 ROUNDS = 1000
 # How many resamples are drawn at a time: bounds the memory.
 CHUNK = 50
+# What none of n texts shows is so in up to UNSEEN / n of all, 19 times of 20 (the rule of three,
+# Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. Where at least as
+# many of them are unlike the others, resamples say as much.
+UNSEEN = 3
+# Scores of one text that differ by less are the same.
+SAME = 1e-9
 
 Value = Callable[[np.ndarray], np.ndarray]
 
@@ -208,11 +214,34 @@ def _weights(size: int, seed: int) -> np.ndarray:
 
 
 def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """A score with its 95 % interval by the bootstrap over texts: (score, low, high)."""
+    """A score with its 95 % interval by the bootstrap over texts, and where nearly all texts are
+    alike by the rule of three: (score, low, high)."""
     if not len(counts):
         return float("nan"), float("nan"), float("nan")
-    low, high = _percentiles(resampled(value, counts, seed))
-    return float(value(counts.sum(0))), low, high
+    ends = _percentiles(resampled(value, counts, seed))
+    return _score(value, counts, float(value(counts.sum(0))), *ends)
+
+
+def _score(
+    value: Value, counts: np.ndarray, score: float, low: float, high: float
+) -> tuple[float, float, float]:
+    """The interval of a score is not narrower for what no text shows. One of no width, as where all
+    texts are right, would read as certainty."""
+    own = value(counts[counts.any(-1)])
+    room = _room(own)
+    if not (own > score + SAME).any():
+        high = max(high, min(score + room, 1.0))
+    if not (own < score - SAME).any():
+        low = min(low, max(score - room, 0.0))
+    return score, low, high
+
+
+def _room(own: np.ndarray) -> float:
+    """How far texts that were not seen may move a mean over such texts, 0 where those that were
+    seen tell. own: a number of each text, ``(D,)``."""
+    if not len(own) or (np.abs(own - np.median(own)) > SAME).sum() >= UNSEEN:
+        return 0.0
+    return UNSEEN / len(own)
 
 
 def intervals(
@@ -230,7 +259,10 @@ def intervals(
 
     drawn = resampled(values, both.reshape(len(both), -1), seed)
     middle = value(both.sum(0))
-    return [(float(middle[i]), *_percentiles(drawn[:, i])) for i in range(len(counts))]
+    return [
+        _score(value, own, float(middle[i]), *_percentiles(drawn[:, i]))
+        for i, own in enumerate(counts)
+    ]
 
 
 def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
@@ -247,19 +279,26 @@ def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Drop:
-    """before − after, with its 95 % interval by the paired bootstrap over texts."""
+    """before − after, with its 95 % interval by the paired bootstrap over texts.
+
+    docs: texts that count. differ: those of them whose own score is another one.
+    """
 
     before: float
     after: float
     drop: float
     low: float
     high: float
+    docs: int
+    differ: int
 
 
 def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
-    """Both ``(D, c)``, of the same texts."""
+    """Both ``(D, c)``, of the same texts. Where nearly all texts are alike, and none is better, or
+    none is worse, the interval is not narrower than the rule of three has it."""
     if not len(before):
-        return Drop(*[float("nan")] * 5)
+        nothing = float("nan")
+        return Drop(nothing, nothing, nothing, nothing, nothing, docs=0, differ=0)
     width = before.shape[1]
 
     def differences(totals: np.ndarray) -> np.ndarray:
@@ -268,7 +307,19 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
     both = np.concatenate([before, after], 1)
     low, high = _percentiles(resampled(differences, both, seed))
     first, second = float(value(before.sum(0))), float(value(after.sum(0)))
-    return Drop(first, second, first - second, low, high)
+    counted = both.any(-1)
+    # Nothing to find and nothing found is as it should be.
+    ours, theirs = (np.nan_to_num(value(rows[counted]), nan=1.0) for rows in (before, after))
+    each, drop = ours - theirs, first - second
+    differ = np.abs(each) > SAME
+    # A text that was not seen differs by no more than the one that differs most; where none does,
+    # by all that a text can.
+    room = _room(each) * float(np.abs(each).max() if differ.any() else 1.0)
+    if not (each > max(drop, 0.0) + SAME).any():
+        high = max(high, min(drop + room, 1.0))
+    if not (each < min(drop, 0.0) - SAME).any():
+        low = min(low, max(drop - room, -1.0))
+    return Drop(first, second, drop, low, high, len(each), int(differ.sum()))
 
 
 def _percentiles(values: np.ndarray) -> tuple[float, float]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spacy_latent.analysis.agreement import RANDOM
+from spacy_latent.analysis.few_texts import FEW, FEWEST, size_in_words, too_few, why_undecided
 from spacy_latent.analysis.figures import Interval, LayerFigures, TrainedControl, TrainedScore
+from spacy_latent.errors import number_of
 from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 Level = Literal["warning", "note", "good"]
@@ -32,8 +34,6 @@ UNDECIDED = 0.9
 SMALL = 0.01
 # With an interval that holds 0 and ends below this, there is no sign of a use.
 NO_SIGN = 0.03
-# Fewer texts than this tell little.
-FEW = 50
 # Share of what the best control gets wrong that is right in structures far better than it.
 FAR = 0.5
 # Of the way from the agreement of random structures to that of the same ones.
@@ -65,8 +65,11 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
         _of_entropy,
         _of_mixtures,
         _of_seeds,
+        _of_size,
     ):
         found += judge(figures)
+    if figures.spans < FEWEST:
+        return _of_too_few(figures, found)
     warnings = [verdict for verdict in found if verdict.level == "warning"]
     warnings.sort(key=lambda verdict: _rank(verdict.code))
     notes = [verdict for verdict in found if verdict.level == "note"]
@@ -75,6 +78,14 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
     if warnings:
         return warnings + untested + good + notes
     return [_without_warning(figures, good, untested), *good, *notes]
+
+
+def _of_too_few(figures: LayerFigures, found: list[Verdict]) -> list[Verdict]:
+    """What would be said of more texts is a note, after that they are too few."""
+    tested = any(verdict.code in TRAINED for verdict in found)
+    found = sorted(found, key=lambda verdict: verdict.code != "few")
+    notes = [Verdict("note", verdict.code, verdict.text) for verdict in found]
+    return [*notes, *([] if tested else [_untested(figures)])]
 
 
 def _without_warning(
@@ -136,6 +147,7 @@ HEADLINES = {
     "seeds-random": "Other seeds give other {plural}, as if they were random",
     "untested": "Whether the {plural} help was not tested",
     "undecided": "Whether the {plural} help cannot be told",
+    "few": "Too few texts to tell anything from",
 }
 
 
@@ -388,6 +400,7 @@ def _beside(
     """What one control says."""
     plural, theirs = figures.plural, row.controls[name]
     difference, low, high = theirs.difference
+    texts = number_of(theirs.docs, "text")
     more = f"{points(abs(difference))} points {'more' if difference >= 0 else 'less'}"
     spread = theirs.spread
     own, other = (_mean_of(len(seeds)) for seeds in (row.seeds, theirs.seeds))
@@ -401,18 +414,22 @@ def _beside(
     else:
         text += ", from one training of each"
     uncertain = math.isfinite(spread) and difference <= spread
-    if difference <= 0 or high < SMALL or (low <= 0 and high < NO_SIGN):
+    reason = why_undecided(row.value, theirs.value, theirs.docs, theirs.differ)
+    no_better = high < SMALL or (low <= 0 and high < NO_SIGN)
+    if no_better and (not reason or (high < 0 and theirs.docs >= FEWEST)):
         return Verdict(
             "warning",
             "no-better-than-trained",
             f"No better than a control: {text[0].lower()}{text[1:]}. The {plural} do not help.",
         )
-    if low <= 0 or uncertain:
-        reason = "is within what trainings differ by" if low > 0 else f"is from {theirs.docs} texts"
+    if low <= 0 or uncertain or theirs.docs < FEWEST:
+        if low > 0 and theirs.docs >= FEWEST:
+            reason = "the difference is within what trainings differ by"
+        reason = reason or f"the interval holds 0, and {texts} leave it so wide. Take more"
         return Verdict(
             "note",
             "trained-undecided",
-            f"{text}. Whether the {plural} help cannot be told: the difference {reason}.",
+            f"{text}. Whether the {plural} help cannot be told: {reason}.",
         )
     if control.unfair:
         return Verdict(
@@ -434,19 +451,32 @@ def _of_task(figures: LayerFigures) -> list[Verdict]:
     found = []
     for measure, row in figures.random.items():
         chance = row.chance
-        if chance is not None and row.before_low <= chance.share:
-            found.append(
-                Verdict(
-                    "warning",
-                    "chance",
-                    f"The pipeline has not learned the task: its {measure} of "
-                    f"{percent(row.before)} is no better than always answering "
-                    f"“{chance.label}” ({percent(chance.share)}).",
-                )
-            )
-        if row.docs < FEW:
-            found.append(Verdict("note", "few", f"There are only {row.docs} texts to judge from."))
+        if chance is None or not row.before_low <= chance.share:
+            continue
+        told = f"its {measure} of {percent(row.before)} is"
+        always = f"always answering “{chance.label}” ({percent(chance.share)})"
+        # Of few texts only what is far below.
+        below = 2 * row.before - row.before_low < chance.share and row.docs >= FEWEST
+        if chance.share < 1 and (row.docs >= FEW or below):
+            text = f"The pipeline has not learned the task: {told} no better than {always}."
+            found.append(Verdict("warning", "chance", text))
+            continue
+        reason = f"{told}, in {number_of(row.docs, 'text')}, not surely better than {always}"
+        if chance.share >= 1:
+            reason = f"all texts that are judged have the label “{chance.label}”"
+        text = f"Whether the pipeline has learned the task cannot be told: {reason}."
+        found.append(Verdict("note", "chance-undecided", text))
     return found
+
+
+def _of_size(figures: LayerFigures) -> list[Verdict]:
+    """How many texts there are, where that is few: all of them, or those with references."""
+    every = figures.spans if figures.docs is None else figures.docs
+    judged = [row.docs for row in figures.random.values()]
+    for measure in figures.trained.measures.values():
+        judged += [theirs.docs for theirs in measure.controls.values()]
+    said = size_in_words(every, judged)
+    return [Verdict("note", "few", said)] if said else []
 
 
 def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
@@ -464,7 +494,17 @@ def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
             f"Random {plural} in their place, at prediction only, cost {{}}{points(drop)} points "
             f"of {row_of} ({span})"
         )
-        if row.high < SMALL:
+        reason = why_undecided(row.before, row.after, row.docs, row.differ)
+        if row.docs < FEWEST or (reason and row.low <= 0):
+            found.append(
+                Verdict(
+                    "note",
+                    "dependence-undecided",
+                    text.format("") + f". Whether the task looks at the {plural} cannot be told: "
+                    f"{reason}.",
+                )
+            )
+        elif row.high < SMALL:
             found.append(
                 Verdict(
                     "warning",
@@ -498,7 +538,7 @@ def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
                     "note",
                     "dependence-undecided",
                     text.format("") + f". Whether the task looks at the {plural} cannot be told "
-                    f"from {row.docs} texts; take more.",
+                    f"from {number_of(row.docs, 'text')}. Take more.",
                 )
             )
         if row.mixture is not None and row.mixture - row.before > 2 * SMALL:
@@ -564,7 +604,10 @@ def _of_references(figures: LayerFigures) -> list[Verdict]:
     shown = [best] if RANDOM not in rows or best == RANDOM else [best, RANDOM]
     beside = ", ".join(f"{named[name]} {percent(rows[name])}" for name in shown)
     text = f"{percent(own)} agreement with the reference; {beside}"
-    behind = [name for name in rows if not _is_ahead(ahead[name], reference.docs)]
+    if reference.docs < FEWEST:
+        text = f"{too_few(reference.docs)} to tell whether the {plural} are right: {text}."
+        return [Verdict("note", "controls-undecided", text)]
+    behind = [name for name in rows if _is_behind(ahead[name], reference.docs)]
     if RANDOM in behind:
         return [
             Verdict(
@@ -588,7 +631,7 @@ def _of_references(figures: LayerFigures) -> list[Verdict]:
                 "note",
                 "controls-undecided",
                 f"Whether the {plural} are better than the controls cannot be told from "
-                f"{reference.docs} texts: {text}.",
+                f"{number_of(reference.docs, 'text')}: {text}.",
             )
         ]
     if own - rows[best] >= FAR * (1 - rows[best]):
@@ -598,10 +641,11 @@ def _of_references(figures: LayerFigures) -> list[Verdict]:
     return [Verdict("good", "beyond-controls", f"Better than the controls: {text}.")]
 
 
-def _is_ahead(difference: Interval, docs: int) -> bool:
-    """Of a difference with its interval; where there are few texts, the middle decides."""
-    middle, low, _ = difference
-    return low > 0 or (middle > 0 and docs < FEW)
+def _is_behind(difference: Interval, docs: int) -> bool:
+    """Of a difference with its interval. Of many texts what is not surely ahead is behind; of few
+    what is surely not ahead."""
+    _, low, high = difference
+    return low <= 0 and (docs >= FEW or high < NO_SIGN)
 
 
 def _constraint(figures: LayerFigures) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.analysis.trees import Heads
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def compare_yields(
     for own, other in pairs:
         if len(own) != len(other):
             raise LatentError(
-                f"A tree of {len(own)} tokens is compared with a reference of {len(other)}."
+                f"A tree of {number_of(len(own), 'token')} is compared with a reference of "
+                f"{len(other)}."
             )
     marks = [np.asarray(mask, bool) for mask in masks]
     known = [bool((np.asarray(tree) >= 0).all()) for tree in theirs]
@@ -115,7 +116,7 @@ class _Forest:
         if len(outside):
             text = self.text[outside[0]]
             raise LatentError(
-                f"The {names[text]} has {lengths[text]} tokens and a head of index "
+                f"The {names[text]} has {number_of(lengths[text], 'token')} and a head of index "
                 f"{heads[outside[0]]}; expected indices of its tokens, and −1 for none."
             )
         parent = np.where(heads < 0, word, heads + first)

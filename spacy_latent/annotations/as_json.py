@@ -27,7 +27,9 @@ def to_json(
     label, probability], where their names make some, with possible ones where the component was
     calibrated for a coverage, and in each alternative those that it has not of the first one
     ("without") and those that only it has ("with"), and each span has the
-    min_confidence of the component, where that leaves less probable ones out of ``doc.ents``;
+    min_confidence of the component, where that leaves less probable ones out of ``doc.ents``, and
+    entities_calibrated, true, where probabilities of entities were calibrated and weights of
+    alternatives were not;
     items have items, [token, probability]; pairs of words have cells, [token of the first text,
     token of the second, probability]; spans have brackets, [start, end, probability], and segments
     and phrases their label at the end of these. The labels that tags, and decoded labels, are
@@ -84,6 +86,7 @@ def to_json(
                 "kind": span.kind,
                 "decoded": span.decoded.tolist(),
                 **({} if span.min_confidence is None else {"min_confidence": span.min_confidence}),
+                **({"entities_calibrated": True} if span.entities_calibrated else {}),
                 "alternatives": [
                     {
                         span.kind: decoded.tolist(),

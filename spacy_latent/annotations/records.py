@@ -89,6 +89,8 @@ def _record_of(
         record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
     if span.min_confidence is not None:
         record["min_confidence"] = float(span.min_confidence)
+    if span.entities_calibrated:
+        record["entities_calibrated"] = True
     if span.other_start is not None and span.other_end is not None:
         # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
         other = doc[span.other_start : span.other_end]
@@ -126,6 +128,7 @@ def _structure_of(
         possible=record.get("possible"),
         possible_probabilities=record.get("possible_probabilities"),
         min_confidence=record.get("min_confidence"),
+        entities_calibrated=record.get("entities_calibrated", False),
     )
 
 

@@ -49,6 +49,9 @@ class SpanStructure:
     possible_probabilities: of these, ``(C,)`` float32, or None.
     min_confidence: entities less probable than this were left out of ``doc.ents``; None without
         such a threshold.
+    entities_calibrated: whether the probabilities of entities were fitted to held-out text each by
+        itself, which weights of alternatives and probabilities of tags were not: an entity may then
+        be less probable than an alternative that has it.
     """
 
     start: int
@@ -73,6 +76,7 @@ class SpanStructure:
     possible: np.ndarray | None = None
     possible_probabilities: np.ndarray | None = None
     min_confidence: float | None = None
+    entities_calibrated: bool = False
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -10,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.distributed.annotate import Done
@@ -121,11 +122,12 @@ def annotate_cli(
         fail("The corpus could not be annotated", str(error))
     if done.failed:
         msg.warn(
-            f"{done.failed} of {done.rows} texts failed",
+            f"{done.failed} of {number_of(done.rows, 'text')} failed",
             "They are in the files with the reason, as 'error'.",
         )
     before = f"; {done.skipped} were done before" if done.skipped else ""
-    msg.good(f"{done.rows} texts in {done.shards} files in {output}{before}")
+    texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
+    msg.good(f"{texts} in {files} in {output}{before}")
 
 
 def prepare(code: Path | None, gpu_id: int) -> None:
@@ -139,4 +141,5 @@ def prepare(code: Path | None, gpu_id: int) -> None:
 
 def show(done: Done) -> None:
     if sys.stderr.isatty():
-        print(f"\r{done.rows} texts, {done.shards} files", end="", file=sys.stderr, flush=True)
+        texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
+        print(f"\r{texts}, {files}", end="", file=sys.stderr, flush=True)

@@ -69,6 +69,11 @@ def main(
         # The controls, which are at the end of each, once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)
+    if any(row.endswith(f": {PARSE}") for row in table):
+        msg.text(
+            f"{PARSE} is the parse that docs have at the end of a pipeline; a row with the name of "
+            "a component is of its trees in doc._.latent"
+        )
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         srsly.write_json(metrics, for_json(table))
@@ -102,6 +107,9 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
 
 # What counts: as in spaCy's dep_uas, and everything.
 COUNTED = ("without punctuation", "all tokens")
+# What a row of the parse is called. Not after a component: a latent_parser has a row under its own
+# name, which mostly is "parser", for its trees in doc._.latent.
+PARSE = "token.head"
 
 
 def predicted_trees(
@@ -111,7 +119,7 @@ def predicted_trees(
     progress: Progress | None = None,
 ) -> dict[str, Sequence[Heads]]:
     """Heads of every doc, by the component that put them there: those of latent structures, inline
-    ones and those that are not stored among them, and "parse" for ``token.head``.
+    ones and those that are not stored among them, and :data:`PARSE` for the parse.
 
     one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
     progress: see :class:`spacy_latent.analysis.progress.Progress`.
@@ -124,7 +132,7 @@ def predicted_trees(
     stream = read_structures(nlp, [example.predicted for example in examples])
     docs = list(stream if progress is None else progress(stream, "Trees", len(examples)))
     if any(doc.has_annotation("DEP") for doc in docs):
-        found["parse"] = [[token.head.i for token in doc] for doc in docs]
+        found[PARSE] = [[token.head.i for token in doc] for doc in docs]
     for name in sorted({name for doc in docs for name in doc._.latent}):
         if all(_has_heads(doc, name) for doc in docs):
             found[name] = [doc._.latent[name].heads for doc in docs]

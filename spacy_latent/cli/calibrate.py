@@ -12,6 +12,7 @@ from wasabi import msg
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
@@ -80,6 +81,9 @@ def calibrate_cli(
     test: Optional[str] = typer.Option(  # noqa: UP045
         None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
     ),
+    force: bool = typer.Option(
+        False, "--force", "-F", help="Overwrite the pipeline that is in OUTPUT"
+    ),
     limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
@@ -96,6 +100,7 @@ def calibrate_cli(
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline import entity_calibration as calibration
 
+    refuse_to_overwrite(output, force)
     try:
         import_code(code)
         use_gpu(gpu_id)
@@ -133,8 +138,8 @@ def calibrate_cli(
         if held_out.covered is not None:
             share, count = held_out.covered
             msg.text(
-                f"{100 * share:.1f} % of the {count} further texts with entities have all in their "
-                f"set, which holds {held_out.set_size:.1f} spans on average"
+                f"{100 * share:.1f} % of {number_of(count, 'further text')} with entities have all "
+                f"in their set, which holds {held_out.set_size:.1f} spans on average"
             )
     texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
     msg.divider(f"Dropping entities of {texts} below a confidence")
@@ -151,17 +156,36 @@ def calibrate_cli(
     msg.good(f"Saved to {output}")
 
 
+def refuse_to_overwrite(output: Path, force: bool) -> None:
+    """Before anything is loaded. An empty directory is nothing to lose."""
+    there = any(output.iterdir()) if output.is_dir() else output.exists()
+    if there and not force:
+        fail(f"{output} exists", "Give --force to overwrite it, or another name.")
+
+
 def print_calibration(found: Calibrated) -> None:
-    from spacy_latent.analysis.calibration import in_digits
+    from spacy_latent.analysis.calibration import ENOUGH, in_digits
 
     made = found.calibration
-    msg.divider(f"Calibration on {made.docs} texts with {made.entities} entities")
+    texts, entities = number_of(made.docs, "text"), number_of(made.entities, "entity")
+    msg.divider(f"Calibration on {texts} with {entities}")
+    known = len(found.before.probabilities)
+    if min(made.entities, known) < ENOUGH:
+        msg.warn(
+            f"There {'is' if made.entities == 1 else 'are'} only {entities} in the annotation, and "
+            f"{number_of(known, 'entity')} found. What is fitted to fewer than {ENOUGH} may be "
+            "worse than nothing on other text. Calibrate on more annotated text."
+        )
     msg.text(f"temperature {made.temperature:.3g}")
     if made.biases:
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.biases.items())
         msg.text(f"biases of labels: {each}")
+    # Without biases nothing is left out of the fit.
+    fitted = "calibrated" in found.losses
     for name, loss in found.losses.items():
-        msg.text(f"mean loss of held-out texts, {name}: {loss:.4f}")
+        of = "the texts" if fitted or name == "as trained" else "texts left out of the fit"
+        same = ", on the texts that it was fitted to" if name == "calibrated" else ""
+        msg.text(f"mean loss of {of}, {name}: {loss:.4f}{same}")
     if (made.slope, made.shift) != (1.0, 0.0):
         msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds of an entity")
     if made.shifts:
@@ -175,23 +199,32 @@ def print_calibration(found: Calibrated) -> None:
             "sets and alternatives: those of several labels of one span may add up to more than "
             "1. With --no-slope they stay the probabilities of the tagger."
         )
+    if made.changes_odds:
+        msg.text(
+            "weights of alternatives are not changed with the odds of entities: an entity may be "
+            "less probable than an alternative that has it"
+        )
     for name, loss in found.confidence_losses.items():
-        msg.text(f"mean loss of held-out entities, {name}: {loss:.4f}")
+        msg.text(f"mean loss of entities left out of the fit, {name}: {loss:.4f}")
     if made.least is not None and found.set_sizes:
         mean = sum(found.set_sizes) / len(found.set_sizes)
         msg.text(
             f"sets with coverage {made.coverage}: all spans with a probability of at least "
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
-    if found.left_out:
-        msg.warn(
-            f"No sequence of tags agrees with the annotation of {found.left_out} texts. Scores are "
-            "not fitted to them."
-        )
     if found.unknown:
+        label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(
-            f"The component does not know these labels of the texts: {', '.join(found.unknown)}. "
-            "Their entities count as missed."
+            f"Entities of the texts have {label} that the component was not trained on: "
+            f"{', '.join(found.unknown)}. It cannot find them, so they count as missed. Call the "
+            "labels as in training, or train with them."
+        )
+    if found.left_out:
+        such = "has such a label, " if found.unknown else ""
+        msg.warn(
+            f"{number_of(found.left_out, 'text')} left out of the fit of temperature and biases: "
+            f"no sequence of tags can be as annotated, because an entity {such}crosses the start "
+            "of a sentence, or begins or ends with white space."
         )
 
 
@@ -212,8 +245,8 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
     for one, entities, texts in cuts:
         if not least.threshold and one.kept < FEW:
             msg.warn(
-                f"There are only {one.kept} entities of {texts}, so their precision is hardly "
-                "known. Calibrate on more text."
+                f"There {'is' if one.kept == 1 else 'are'} only {number_of(one.kept, 'entity')} of "
+                f"{texts}, so their precision is hardly known. Calibrate on more text."
             )
         elif least.threshold and keeps_few(one, entities):
             msg.warn(
@@ -232,7 +265,7 @@ def print_error(title: str, found: JudgedEntities) -> None:
     error = expected_calibration_error(found.probabilities, found.correct)
     chance, _ = error_by_chance(found.probabilities)
     msg.text(
-        f"{title}: {len(found.probabilities)} entities, expected calibration error "
+        f"{title}: {number_of(len(found.probabilities), 'entity')}, expected calibration error "
         f"{100 * error:.1f} % ({100 * chance:.1f} % by chance alone)"
     )
 

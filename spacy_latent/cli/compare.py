@@ -100,8 +100,8 @@ def _compare_pipelines(
 ) -> None:
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, read_examples
-    from spacy_latent.cli.figures import to_json
+    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.cli.figures import print_remarks, to_json
     from spacy_latent.cli.pipelines import load, short_name, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
@@ -116,17 +116,20 @@ def _compare_pipelines(
         names = [short_name(model, models) for model in models]
         nlp = load(models[0])
         choose_components(nlp, None)
+        examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
-            read_examples(nlp, corpus, limit),
+            examples,
             others={name: load(model) for name, model in zip(names[1:], models[1:])},
             progress=progress,
         )
+        assessment.figures.left_out = left_out
     except LatentError as error:
         fail("The pipelines could not be compared", str(error))
     if as_json:
         print(srsly.json_dumps({"models": names, **to_json(assessment)}))
         return
+    print_remarks(assessment)
     figures = assessment.figures
     rows = [(names[0], name, *_row(found)) for name, found in figures.task.measures.items()]
     rows += [

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -61,15 +60,29 @@ def import_code(path: Path | None) -> None:
 
 
 def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
-    """Examples whose predicted docs are not processed yet.
+    """The examples of :func:`read_counted`."""
+    return read_counted(nlp, corpus, limit)[0]
+
+
+def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Example], int]:
+    """Examples whose predicted docs are not processed yet, and how many without tokens were left
+    out on the way to the last of them.
 
     corpus: see :data:`ACCEPTED`. limit: at most so many, 0 for all.
     """
     path = Path(corpus)
     if corpus != STDIN and not path.exists():
         raise LatentError(f"The corpus {corpus} does not exist. Give {ACCEPTED}.")
+    found: list[Example] = []
+    left_out = 0
     try:
-        found = list(islice(_read(nlp, corpus, path), limit or None))
+        for example in _read(nlp, corpus, path):
+            if len(example.predicted):
+                found.append(example)
+            else:
+                left_out += 1
+            if limit and len(found) == limit:
+                break
     except LatentError:
         raise
     except Exception as error:
@@ -79,13 +92,12 @@ def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
             f"{ACCEPTED}."
         ) from error
     if not found:
-        raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
-    return found
+        empty = " with tokens" if left_out else ""
+        raise LatentError(f"The corpus {corpus} holds no texts{empty}. Give one with at least one.")
+    return found, left_out
 
 
 def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
-    from spacy.training import Corpus
-
     if reads_pairs(nlp):
         yield from _of_pairs(nlp, corpus, path)
     elif corpus == STDIN or path.suffix == ".txt":
@@ -94,7 +106,7 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
         else:
             yield from _of_texts(nlp, path.read_text(encoding="utf8").splitlines())
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
-        yield from Corpus(path)(nlp)
+        yield from _of_docs(nlp, path)
     elif path.suffix == ".jsonl":
         yield from _of_json(nlp, path)
     else:
@@ -125,6 +137,21 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     fields = {key: block[key] for key in ("first", "second", "label") if key in block}
     for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
         yield from read_text_pairs_v1(file, **fields)(nlp)
+
+
+def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:
+    """As spaCy's reader, which leaves out docs without tokens and does not say so."""
+    from spacy.tokens import DocBin
+    from spacy.training import Corpus, Example
+    from spacy.training.corpus import walk_corpus
+
+    corpus = Corpus(path)
+    for file in walk_corpus(path, ".spacy"):
+        for reference in DocBin().from_disk(file).get_docs(nlp.vocab):
+            if len(reference):
+                yield from corpus.make_examples(nlp, [reference])
+            else:
+                yield Example(nlp.make_doc(""), reference)
 
 
 def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:

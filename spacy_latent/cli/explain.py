@@ -15,6 +15,7 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import write_page
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.pipeline.explanation import Explanation, Faithfulness, NoSuchEntity
@@ -138,8 +139,7 @@ def print_explanation(found: Explanation) -> None:
             "The model reads no word alone, so words were taken out of the text instead of hidden "
             "from the model."
         )
-    chosen = int(found.chosen.sum())
-    print_faithfulness(f"{chosen} {'word' if chosen == 1 else 'words'} by", [found])
+    print_faithfulness(f"{number_of(int(found.chosen.sum()), 'word')} by", [found])
 
 
 def print_mean(every: Sequence[Explanation]) -> None:

@@ -1,4 +1,5 @@
-"""How a command of ``spacy latent`` ends that cannot do what it was asked for."""
+"""How a command of ``spacy latent`` ends that cannot do what it was asked for, and how one warns
+whose standard output may be read by a program."""
 
 from __future__ import annotations
 
@@ -15,3 +16,9 @@ def fail(title: str, text: str = "") -> NoReturn:
     with redirect_stdout(sys.stderr):
         msg.fail(title, text, spaced=True)
     raise SystemExit(1)
+
+
+def warn(title: str, text: str = "") -> None:
+    """Say on standard error what the result does not tell, and go on. text: what to do."""
+    with redirect_stdout(sys.stderr):
+        msg.warn(title, text)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from wasabi import msg
 
+from spacy_latent.errors import number_of
+
 if TYPE_CHECKING:
     from spacy_latent.pipeline.assessment import Assessment
 
@@ -19,6 +21,14 @@ def to_json(assessment: Assessment) -> dict[str, Any]:
         for name, verdicts in assessment.verdicts.items()
     }
     return {**plain(assessment.figures), "verdicts": plain(found)}
+
+
+def print_remarks(assessment: Assessment) -> None:
+    """What is to be known before the figures are read."""
+    from spacy_latent.analysis.remarks import remarks
+
+    for said in remarks(assessment.figures):
+        msg.warn(said)
 
 
 def print_verdicts(assessment: Assessment) -> None:
@@ -35,9 +45,11 @@ def print_verdicts(assessment: Assessment) -> None:
 def print_confidence(assessment: Assessment) -> None:
     """How far probabilities of entities can be trusted."""
     for name, found in assessment.figures.entities.items():
+        if not found.found:
+            continue
         msg.divider(f"{name}: confidence")
         show = msg.warn if found.error > found.chance_high else msg.info
         show(
-            f"{found.found} entities, expected calibration error {100 * found.error:.1f} % "
-            f"({100 * found.chance:.1f} % by chance alone)"
+            f"{number_of(found.found, 'entity')}, expected calibration error "
+            f"{100 * found.error:.1f} % ({100 * found.chance:.1f} % by chance alone)"
         )

@@ -15,6 +15,7 @@ from wasabi import msg
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import finished_first, write_page
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -230,7 +231,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         closing=make_closing(found.figures),
     )
     beside = "" if gold is None else ", each above its gold tree"
-    told = f", and trees of {len(docs)} expressions{beside}" if docs else ""
+    told = f", and trees of {number_of(len(docs), 'expression')}{beside}" if docs else ""
     return page, f"Tables{told}"
 
 

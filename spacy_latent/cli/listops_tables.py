@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wasabi import msg
 
+from spacy_latent.errors import number_of
+
 if TYPE_CHECKING:
     from spacy_latent.visualize.elements import Markup
 
@@ -59,8 +61,8 @@ def overview(figures: dict[str, Any], corpus: str) -> Table:
     low, high = part["tokens"]
     depths = part["depths"]
     deep = f"depth {depths[0]}" + (f" to {depths[-1]}" if len(depths) > 1 else "")
-    told = f"{part['expressions']:,} expressions, {low} to {high} tokens, {deep}"
-    return Table(f"{corpus}: {told}", measures, rows)
+    size, long = number_of(part["expressions"], "expression", ","), number_of(high, "token")
+    return Table(f"{corpus}: {size}, {low} to {long}, {deep}", measures, rows)
 
 
 def by_depth(figures: dict[str, Any]) -> list[Table]:

@@ -16,6 +16,7 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -140,7 +141,7 @@ def render_cli(
         return
     path = Path(output)
     write_page(path, drawn)
-    msg.good(f"Drawings of {len(docs)} texts saved to {path}")
+    msg.good(f"Drawings of {number_of(len(docs), 'text')} saved to {path}")
     if more:
         msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
 

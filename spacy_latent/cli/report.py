@@ -10,7 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.figures import print_confidence, print_verdicts, to_json
+from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
 from spacy_latent.cli.output import write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import progress
@@ -81,7 +81,7 @@ def report_cli(
 
     from spacy_latent.analysis.training_log import read_training_log
     from spacy_latent.analysis.verdicts import trivial
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import import_code, read_counted
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
     from spacy_latent.visualize.report import render_report
@@ -92,9 +92,10 @@ def report_cli(
         use_gpu(gpu_id)
         nlp = load(model)
         others = {short_name(path, other or ()): load(path) for path in other or ()}
+        examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
-            read_examples(nlp, corpus, limit),
+            examples,
             component=component,
             others=others,
             controls=load_controls(control or ()),
@@ -103,6 +104,7 @@ def report_cli(
             seed=seed,
             progress=progress,
         )
+        assessment.figures.left_out = left_out
         page = render_report(
             assessment, model=short_name(model), corpus=short_name(corpus), training=rows
         )
@@ -112,6 +114,7 @@ def report_cli(
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
     else:
+        print_remarks(assessment)
         print_verdicts(assessment)
         print_confidence(assessment)
         msg.good(f"Report saved to {output} ({len(page.encode('utf8')) / 1e6:.1f} MB)")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -45,7 +46,6 @@ def scores_cli(
     import srsly
 
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.errors import LatentError
 
     names = [Path(corpus).stem for corpus in corpora]
     if len(set(names)) < len(names):
@@ -74,10 +74,33 @@ def scores_cli(
 
 
 def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
-    """What ``nlp.evaluate`` gives, without the speed."""
+    """What ``nlp.evaluate`` gives, without the speed. Says what there is nothing to score by, and
+    raises LatentError where that is all."""
+    from spacy_latent.analysis.reference_check import (
+        in_words,
+        unknown_labels,
+        without_references,
+    )
     from spacy_latent.cli.corpus import read_examples
 
-    scores: dict[str, object] = nlp.evaluate(list(read_examples(nlp, corpus, limit)))
+    examples = read_examples(nlp, corpus, limit)
+    lacking, nothing = without_references(nlp, examples)
+    if nothing:
+        wanted = "; ".join(f"{name} needs {what}" for name, what in lacking.items())
+        raise LatentError(
+            f"The texts of {corpus} have no annotation of what the pipeline predicts, so there is "
+            f"nothing to score by{': ' if wanted else ''}{wanted}. Give annotated texts: .spacy, "
+            ".jsonl with 'cats', 'entities', 'tags', 'heads' and 'deps' or 'spans', or what the "
+            "reader of the config's [corpora.dev] takes."
+        )
+    for name, what in lacking.items():
+        warn(
+            f"No text of {corpus} has {what}: there is nothing to score {name} by",
+            "Where a score of it is printed, as 0, it is no result.",
+        )
+    for said in in_words(unknown_labels(nlp, examples)):
+        warn(said)
+    scores: dict[str, object] = nlp.evaluate(examples)
     return {key: value for key, value in scores.items() if key != SPEED}
 
 

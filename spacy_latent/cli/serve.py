@@ -14,6 +14,7 @@ from wasabi import msg
 
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.visualize.explorer import Explorer, Limits
@@ -162,7 +163,7 @@ def application_of(
         )
     if text and len(text) != 1 + explorers[0].pairs:
         fail(
-            f"{len(text)} texts are given",
+            f"{number_of(len(text), 'text')} given",
             "Give two for a pipeline that reads pairs, else one, in quotation marks.",
         )
     steps = explorers[: len(places)]

@@ -12,9 +12,10 @@ from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.figures import print_verdicts, to_json
+from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures
@@ -49,7 +50,7 @@ def stats_cli(
     """Statistics of the structures that a pipeline gives to texts, with small histograms."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import import_code, read_counted
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
@@ -60,7 +61,7 @@ def stats_cli(
         nlp = load(model)
         # Here are no figures but those of structures.
         choose_components(nlp, component)
-        examples = read_examples(nlp, corpus, limit)
+        examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
             examples,
@@ -69,13 +70,15 @@ def stats_cli(
             random=False,
             progress=progress,
         )
+        assessment.figures.left_out = left_out
     except LatentError as error:
         fail("There are no statistics", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
         return
+    print_remarks(assessment)
     for name, part in assessment.figures.components.items():
-        msg.divider(f"{name}: {part.spans} {part.plural}")
+        msg.divider(f"{name}: {part.plural} of {number_of(part.spans, 'span')}")
         print_statistics(part)
     print_verdicts(assessment)
 
@@ -87,6 +90,8 @@ def print_statistics(part: LayerFigures) -> None:
     unicode = (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
 
     def shown(value: float, is_share: bool) -> str:
+        if value >= structures.LARGE:
+            return structures.power_of_ten(value)
         return percent(value) if is_share else f"{value:.4g}"
 
     rows = []

@@ -9,6 +9,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.errors import number_of
 
 EXAMPLES = """
 Examples:
@@ -70,4 +71,4 @@ def sweep_cli(
     print(as_markdown.read_text(encoding="utf8"))
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
-        fail(f"{failed} of {len(cells)} trainings failed; why is in their log.txt")
+        fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")

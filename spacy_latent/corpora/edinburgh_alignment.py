@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from spacy_latent.corpora.sources import Source, read_source
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "edinburgh-alignment"
 SOURCES = {
@@ -138,7 +138,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
     texts = {name: read_source(source, downloads) for name, source in SOURCES.items()}
     for name, examples in split_paraphrases(read_paraphrases(**texts), seed).items():
         write_examples(output / f"{name}.spacy", examples, gold=name == "dev")
-        print(f"{output / name}.spacy: {len(examples)} pairs")
+        print(f"{output / name}.spacy: {number_of(len(examples), 'pair')}")
 
 
 if __name__ == "__main__":

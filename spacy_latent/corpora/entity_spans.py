@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 
 def write_spans(source: Path, target: Path, key: str) -> int:
@@ -35,7 +35,8 @@ def main(folder: Path, output: Path, key: str = "sc") -> None:
             f"{folder} has no .spacy file. Give a folder of them, such as corpus/ner."
         )
     for path in paths:
-        print(f"{output / path.name}: {write_spans(path, output / path.name, key)} spans")
+        count = write_spans(path, output / path.name, key)
+        print(f"{output / path.name}: {number_of(count, 'span')}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from spacy_latent.corpora.sources import Source, read_source
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 Sentence = tuple[list[str], list[str]]
 
@@ -79,4 +79,4 @@ def convert(sources: dict[str, Source], output: Path, downloads: Path) -> None:
     for name, source in sources.items():
         sentences = list(read_iob(read_source(source, downloads)))
         write_sentences(output / f"{name}.spacy", sentences)
-        print(f"{output / name}.spacy: {len(sentences)} sentences")
+        print(f"{output / name}.spacy: {number_of(len(sentences), 'sentence')}")

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from spacy_latent.corpora.listops import CLOSE, gold_heads, read
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 # Left to learn with latent trees alone.
 TRAIN = "train"
@@ -93,7 +93,7 @@ def main(
         learned = path.stem == TRAIN
         target = output / f"{path.stem}.spacy"
         count = write_tagged(path, target, task, not learned, limit if learned else 0)
-        print(f"{target}: {count} expressions")
+        print(f"{target}: {number_of(count, 'expression')}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from spacy.tokens import Doc, Span
 
 from spacy_latent.corpora.english_web_treebank import SOURCES
 from spacy_latent.corpora.sources import read_source
+from spacy_latent.errors import number_of
 
 KEY = "sc"
 HEADS = frozenset({"NOUN", "PROPN", "PRON"})
@@ -68,7 +69,8 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
     for name, source in SOURCES.items():
         path = output / f"{name}.spacy"
         sentences, phrases = write_phrases(path, read_source(source, downloads))
-        print(f"{path}: {sentences} sentences, {phrases} noun phrases")
+        found = number_of(sentences, "sentence"), number_of(phrases, "noun phrase")
+        print(f"{path}: {', '.join(found)}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import typer
 from spacy_latent.corpora import edited_reviews, product_aspects
 from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, write_examples
 from spacy_latent.corpora.sources import read_source
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 LABELS = {product_aspects.PROS: POSITIVE, product_aspects.CONS: NEGATIVE}
 SHORTEST = 3
@@ -79,7 +79,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
             for text, label in examples
         ]
         write_examples(output / f"{name}.spacy", split)
-        print(f"{output / name}.spacy: {len(split)} texts")
+        print(f"{output / name}.spacy: {number_of(len(split), 'text')}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 import typer
 
 from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.errors import number_of
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
 FOLDER, ARCHIVE = "mr-sentence-polarity", "sentence_polarity.zip"
@@ -99,7 +100,7 @@ def main(
         parts = {**parts, "labelled": labelled, "train": [*labelled * repeats, *others]}
     for name, examples in parts.items():
         write_examples(output / f"{name}.spacy", examples)
-        print(f"{output / name}.spacy: {len(examples)} sentences")
+        print(f"{output / name}.spacy: {number_of(len(examples), 'sentence')}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import srsly
 import typer
 
 from spacy_latent.corpora.sources import Source, read_source
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "snli-dev"
 SOURCES = {
@@ -77,7 +77,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
     output.mkdir(parents=True, exist_ok=True)
     for name, pairs in split_pairs(read_pairs(texts), seed).items():
         srsly.write_jsonl(output / f"{name}.jsonl", pairs)
-        print(f"{output / name}.jsonl: {len(pairs)} pairs")
+        print(f"{output / name}.jsonl: {number_of(len(pairs), 'pair')}")
 
 
 if __name__ == "__main__":

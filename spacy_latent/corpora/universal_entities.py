@@ -20,7 +20,7 @@ import typer
 
 from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "ner-uner-ewt"
 SOURCES = {
@@ -77,7 +77,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out
     for name, documents in parts.items():
         sentences = [sentence for document in documents for sentence in document]
         write_sentences(output / f"{name}.spacy", sentences)
-        print(f"{output / name}.spacy: {len(sentences)} sentences")
+        print(f"{output / name}.spacy: {number_of(len(sentences), 'sentence')}")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,7 @@ def schema() -> Schema:
             ("possible", pa.list_(indices)),
             ("possible_probabilities", reals),
             ("min_confidence", pa.float64()),
+            ("entities_calibrated", pa.bool_()),
         ]
     )
     place = [("start", index), ("end", index)]
@@ -242,6 +243,7 @@ class _Spans(_Lists):
         self.names = {name: _Names() for name in ("component", *self.NAMED)}
         self.numbers: dict[str, list[int | None]] = {name: [] for name in self.NUMBERS}
         self.least: list[float | None] = []
+        self.calibrated: list[bool] = []
         self.part_axes: list[int | None] = []
         self.arrays = {name: _Arrays(dtype) for name, dtype in self.FLAT}
         self.arrays |= {name: _Arrays(dtype, rows=True) for name, dtype in self.ROWS}
@@ -259,6 +261,7 @@ class _Spans(_Lists):
         for name, arrays in self.arrays.items():
             arrays.append(getattr(span, name))
         self.least.append(span.min_confidence)
+        self.calibrated.append(span.entities_calibrated)
         self.part_axes.append(None if span.parts is None else span.parts.shape[1])
         self.decoded.append(span.decoded)
         self.shapes.append(np.array(span.decoded.shape[1:], dtype="int32"))
@@ -281,6 +284,7 @@ class _Spans(_Lists):
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}
         columns |= {name: arrays.build() for name, arrays in self.arrays.items()}
         columns["min_confidence"] = pa.array(self.least, pa.float64())
+        columns["entities_calibrated"] = pa.array(self.calibrated, pa.bool_())
         columns["part_axes"] = pa.array(self.part_axes, pa.int32())
         columns["decoded"], columns["decoded_shape"] = self.decoded.build(), self.shapes.build()
         columns["labels"] = self.labelled.around(self.labels.build())
@@ -510,6 +514,8 @@ def _to_span(entry: dict[str, Any]) -> SpanStructure:
         possible=rows(entry["possible"], "int32", 3),
         possible_probabilities=flat(entry["possible_probabilities"], "float32"),
         min_confidence=entry["min_confidence"],
+        # Files of before have no such column.
+        entities_calibrated=bool(entry.get("entities_calibrated")),
     )
 
 

@@ -30,7 +30,7 @@ from spacy_latent.distributed.annotate import (
 from spacy_latent.distributed.directories import locked
 from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.distributed.shards import STDIN, Shard, read_shard
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 INSTEAD = "Without Ray, --engine local annotates with processes of this machine."
 # Texts by which an actor comes to the machine code that it needs.
@@ -177,11 +177,12 @@ def _check_room(ray: Any, workers: int, threads: int, gpus: float) -> None:
     cpus = int(there.get("CPU", 0))
     if workers * threads >= cpus:
         room = max(0, cpus - 1) // threads
+        fewer = f"at most {number_of(room, 'worker')}"
         raise LatentError(
-            f"{workers} actor(s) with {threads} thread(s) each would take all of the {cpus} CPUs "
-            "that Ray has here, and Ray needs one to read what they are to do. "
-            + (f"Take at most {room} workers" if room else "Take a cluster with more CPUs")
-            + ", or --engine local, which needs none."
+            f"{workers} actor(s) with {threads} thread(s) each would take all of the "
+            f"{number_of(cpus, 'CPU')} that Ray has here, and Ray needs one to read what they are "
+            f"to do. Take {fewer if room else 'a cluster with more CPUs'}, or --engine local, "
+            "which needs none."
         )
     if workers * gpus > there.get("GPU", 0):
         raise LatentError(

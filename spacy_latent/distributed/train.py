@@ -45,7 +45,7 @@ from spacy_latent.distributed.random_state import RandomState, left_alone
 from spacy_latent.distributed.rank_view import RankView, checksum_of_batch
 from spacy_latent.distributed.ranks import TIMEOUT, Ranks, RanksFailed, gpu_of_this_rank
 from spacy_latent.distributed.trained_arrays import checksum, labels_of
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 
 def train(
@@ -199,7 +199,7 @@ class RankTraining:
         self.view.carried = dict(mine[0]) if mine else {}
         self._replayed = list(self.progress.scores)
         self._saved = self.progress.random
-        self._tell(f"Resuming after {self.resumed_at} steps, from {last}")
+        self._tell(f"Resuming after {number_of(self.resumed_at, 'step')}, from {last}")
 
     def _find_checkpoint(self, resume: bool) -> Path | None:
         if self.output is None:

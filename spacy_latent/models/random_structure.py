@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.estimators.given_trees import GivenTrees, tree_within
 from spacy_latent.kinds import find_kind
@@ -95,7 +95,8 @@ def given_by(
     GivenTrees("left").check(structure)
     found = trees(docs)
     if len(found) != len(docs):
-        raise LatentError(f"The function gave trees for {len(found)} of {len(docs)} docs.")
+        given = f"{len(found)} of {number_of(len(docs), 'doc')}"
+        raise LatentError(f"The function gave trees for {given}.")
     has_heads = "heads" in find_kind(structure.kind).accessors
     within = _heads_within if has_heads else _brackets_within
     return [
@@ -108,8 +109,8 @@ def _heads_within(doc: Doc, heads: np.ndarray, start: int, end: int) -> np.ndarr
     if heads.shape != (len(doc),) or ((heads < -1) | (heads >= len(doc))).any():
         raise LatentError(
             f"The heads {heads.tolist()[:10]} are given for the doc {doc.text[:40]!r} of "
-            f"{len(doc)} tokens; expected for each the place of its head in the doc, its own for a "
-            "root, or −1."
+            f"{number_of(len(doc), 'token')}; expected for each the place of its head in the doc, "
+            "its own for a root, or −1."
         )
     tree = tree_within(heads, start, end)
     if tree is None:

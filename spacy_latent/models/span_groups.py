@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.estimators.base import Given
 from spacy_latent.kernels.transfers import send_together
 
@@ -70,8 +70,8 @@ def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS
     """Put spans of similar length together, so that one long span does not pad all the others."""
     if len(spans) != len(lengths):
         raise LatentError(
-            f"The span getter gave spans for {len(spans)} docs; expected a list for each of the "
-            f"{len(lengths)} docs, empty for a doc without spans."
+            f"The span getter gave spans for {number_of(len(spans), 'doc')}; expected a list for "
+            f"each of the {number_of(len(lengths), 'doc')}, empty for a doc without spans."
         )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
     total = int(offsets[-1])
@@ -118,8 +118,9 @@ def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> Non
     for start, end in sorted(span[k : k + 2] for span in spans for k in range(0, len(span), 2)):
         if not last <= start < end <= length:
             raise LatentError(
-                f"The span getter gave the spans {spans[:10]} for a doc of {length} tokens. Spans "
-                "must hold tokens of the doc, in order and without overlap."
+                f"The span getter gave the spans {spans[:10]} for a doc of "
+                f"{number_of(length, 'token')}. Spans must hold tokens of the doc, in order and "
+                "without overlap."
             )
         last = end
     if spans != sorted(spans) or any(len(span) != (4 if paired else 2) for span in spans):

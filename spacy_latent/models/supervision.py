@@ -10,7 +10,7 @@ import torch
 from spacy.training import Example
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.errors import InfeasibleError, LatentError, number_of
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.kinds import complete_kind, find_kind
@@ -259,8 +259,8 @@ def _known_heads(
 ) -> tuple[int, np.ndarray] | None:
     if len(gold) != length or gold.max() > length:
         raise LatentError(
-            f"Gold heads {gold.tolist()[:10]} for a span of {length} tokens; expected "
-            f"{length} heads from 0, the root, to {length}, or -1 where one is not known."
+            f"Gold heads {gold.tolist()[:10]} for a span of {number_of(length, 'token')}; expected "
+            f"as many heads from 0, the root, to {length}, or -1 where one is not known."
         )
     (modifiers,) = np.nonzero(gold >= 0)
     if len(modifiers) == length:

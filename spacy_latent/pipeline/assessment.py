@@ -36,9 +36,10 @@ from spacy_latent.analysis.figures import (
     plain,
 )
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.reference_check import unknown_labels
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
@@ -205,8 +206,8 @@ class _Run:
         if len(shown) < len(examples):
             raise LatentError(
                 f"An error handler of the pipeline let go {len(examples) - len(shown)} of "
-                f"{len(examples)} docs, so that no figure would be right. Assess it without one, "
-                "to see the error, or leave these docs out."
+                f"{number_of(len(examples), 'doc')}, so that no figure would be right. Assess it "
+                "without one, to see the error, or leave these docs out."
             )
         for example, (doc, known) in zip(examples, shown, strict=True):
             found.append(_with_prediction(example, doc))
@@ -216,7 +217,7 @@ class _Run:
     # ---------------------------------------------------------------- the task
 
     def task(self) -> TaskFigures:
-        figures = TaskFigures()
+        figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
         for measure in self.measures:
             found = task.interval(measure.value, self.counts[measure.name], self.seed)
             figures.measures[measure.name] = Score(*found, self._chance(measure))
@@ -234,7 +235,7 @@ class _Run:
         return {
             name: entity_figures(found)
             for name, found in judged.items()
-            if found is not None and found.probabilities
+            if found is not None and (found.probabilities or found.gold)
         }
 
     def _chance(self, measure: Measure) -> Chance | None:
@@ -311,7 +312,6 @@ class _Run:
             result.drops[measure.name] = RandomStructures(
                 **vars(drop),
                 before_low=low,
-                docs=len(own),
                 draws=draws,
                 mixture=mixture,
                 chance=self._chance(measure),
@@ -352,7 +352,8 @@ class _Run:
                     *self._trainings(measure, theirs),
                     difference=(drop.drop, drop.low, drop.high),
                     spread=_spread(*[_values(measure, one) for one in (own, theirs)]),
-                    docs=len(self.examples),
+                    docs=drop.docs,
+                    differ=drop.differ,
                 )
             measures[measure.name] = row
         return Trained(known, measures)
@@ -403,6 +404,7 @@ class _Run:
             plural=kind.plural,
             constraint=_constraint(layer.structure),
             spans=len(flat),
+            docs=len(spans),
             statistics=self._statistics(key, kind, spans),
             random=substituted.drops,
             alone=self._alone(key, node, spans),
@@ -484,7 +486,7 @@ class _Run:
                     row["entropy"] = sure.nats / len(span)
                     if sure.log_count > 0:
                         row["relative entropy"] = sure.nats / sure.log_count
-                    row["effective number"] = math.exp(min(sure.nats, 700.0))
+                    row["effective number"] = structures.effective_number(sure.nats)
                     if sure.support:
                         row["support"] = sure.support
                 for name, value in row.items():

@@ -328,6 +328,7 @@ class CrfEntityRecognizer(TrainedComponent):
             ],
             dtype="float32",
         )
+        structure.entities_calibrated = calibration.changes_odds
 
     def _open_tags(self, doc: Doc) -> np.ndarray | None:
         """Tags ``(n, K)`` that each token may have, or None where all may have all: what is on the

@@ -30,7 +30,7 @@ from spacy_latent.analysis.calibration import (
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
     ScoredDocs,
@@ -50,7 +50,9 @@ BATCH = 256
 class Calibrated:
     """What was found.
 
-    losses: of held-out docs, by what was compared; confidence_losses: of held-out entities.
+    losses: mean of the docs that are fitted to, by what was compared: as trained, and "calibrated",
+        on the docs that it was fitted on; with biases as trained, and on docs left out of the fit
+        with a temperature and with biases. confidence_losses: of entities left out of the fit.
     before, after: entities with their probabilities, as the component was and as it is, on the docs
         that it was calibrated on. Without biases they are the same entities.
     set_sizes: how many spans the set of each doc holds; empty without a coverage.
@@ -116,9 +118,10 @@ def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[
     unknown = sorted(set().union(*labels).difference(pipe.labels))
     if all(own.difference(pipe.labels) for own in labels if own):
         raise LatentError(
-            f"Every text with entities has a label that {name!r} does not know: "
-            f"{', '.join(unknown)}. Expected {', '.join(pipe.labels)}. Give texts that are "
-            "annotated with these labels, or call the labels as in training."
+            f"{name!r} was trained on the labels {', '.join(pipe.labels)}, and every text with "
+            f"entities has another one: {', '.join(unknown)}. It cannot find entities of a label "
+            "that it was not trained on. Give texts that are annotated with its labels, or call "
+            "the labels as in training."
         )
     return tuple(unknown)
 
@@ -211,8 +214,8 @@ def set_precision(
         if len(thresholds):
             best = cut(found.after, float(thresholds[reached.argmax()]))
             told = (
-                f"The highest is {best.precision:.3f}, of the {best.kept} entities with a "
-                f"confidence of {in_digits(best.threshold)} or more."
+                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, 'entity')} "
+                f"with a confidence of {in_digits(best.threshold)} or more."
             )
         raise LatentError(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
@@ -275,7 +278,7 @@ def _up_to(
     if len(docs) != len(examples):
         raise LatentError(
             f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
-            f"{len(examples)} docs. Calibrate it without one, or leave these docs out."
+            f"{number_of(len(examples), 'doc')}. Calibrate it without one, or leave these docs out."
         )
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
@@ -341,9 +344,10 @@ def _least(
     if least < LEAST:
         reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
         raise LatentError(
-            f"No set of useful size has a coverage of {coverage}: {len(scores)} texts have "
-            f"entities, and in more than {1 - coverage:.2g} of them one is less probable than "
-            f"{LEAST}. The most that sets can cover is {math.floor(100 * reached) / 100}."
+            f"No set of useful size has a coverage of {coverage}: in more than "
+            f"{1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is less "
+            f"probable than {LEAST}. The most that sets can cover is "
+            f"{math.floor(100 * reached) / 100}."
         )
     # So that the last digits of a probability, which depend on the batch, leave none out.
     return least * (1 - 1e-6)

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.pipeline import TrainablePipe
@@ -201,9 +201,9 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     place = {id(doc): i for i, doc in enumerate(given)}
     if any(id(doc) not in place for doc in left):
         raise LatentError(
-            f"Component {name!r} was given {len(given)} docs and gave back {len(left)}, other ones "
-            "among them, so that their structures cannot be told. Let it give back the docs that "
-            "it gets."
+            f"Component {name!r} was given {number_of(len(given), 'doc')} and gave back "
+            f"{len(left)}, other ones among them, so that their structures cannot be told. Let it "
+            "give back the docs that it gets."
         )
     return [place[id(doc)] for doc in left]
 

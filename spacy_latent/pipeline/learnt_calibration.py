@@ -102,6 +102,13 @@ class EntityCalibration:
         shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
         return emissions / self.temperature + shift, transitions / self.temperature
 
+    @property
+    def changes_odds(self) -> bool:
+        """Whether confidences are other than the probabilities under the chain. Weights of
+        sequences are not changed with them: those of a chain whose entities had just these
+        confidences are not known."""
+        return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
+
     def confidence(self, probability: float, label: str) -> float:
         """That of an entity, from its probability under the chain."""
         shift = self.shift + self.shifts.get(label, 0.0)

@@ -12,6 +12,7 @@ from spacy.pipeline import TextCategorizer
 from spacy.pipeline.tok2vec import Tok2VecListener
 from thinc.api import Model
 
+from spacy_latent.errors import number_of
 from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
@@ -228,8 +229,8 @@ def _of_sentences(
             "note",
             "no-sentences",
             f"No component before {component} sets sentences: one structure spans a whole text, "
-            f"up to {max(lengths)} tokens of it. For one of each sentence put a sentencizer before "
-            "it, and its name into training.annotating_components.",
+            f"up to {number_of(max(lengths), 'token')} of it. For one of each sentence put a "
+            "sentencizer before it, and its name into training.annotating_components.",
         )
     elif late:
         yield Finding(

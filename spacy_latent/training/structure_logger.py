@@ -19,7 +19,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import SimpleFrozenList, registry, resolve_dot_names
 
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
@@ -307,7 +307,8 @@ def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
             line = [found.get(layer, {}).get(name, math.nan) for found in observer.statistics]
             if any(map(math.isfinite, line)):
                 charts.append(curves(f"{layer}: {name}", observer.steps, {name: line}))
-    title = f"Structures of {len(observer.drawn)} texts over {observer.steps[-1]} steps"
+    texts, steps = number_of(len(observer.drawn), "text"), number_of(observer.steps[-1], "step")
+    title = f"Structures of {texts} over {steps}"
     path.write_text(film_page(films, title, "".join(charts)), encoding="utf8")
     for i, film in enumerate(films, 1):
         try:

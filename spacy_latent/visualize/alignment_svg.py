@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text
@@ -127,4 +128,5 @@ def description(
     strongest = sorted(cells, key=lambda cell: -cell.probability)[:DESCRIBED]
     listed = "; ".join(said(cell, source, target, known) for cell in strongest)
     more = f"; and {len(cells) - DESCRIBED} more" if len(cells) > DESCRIBED else ""
-    return f"{len(source)} words against {len(target)}, {len(cells)} pairs: {listed}{more}."
+    words, pairs = number_of(len(source), "word"), number_of(len(cells), "pair")
+    return f"{words} against {len(target)}, {pairs}: {listed}{more}."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
@@ -85,7 +86,8 @@ def draw_brackets(
     curves, further = draw_curves(counters, edges[1:], across, down, look)
     content.append(curves)
     down += further
-    description = f"{len(words)} words, {len(brackets)} spans: {said}{more}."
+    size, count = number_of(len(words), "word"), number_of(len(brackets), "span")
+    description = f"{size}, {count}: {said}{more}."
     description += said_of_curves(counters)
     signs = signs_of("bracket", brackets) | ({"counters"} if further else set())
     picture = Picture(

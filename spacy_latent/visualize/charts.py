@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spacy_latent.analysis.calibration import Bin
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.elements import Markup, tag
 from spacy_latent.visualize.text_size import text_width
 
@@ -139,12 +140,13 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
     def y(value: float) -> float:
         return 8 + (height - 8) * (high - value) / (high - low)
 
+    end = number_of(last, "step", "g")
     parts = [
         tag("path", class_="frame", d=f"M{left},8V{height}H{width}"),
         tag("text", _short(high), class_="small", x=left - 6, y=16, text_anchor="end"),
         tag("text", _short(low), class_="small", x=left - 6, y=height, text_anchor="end"),
         tag("text", "0", class_="small", x=left, y=height + 16, text_anchor="middle"),
-        tag("text", f"{last:g} steps", class_="small", x=width, y=height + 16, text_anchor="end"),
+        tag("text", end, class_="small", x=width, y=height + 16, text_anchor="end"),
     ]
     ends = []
     for i, (name, line) in enumerate(lines.items()):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from spacy import displacy
 from spacy.tokens import Doc, Span
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.visualize.displacy_drawing import (
     NO_STRUCTURE,
     no_structure_of,
@@ -194,7 +194,7 @@ def page_title(docs: Sequence[Doc], component: str | None) -> str:
     names = ", ".join(there) or "the pipeline"
     words = [shortened(token.text) for token in docs[0]] if len(docs) == 1 else []
     more = " …" if len(words) > TITLE_WORDS else ""
-    of = f"“{' '.join(words[:TITLE_WORDS])}{more}”" if words else f"{len(docs)} texts"
+    of = f"“{' '.join(words[:TITLE_WORDS])}{more}”" if words else number_of(len(docs), "text")
     return f"What {names} found in {of}"
 
 

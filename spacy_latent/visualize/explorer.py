@@ -18,7 +18,7 @@ from thinc.util import get_torch_default_device
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.confidence import confidences
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.kinds import Part, find_kind
 from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
@@ -285,8 +285,8 @@ class Explorer:
             doc = make_pair_doc(self.nlp, *texts) if self.pairs else self.nlp.make_doc(texts[0])
             if len(doc) > self.limits.tokens:
                 raise TooMuch(
-                    f"The text has {len(doc)} tokens, and {self.limits.tokens} are read at most. "
-                    "Give a shorter one."
+                    f"The text has {number_of(len(doc), 'token')}, and {self.limits.tokens} are "
+                    "read at most. Give a shorter one."
                 )
             with self._on_device(), counterfactual(self.nlp, asked or {}):
                 stream = inspect_pipe(
@@ -324,8 +324,8 @@ class Explorer:
         size = sum(map(len, texts))
         if size > self.limits.characters:
             raise TooMuch(
-                f"The text has {size} characters, and {self.limits.characters} are read at most. "
-                "Give a shorter one."
+                f"The text has {number_of(size, 'character')}, and {self.limits.characters} are "
+                "read at most. Give a shorter one."
             )
         edits = sum(len(one.forbidden) + len(one.forced) for one in asked.values())
         if edits > self.limits.edits:

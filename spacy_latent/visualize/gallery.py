@@ -12,6 +12,7 @@ from spacy.tokens import Doc
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.task import best_category
 from spacy_latent.annotations import SpanStructure, probability_of_parts
+from spacy_latent.errors import number_of
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
@@ -42,8 +43,8 @@ def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
     if len(kept) < count:
         note = tag(
             "p",
-            f"The gallery holds {len(kept):,} of the {count:,} docs, at equal distances in the "
-            "corpus, to keep the page small. All figures above are of all docs.",
+            f"The gallery holds {len(kept):,} of the {number_of(count, 'doc', ',')}, at equal "
+            "distances in the corpus, to keep the page small. All figures above are of all docs.",
             class_="soft",
         )
     data = {

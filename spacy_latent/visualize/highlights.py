@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, category_color, light, opacity, tinted
@@ -56,7 +57,7 @@ def draw_highlights(
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
     count = sum(not mark.faint for mark in highlights)
-    description = f"{count} marked in {len(words)} words: {listed}."
+    description = f"{count} marked in {number_of(len(words), 'word')}: {listed}."
     # Those with a label say themselves what they are.
     plain = [mark for mark in highlights if not mark.label]
     signs = frozenset(

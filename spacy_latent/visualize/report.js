@@ -63,7 +63,7 @@
     });
     list.replaceChildren();
     shown = 0;
-    status.textContent = order.length + " of " + data.docs.length + " docs";
+    status.textContent = order.length + " of " + data.docs.length + (data.docs.length === 1 ? " doc" : " docs");
     if (!order.length) list.append(html("p", { class: "empty" }, "No doc fits. Change the search or the filter."));
     more();
   }

@@ -21,6 +21,7 @@ from spacy_latent.analysis.figures import (
     TaskFigures,
     TrainedScore,
 )
+from spacy_latent.analysis.remarks import remarks
 from spacy_latent.analysis.training_log import Evaluation
 from spacy_latent.analysis.verdicts import (
     Verdict,
@@ -30,6 +31,7 @@ from spacy_latent.analysis.verdicts import (
     points,
     trivial,
 )
+from spacy_latent.errors import number_of
 from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
@@ -99,17 +101,19 @@ def _resource(name: str) -> str:
 
 def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     figures = assessment.figures
+    told = remarks(figures)
     return tag(
         "header",
         tag("h1", f"{_subject(figures)} of ", tag("code", model)),
         tag("p", _seen(figures)),
         tag(
             "p",
-            f"{figures.docs:,} docs, {figures.tokens:,} tokens of ",
+            f"{number_of(figures.docs, 'doc', ',')}, {number_of(figures.tokens, 'token', ',')} of ",
             tag("code", corpus),
             f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
         ),
+        _remarks(told) if told else None,
         _answer(assessment) if figures.components else None,
         [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
         tag(
@@ -118,6 +122,11 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             aria_label="Sections",
         ),
     )
+
+
+def _remarks(told: Sequence[str]) -> Markup:
+    listed = tag("ul", [tag("li", each, class_="note") for each in told])
+    return tag("section", tag("strong", "First of all"), listed, class_="verdict note", id="first")
 
 
 def _subject(figures: Figures) -> str:
@@ -221,13 +230,14 @@ def _verdict(name: str, found: list[Verdict], assessment: Assessment) -> Markup:
 
 
 def _layer(name: str, part: LayerFigures) -> Markup:
+    spans = number_of(part.spans, "span", ",")
     return tag(
         "section",
         tag("h2", "Structures of ", tag("code", name)),
         tag(
             "p",
             tag("code", part.structure),
-            f", {part.estimator}, {part.scorer}, {part.composer}; {part.spans:,} {part.plural}",
+            f", {part.estimator}, {part.scorer}, {part.composer}; {part.plural} of {spans}",
             class_="soft",
         ),
         _use(part),
@@ -351,9 +361,9 @@ def _number(value: float, is_share: bool = False) -> str:
         return percent(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return (
-        f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}" if value < 1e7 else f"{value:.1e}"
-    )
+    if value >= structures.LARGE:
+        return structures.power_of_ten(value)
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _reference(part: LayerFigures) -> Markup | None:
@@ -393,7 +403,8 @@ def _reference(part: LayerFigures) -> Markup | None:
         tag("h3", f"Agreement with the {reference.of} of the references"),
         tag(
             "p",
-            f"{reference.tokens:,} tokens in {reference.docs:,} docs. Controls look at no model.",
+            f"{number_of(reference.tokens, 'token', ',')} in "
+            f"{number_of(reference.docs, 'doc', ',')}. Controls look at no model.",
             class_="soft",
         ),
         tag("div", tables, class_="columns wide"),
@@ -485,6 +496,10 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
 
 def _confidence(name: str, found: EntityFigures) -> Markup:
     """How far probabilities of entities can be trusted."""
+    if not found.found:
+        heading = tag("h2", "Confidence of the entities of ", tag("code", name))
+        said = f"No entities found, {found.gold:,} in the references."
+        return tag("section", heading, tag("p", said), id=f"confidence-{name}")
     rows = [
         tag(
             "tr",
@@ -516,7 +531,7 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
         tag("h2", "Confidence of the entities of ", tag("code", name)),
         tag(
             "p",
-            f"{found.found:,} entities found, {found.gold:,} in the references. ",
+            f"{number_of(found.found, 'entity', ',')} found, {found.gold:,} in the references. ",
             tag("b", f"Expected calibration error: {_exact(found.error)}. "),
             f"Were all probabilities right, it would be {_exact(found.chance)} of so many "
             f"entities on average, and below {_exact(found.chance_high)} 19 times of 20, since "
@@ -588,8 +603,9 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
 ABOUT = (
     "“Random structures” at prediction are the best ones under random scores, or, of items and "
     "tags, those of the pipeline at random places; the rest of the pipeline is as it is. Intervals "
-    "are of 1,000 resamples of the docs. The entropy is of the distribution over structures that "
-    "the scores give."
+    "are of 1,000 resamples of the docs, and where nearly all docs are alike no narrower than the "
+    "rule of three has them: what none of n docs shows may be so in up to 3 / n of all. The "
+    "entropy is of the distribution over structures that the scores give."
 )
 ABOUT_TREES = (
     "Trees that agreement is set beside are of the set that the pipeline chooses from, all equally "

@@ -9,7 +9,7 @@ from dataclasses import replace
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Entity, SpanStructure, names_entities
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import PARTS, Drawing, Part, complete_kind, find_kind, known_kinds
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
@@ -18,7 +18,7 @@ from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Figure, Picture, weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.terminal import BELOW, entity_text
+from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
 # Words on each side of what differs between alternatives.
@@ -51,7 +51,7 @@ def _tree(subject: Subject) -> Drawn:
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
         ]
-        same = f"{len(here & in_gold)} of {len(gold)} arcs as in gold" if gold else ""
+        same = f"{len(here & in_gold)} of {number_of(len(gold), 'arc')} as in gold" if gold else ""
         same = same or _count(arcs, first, "arc")
         drawn = draw_tree(
             subject.words, arcs, subject.look, subject.title, below, same, weight, subject.counters
@@ -106,7 +106,7 @@ def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
     if first is None:
         return ""
     count = sum(part.set_apart for part in parts)
-    return f"{count} {name}{'' if count == 1 else 's'} not in the first"
+    return f"{number_of(count, name)} not in the first"
 
 
 def _alignment(subject: Subject) -> Drawn:
@@ -221,8 +221,14 @@ def _entities(subject: Subject) -> Drawn:
         drawn = draw_highlights(
             subject.spaced_words, marks, subject.look, subject.title, weight=weight
         )
-        pictures.append(drawn)
+        pictures.append(replace(drawn, caption=_uncalibrated(subject, weight)))
     return pictures, ""
+
+
+def _uncalibrated(subject: Subject, weight: float | None) -> str:
+    """What is said of an alternative whose entities are calibrated, and whose weight is not."""
+    told = weight is not None and subject.span.entities_calibrated and subject.look.probabilities
+    return UNCALIBRATED if told else ""
 
 
 def _other_entities(subject: Subject, alternative: int, weight: float | None) -> Picture:
@@ -250,6 +256,8 @@ def _other_entities(subject: Subject, alternative: int, weight: float | None) ->
         for word, entities in (("without", gone), ("with", new))
         if entities
     ]
+    if calibrated := _uncalibrated(subject, weight):
+        told.insert(0, calibrated)
     return replace(drawn, caption="; ".join(told))
 
 

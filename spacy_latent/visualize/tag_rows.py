@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, shortened, text
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted
@@ -58,7 +59,7 @@ def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: s
         f"{shortened(word)}: {' '.join(tag.name for tag in tags)}"
         for word, tags in zip(words[:60], rows[0].tags)
     )
-    description = f"{len(words)} words with tags: {pairs}."
+    description = f"{number_of(len(words), 'word')} with tags: {pairs}."
     other = any(tag.other for row in rows for tags in row.tags for tag in tags)
     signs = frozenset(["other tag"] if other else [])
     if look.as_svg:

@@ -24,6 +24,8 @@ UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
 # Beside entities that a component found and left out of doc.ents.
 BELOW = "below min_confidence"
+# Beside the weight of an alternative, where probabilities of entities are calibrated.
+UNCALIBRATED = "not calibrated; its entities are"
 ASCII = ("|- ", "`- ", "|  ", "   ")
 
 
@@ -45,7 +47,8 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
         for alternative, weight in trees:
             lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
-                lines.insert(0, f"weight {weight_text(weight)}")
+                told = f" ({UNCALIBRATED})" if span.entities_calibrated else ""
+                lines.insert(0, f"weight {weight_text(weight)}{told}")
             blocks.append("\n".join(lines))
         if threshold is not None:
             blocks.append("\n".join(_others(alone, span, threshold)))

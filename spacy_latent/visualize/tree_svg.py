@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from spacy_latent.errors import number_of
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.look import Look
@@ -361,7 +362,8 @@ def _said(arc: DrawnArc, words: Sequence[str]) -> str:
 def _description(words: Sequence[str], arcs: Sequence[DrawnArc], below: Sequence[DrawnArc]) -> str:
     said = [_said(arc, words) for arc in arcs[:DESCRIBED]]
     more = f"; and {len(arcs) - DESCRIBED} more" if len(arcs) > DESCRIBED else ""
-    text = f"{len(words)} words, {len(arcs)} arcs from head to modifier: {'; '.join(said)}{more}."
+    size, drawn = number_of(len(words), "word"), number_of(len(arcs), "arc")
+    text = f"{size}, {drawn} from head to modifier: {'; '.join(said)}{more}."
     if below:
-        text += f" Below them {len(below)} gold arcs."
+        text += f" Below them {number_of(len(below), 'gold arc')}."
     return text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spacy.language import Language
 
-from spacy_latent.errors import LatentError, NothingLeft
+from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.visualize.elements import Markup, script_policy, tag
 from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
@@ -118,7 +118,7 @@ def _structure(
     rows = [_counterfactual(seen, one, texts, part) for part in parts]
     told = one.why_not and f"This structure cannot be edited: {one.why_not}."
     if not told and len(parts) < count:
-        told = f"{len(parts)} of {count} parts were tried."
+        told = f"{len(parts)} of {number_of(count, 'part')} were tried."
     return tag(
         "section",
         tag("h2", f"{one.span.structure} of {one.key}"),

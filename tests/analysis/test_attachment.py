@@ -76,7 +76,9 @@ def test_a_table_with_intervals() -> None:
         "labels": without_labels(references, ["AUX", "neg", "root"]),
     }
     table = attachment_table(references, trees, ways)
-    assert table["right"] == {"all": (0.5,) * 3, "some": (1.0,) * 3, "labels": (1.0,) * 3}
+    # All texts are alike, and 3 of 30 others may have been missed.
+    room = {"all": (0.5, 0.4, 0.6), "some": (1.0, 0.9, 1.0), "labels": (1.0, 0.9, 1.0)}
+    assert table["right"] == {way: pytest.approx(share) for way, share in room.items()}
     share, low, high = table["mixed"]["some"]
     assert share == 0.5 and 0.2 < low < 0.5 < high < 0.8
     assert table == attachment_table(references, trees, ways)

@@ -12,8 +12,10 @@ from spacy_latent.analysis.structures import (
     MEANINGS,
     SHARES,
     distribution,
+    effective_number,
     own_heads,
     position_share,
+    power_of_ten,
     sparkline,
     structure_statistics,
 )
@@ -80,6 +82,13 @@ def test_a_distribution_is_that_of_its_finite_values() -> None:
     share = distribution("rate", [0.25, 0.25])
     assert share is not None and (share.low, share.high) == (0.0, 1.0)
     assert distribution("depth", [math.nan]) is None
+
+
+def test_large_numbers_of_structures_are_powers_of_ten() -> None:
+    assert [power_of_ten(value) for value in (1e7, 4e7, 7.9e249)] == ["10^7", "10^8", "10^250"]
+    assert effective_number(2.0) == pytest.approx(math.exp(2.0))
+    # A long text has more than a float can hold.
+    assert power_of_ten(effective_number(5000.0)) == "over 10^304"
 
 
 def test_sparklines() -> None:

@@ -112,7 +112,67 @@ def test_pairs_make_a_drop_narrower() -> None:
     assert 0 < found.low < found.drop < found.high
     assert found.high - found.low < 0.05 < 4 * 1.96 * (0.7 * 0.3 / 400) ** 0.5
     same = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([before, ones], 1))
-    assert (same.drop, same.low, same.high) == (0, 0, 0)
+    # Of 400 texts none shows what up to 3 of them may have.
+    assert (same.drop, same.low, same.high) == (0, -3 / 400, 3 / 400)
+    assert (same.docs, same.differ) == (400, 0)
+
+
+@pytest.mark.parametrize("size", [1, 15, 300])
+def test_what_no_text_shows_is_not_certain(size: int) -> None:
+    right, wrong = np.array([[1.0, 1.0]] * size), np.array([[0.0, 1.0]] * size)
+    room = min(1.0, 3 / size)
+    assert interval(accuracy, right) == (1.0, pytest.approx(1 - room), 1.0)
+    assert interval(accuracy, wrong) == (0.0, 0.0, pytest.approx(room))
+    assert intervals([right, wrong]) == [interval(accuracy, right), interval(accuracy, wrong)]
+    same = paired_drop(accuracy, right, right)
+    assert (same.low, same.high) == (pytest.approx(-room), pytest.approx(room))
+    better = paired_drop(accuracy, right, wrong)
+    assert (better.drop, better.high) == (1.0, 1.0)
+    assert better.low == pytest.approx(max(1 - 3 / size, -1.0)) and better.differ == size
+    worse = paired_drop(accuracy, wrong, right)
+    assert (worse.low, worse.high) == (-1.0, pytest.approx(-better.low))
+
+
+def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
+    """Two of 15 texts are worse and none is better: resamples end at 0."""
+    before = np.stack([np.arange(15) >= 2, np.ones(15)], 1).astype(float)
+    after = np.ones((15, 2))
+    found = paired_drop(accuracy, before, after)
+    assert found.drop == pytest.approx(-2 / 15) and found.high == pytest.approx(-2 / 15 + 3 / 15)
+    assert found.low < -0.2 and found.differ == 2
+    # Where one is better, the resamples tell.
+    before[14, 0], after[14, 0] = 1.0, 0.0
+    found = paired_drop(accuracy, before, after)
+    assert found.drop == pytest.approx(-1 / 15) and found.differ == 3
+    assert -1 / 15 < found.high <= 3 / 15
+
+
+def test_where_texts_are_unlike_resamples_tell() -> None:
+    """Of 60 texts of 20 tokens 40 are better and none is worse."""
+    rng = np.random.default_rng(0)
+    size = np.full(60, 20.0)
+    after = np.stack([rng.integers(10, 18, 60), size], 1).astype(float)
+    before = after + np.stack([np.arange(60) % 3 > 0, 0 * size], 1)
+    found = paired_drop(accuracy, before, after)
+    half = 1.96 * 0.05 * (2 / 3 * 1 / 3 / 60) ** 0.5
+    assert found.differ == 40 and found.drop == pytest.approx(0.05 * 2 / 3)
+    assert found.low == pytest.approx(found.drop - half, abs=0.001)
+    # A text that was not seen differs by no more than the one that was.
+    one = after + np.stack([np.arange(60) == 7, 0 * size], 1)
+    found = paired_drop(accuracy, one, after)
+    assert found.drop == pytest.approx(0.05 / 60)
+    assert found.low == pytest.approx(found.drop - 0.05 * 3 / 60)
+
+
+def test_texts_without_anything_to_count_do_not_count() -> None:
+    right = np.array([[1.0, 1.0]] * 15 + [[0.0, 0.0]] * 300)
+    assert interval(accuracy, right)[1] == pytest.approx(1 - 3 / 15)
+    assert paired_drop(accuracy, right, right).docs == 15
+    # Finding what is not there counts, and finding nothing there is right.
+    nothing, wrong = np.zeros((10, 3)), np.array([[0.0, 1.0, 0.0]] * 10)
+    some = np.array([[1.0, 1.0, 1.0]] * 10)
+    found = paired_drop(f_score, np.concatenate([some, nothing]), np.concatenate([some, wrong]))
+    assert (found.docs, found.differ) == (20, 10) and found.drop > 0
 
 
 def test_interval_holds_the_share_and_narrows() -> None:

@@ -77,7 +77,7 @@ def test_a_table_of_several_trees() -> None:
     trees = {"gold": [GOLD] * 40, "mixed": [GOLD] * 20 + [WRONG] * 20}
     counted = without_words(references, ["]"])
     table = tree_table(references, trees, counted)
-    assert all(share == (1.0, 1.0, 1.0) for share in table["gold"].values())
+    assert all(share == (1.0, 1 - 3 / 40, 1.0) for share in table["gold"].values())
     for measure, expected in {"attachment": 11 / 12, "yields": 0.5, "whole trees": 0.5}.items():
         share, low, high = table["mixed"][measure]
         assert share == pytest.approx(expected) and low < share < high
@@ -88,7 +88,7 @@ def test_a_table_of_several_trees() -> None:
 
 def test_shares_leave_out_what_there_is_not() -> None:
     counts = {("a", 1): {"attachment": np.ones((3, 2))}, ("b",): {}}
-    assert shares(counts, TREE_MEASURES) == {("a", 1): {"attachment": (1.0, 1.0, 1.0)}, ("b",): {}}
+    assert shares(counts, TREE_MEASURES) == {("a", 1): {"attachment": (1.0, 0.0, 1.0)}, ("b",): {}}
 
 
 def test_the_scorer_names_every_measure() -> None:

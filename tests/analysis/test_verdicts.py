@@ -133,7 +133,9 @@ def test_what_random_trees_cost_is_no_sign_of_a_use() -> None:
         (("random", 0.005, 0.001, 0.02), "helps-little", "if little", "A little"),
         (("random", 0.004, -0.002, 0.009), "no-better-than-trained", "do not help", "No"),
         (("random", 0.005, -0.01, 0.02), "no-better-than-trained", "do not help", "No"),
-        (("random", -0.05, -0.2, 0.1), "no-better-than-trained", "5.0 points less", "No"),
+        (("random", -0.05, -0.08, -0.02), "no-better-than-trained", "5.0 points less", "No"),
+        # They may help by 10 points, for all that is known.
+        (("random", -0.05, -0.2, 0.1), "trained-undecided", "500 texts", "That cannot be told"),
         (("random", 0.05, -0.05, 0.15), "trained-undecided", "500 texts", "That cannot be told"),
     ],
 )
@@ -151,6 +153,131 @@ def test_a_trained_control_is_the_answer(
         assert headline(found, made) == "No better than a control: the trees do not help"
     good = any("No sign of triviality" in verdict.text for verdict in found)
     assert good == (said == "Yes") == (headline(found, made) == "The trees help")
+
+
+def beside(
+    own: float, other: float, low: float, high: float, docs: int, differ: int | None = None
+) -> LayerFigures:
+    """A model and a control of these scores, both from so many texts."""
+    made = figures(**trained(("random", own - other, low, high)))
+    row = made.trained.measures["accuracy"]
+    control = replace(row.controls["random"], value=other, docs=docs, differ=differ)
+    row = replace(row, value=own, controls={"random": control})
+    made.trained = Trained(made.trained.controls, {"accuracy": row})
+    return made
+
+
+def told(found: LayerFigures, code: str) -> str:
+    (verdict,) = [verdict for verdict in verdicts(found) if verdict.code == code]
+    return verdict.text
+
+
+@pytest.mark.parametrize("docs", [15, 5000])
+def test_where_both_are_right_everywhere_nothing_can_be_told(docs: int) -> None:
+    made = beside(1.0, 1.0, -3 / docs, 3 / docs, docs, differ=0)
+    assert f"cannot be told: both are right in all {docs} texts" in told(made, "trained-undecided")
+    assert answer(verdicts(made)) == "That cannot be told" and not trivial(verdicts(made))
+    assert headline_of(made) == "Whether the trees help cannot be told"
+    room = {"before": 1.0, "after": 1.0, "docs": docs, "differ": 0}
+    made = figures(**drop(0.0, -3 / docs, 3 / docs, **room))
+    said = told(made, "dependence-undecided")
+    assert "looks at the trees cannot be told: both are right in all" in said
+    assert not trivial(verdicts(made)) and "ignored" not in codes(made)
+
+
+def test_no_width_is_not_read_as_certainty() -> None:
+    """What resamples gave for 15 texts with the same answers."""
+    made = beside(0.8, 0.8, 0.0, 0.0, 15, differ=0)
+    said = told(made, "trained-undecided")
+    assert "both are the same in 15 texts, which are too few" in said
+    assert "up to 20 % of all texts and in none of these" in said
+    made = figures(**drop(0.0, 0.0, 0.0, docs=15, differ=0, before=0.8, after=0.8))
+    assert "too few" in told(made, "dependence-undecided") and not trivial(verdicts(made))
+
+
+@pytest.mark.parametrize(
+    ("docs", "low", "high", "code"),
+    [
+        # No difference is concluded from many texts alone.
+        (49, -0.01, 0.005, "trained-undecided"),
+        (50, -0.01, 0.005, "no-better-than-trained"),
+        (49, -0.2, -0.01, "no-better-than-trained"),
+        (49, 0.05, 0.3, "helps"),
+        (10, 0.05, 0.3, "helps"),
+        # And nothing from fewer than ten.
+        (9, 0.05, 0.3, "trained-undecided"),
+        (9, -0.2, -0.01, "trained-undecided"),
+    ],
+)
+def test_few_texts_tell_large_differences_alone(
+    docs: int, low: float, high: float, code: str
+) -> None:
+    middle = (low + high) / 2
+    made = beside(0.8, 0.8 - middle, low, high, docs)
+    assert code in codes(made)
+    if code == "trained-undecided":
+        assert f"{docs} texts are too few. Take 50 or more" in told(made, code)
+    change = drop(middle, low, high, docs=docs, before=0.8, after=0.8 - middle)
+    undecided = "dependence-undecided" in codes(figures(**change))
+    assert undecided == (docs < 10 or (docs < 50 and low <= 0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flat_share": 1.0},
+        reference(0.1, docs=1, nearest=0.7, random=0.9),
+        reference(1.0, docs=1, nearest=0.0, random=0.0),
+        drop(0.0, 0.0, 0.0, docs=1, differ=0),
+        trained(("random", 1.0, 1.0, 1.0)),
+        {},
+    ],
+)
+def test_of_one_text_nothing_is_said_but_that_it_is_too_few(changes: dict[str, Any]) -> None:
+    one = {"spans": 1, "docs": 1, "random": {"accuracy": replace(USED, docs=1)}}
+    made = figures(**{**one, **changes})
+    for row in made.trained.measures.values():
+        row.controls = {name: replace(c, docs=1) for name, c in row.controls.items()}
+    found = verdicts(made)
+    assert found[0].text == (
+        "There is only 1 text to judge from: that is too few. Take 50 or more, better hundreds."
+    )
+    assert {verdict.level for verdict in found} == {"note"} and not trivial(found)
+    assert headline(found, made) == "Too few texts to tell anything from"
+    assert answer(found) in ("Not tested", "That cannot be told")
+
+
+def test_few_of_many_texts_may_have_references() -> None:
+    made = figures(docs=500, **drop(0.4, 0.35, 0.45, docs=12))
+    assert told(made, "few").startswith("Only 12 of 500 texts have references to judge by: what is")
+    assert "few" not in codes(figures(docs=50))
+    # The structures of one long text are many, and what they look like can be told.
+    made = figures(docs=1, flat_share=0.99, random={})
+    assert codes(made)[0] == "flat" and "few" in codes(made)
+
+
+def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label() -> None:
+    chance = Chance("yes", 0.6)
+    low = {"before": 0.7, "before_low": 0.5, "chance": chance}
+    assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=500, **low)))
+    said = told(figures(**drop(0.4, 0.3, 0.5, docs=15, **low)), "chance-undecided")
+    assert "in 15 texts, not surely better than always answering “yes” (60 %)" in said
+    # What is far below is not learned, in few texts either.
+    bad = {"before": 0.1, "before_low": 0.0, "chance": chance}
+    assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=15, **bad)))
+    one = {"before": 1.0, "before_low": 0.994, "chance": Chance("yes", 1.0)}
+    made = figures(**drop(0.4, 0.3, 0.5, docs=500, **one))
+    assert "all texts that are judged have the label “yes”" in told(made, "chance-undecided")
+    assert not trivial(verdicts(made))
+
+
+def test_few_references_tell_what_is_worse_beyond_doubt_alone() -> None:
+    same = figures(**reference(0.7, width=0.1, docs=20, nearest=0.7, random=0.1))
+    assert "controls-undecided" in codes(same) and not trivial(verdicts(same))
+    worse = figures(**reference(0.1, width=0.1, docs=20, nearest=0.7, random=0.1))
+    assert "no-better-than-controls" in codes(worse)
+    made = figures(**reference(0.95, width=0.01, docs=9, nearest=0.7, random=0.1))
+    assert "9 texts are too few to tell whether" in told(made, "controls-undecided")
 
 
 def test_random_trees_alone_are_a_weak_control() -> None:

@@ -71,7 +71,7 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     result = run(files / "dev.spacy", model, "--metrics", metrics, *options)
     assert result.exit_code == 0, result.output
     figures = srsly.read_json(metrics)
-    assert set(figures) == {"both: parse", "both: latent_encoder", *CONTROLS}
+    assert set(figures) == {"both: token.head", "both: latent_encoder", *CONTROLS}
     assert shares(figures["previous token"]) == pytest.approx([1 / 5, 1 / 6])
     # The last token is its own head, as in the gold tree.
     assert shares(figures["next token"]) == pytest.approx([3 / 5, 3 / 6])
@@ -83,18 +83,18 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     assert figures["next token"]["yields"] == 0.0 and figures["next token"]["one arc"] is None
     nlp = spacy.load(model)
     texts = ["I like London .", "You hate"] if options else ["I like London . You hate"]
-    found: dict[str, list[int]] = {"parse": [], "latent_encoder": []}
+    found: dict[str, list[int]] = {"token.head": [], "latent_encoder": []}
     for doc in map(nlp.make_doc, texts):
         if options:
             for token in doc:
                 token.is_sent_start = token.i == 0
-        doc, shift = nlp(doc), len(found["parse"])
-        found["parse"] += [token.head.i + shift for token in doc]
+        doc, shift = nlp(doc), len(found["token.head"])
+        found["token.head"] += [token.head.i + shift for token in doc]
         found["latent_encoder"] += (doc._.latent["latent_encoder"].heads + shift).tolist()
     for name, heads in found.items():
         share = sum(own == gold for own, gold in zip(heads, HEADS)) / 6
         assert figures[f"both: {name}"]["all tokens"] == pytest.approx(share)
-    assert f"{100 * figures['both: parse']['all tokens']:.1f}" in result.output
+    assert f"{100 * figures['both: token.head']['all tokens']:.1f}" in result.output
 
 
 def test_the_report_says_the_same(files: Path):
@@ -136,7 +136,7 @@ def test_models_whose_folders_have_one_name(files: Path, tmp_path: Path):
     models = [files / "both" / "model-best", other]
     assert run(files / "dev.spacy", *models, "--metrics", metrics).exit_code == 0
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
-    assert rows == {f"{path}: {row}" for path in models for row in ("parse", "latent_encoder")}
+    assert rows == {f"{path}: {row}" for path in models for row in ("token.head", "latent_encoder")}
 
 
 def test_inline_structures_are_judged_too(files: Path, tmp_path: Path):
@@ -149,3 +149,24 @@ def test_inline_structures_are_judged_too(files: Path, tmp_path: Path):
     result = run(files / "dev.spacy", tmp_path / "inline", "--metrics", metrics)
     assert result.exit_code == 0, result.output
     assert set(srsly.read_json(metrics)) == {"inline: tagger", *CONTROLS}
+
+
+def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
+    files: Path, tmp_path: Path
+) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_parser", name="parser", config={"model": {"tok2vec": TOK2VEC}})
+    initialized(nlp, sample=examples(nlp))
+    (tmp_path / "training").mkdir()
+    nlp.to_disk(tmp_path / "training" / "model-best")
+    metrics = tmp_path / "trees.json"
+    result = run(files / "dev.spacy", tmp_path / "training" / "model-best", "--metrics", metrics)
+    assert result.exit_code == 0, result.output
+    rows = set(srsly.read_json(metrics)) - set(CONTROLS)
+    assert rows == {"training: token.head", "training: parser"}
+    said = " ".join(result.output.split())
+    assert "token.head is the parse" in said and "its trees in doc._.latent" in said
+    # Where there is one of the two, nothing needs to be told apart.
+    nlp = spacy.load(files / "both" / "model-best", exclude=["parser"])
+    nlp.to_disk(tmp_path / "alone")
+    assert "is the parse" not in run(files / "dev.spacy", tmp_path / "alone").output

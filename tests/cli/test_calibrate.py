@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     model, dev, output = made[0], made[1], few[2]
     arguments = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
     said = " ".join(run(*arguments).split())
+    arguments = (*arguments, "--force")
     assert "of 48 entities of the calibration texts (precision 50.0 %" in said
     assert "Dropping entities of the further texts below" in said
     assert "leaves few" not in said
@@ -117,7 +119,67 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     assert found["test_min_confidence"]["kept"] == 35
     # Beside the loss as trained there is the one that was reached.
     assert found["losses"]["calibrated"] < found["losses"]["as trained"]
-    assert "mean loss of held-out texts, calibrated:" in said
+    # They are not of texts that were left out, and do not say so.
+    assert "mean loss of the texts, as trained:" in said and "texts left out of the fit" not in said
+    assert re.search(r"texts, calibrated: [\d.]+, on the texts that it was fitted to", said)
+    said = " ".join(run(*arguments, "--biases").split())
+    assert "mean loss of texts left out of the fit, temperature and biases:" in said
+    assert "that it was fitted to" not in said
+
+
+def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    output = tmp_path / "out"
+    output.mkdir()
+    run("calibrate", model, dev, output, "--no-slope")
+    before = (output / "crf_ner" / "cfg").read_bytes()
+    shown = " ".join(run("calibrate", model, dev, output, "--biases", code=1).split())
+    assert "exists" in shown and "Give --force to overwrite it, or another name." in shown
+    assert (output / "crf_ner" / "cfg").read_bytes() == before
+    run("calibrate", model, dev, output, "--biases", "--force")
+    assert (output / "crf_ner" / "cfg").read_bytes() != before
+    # Before anything is read.
+    taken = tmp_path / "file"
+    taken.write_text("mine", encoding="utf8")
+    assert "exists" in run("calibrate", tmp_path / "none", dev, taken, code=1)
+    assert taken.read_text(encoding="utf8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("annotated", "found", "said"),
+    [
+        (2, 60, "There are only 2 entities in the annotation, and 60 entities found"),
+        (1, 1, "There is only 1 entity in the annotation, and 1 entity found"),
+        (60, 2, "There are only 60 entities in the annotation, and 2 entities found"),
+        (50, 50, None),
+    ],
+)
+def test_a_fit_to_few_entities_is_warned_of(
+    annotated: int, found: int, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entities = JudgedEntities([0.9] * found, [True] * found, ["A"] * found, annotated)
+    made = EntityCalibration(docs=9, entities=annotated)
+    print_calibration(Calibrated(made, {}, {}, entities, entities, [], 0))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("fitted to fewer than 50" in shown) == (said is not None)
+    assert said is None or said in shown
+
+
+def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    many = JudgedEntities([0.9] * 60, [True] * 60, ["A"] * 60, 60)
+    made = EntityCalibration(docs=90, entities=60)
+    print_calibration(Calibrated(made, {}, {}, many, many, [], 1, ("PERSON",)))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "have a label that the component was not trained on: PERSON. It cannot find" in shown
+    assert "1 text left out of the fit of temperature and biases" in shown
+    assert "because an entity has such a label, crosses" in shown
+    # Where labels are all known, they are no reason.
+    print_calibration(Calibrated(made, {}, {}, many, many, [], 2))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 texts left out" in shown and "because an entity crosses" in shown
+    assert "label that" not in shown
 
 
 def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +226,8 @@ def test_confidences_that_became_flat_are_told(
     assert f"slope {slope} and shift +1.73" in said
     assert ("may add up to more than 1" in said) == warned
     assert ("become 2.1 times" in said) == warned
+    # Whatever the slope is.
+    assert "less probable than an alternative that has it" in said
     # What is said is so: three labels of a span, each with a third.
     assert 3 * made.confidence(1 / 3, "GPE") > 1
 
@@ -182,6 +246,23 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     # These commands tell of latent structures alone.
     for arguments in (("stats", model, dev), ("compare", model, model, "--corpus", dev)):
         assert "not latent" in run(*arguments, code=1)
+
+
+def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> None:
+    """An untrained tagger with a bias against every entity."""
+    nlp = spacy.load(made[0])
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.calibration = EntityCalibration(biases={"GPE": -1000.0})
+    nlp.to_disk(tmp_path / "silent")
+    page = tmp_path / "report.html"
+    shown = " ".join(run("report", tmp_path / "silent", made[1], page).split())
+    assert "crf_ner finds no entity, and the references have 24" in shown
+    assert "Train it longer" in shown and "calibration error" not in shown
+    html = page.read_text(encoding="utf8")
+    assert "crf_ner finds no entity" in html and "No entities found, 24 in the references" in html
+    assert "nan" not in html and "reliability diagram" not in html
+    found = srsly.json_loads(run("report", tmp_path / "silent", made[1], page, "--json"))
+    assert found["entities"]["crf_ner"]["found"] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 import spacy
 import srsly
 from spacy.cli._util import app
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.cli.corpus import read_examples
+from spacy_latent.cli.corpus import read_counted, read_examples
 from spacy_latent.cli.pipelines import short_name
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.estimators.given_trees import TREES
@@ -88,6 +88,40 @@ def test_report(saved: Path, tmp_path: Path) -> None:
     assert run("report", *arguments, "--json") == first and page.read_bytes() == again
 
 
+def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path: Path) -> None:
+    rows = srsly.read_jsonl(saved / "dev.jsonl")
+    odd = [{"text": ""}, {"text": "a b c", "cats": {"mixed": 1.0, "good": 0.0}}, {"text": ""}]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", [*rows, *odd])
+    nlp = spacy.load(saved / "model")
+    references = [e.reference for e in read_examples(nlp, str(tmp_path / "dev.jsonl"))]
+    DocBin(docs=[Doc(nlp.vocab), *references, Doc(nlp.vocab)]).to_disk(tmp_path / "dev.spacy")
+    page = tmp_path / "report.html"
+    for corpus in ("dev.jsonl", "dev.spacy"):
+        shown = said(run("report", saved / "model", tmp_path / corpus, page, "--no-random"))
+        assert "2 texts without tokens were left out." in shown
+        assert (
+            "categories of the references have a label that the pipeline does not know: " in shown
+        )
+        assert "mixed" in shown
+        html = page.read_text(encoding="utf8")
+        assert "2 texts without tokens were left out." in html and "31 docs, " in html
+        arguments = ("report", saved / "model", tmp_path / corpus, page, "--no-random", "--json")
+        found = srsly.json_loads(run(*arguments))
+        assert found["docs"] == 31 and found["left_out"] == 2
+        assert found["task"]["unknown_labels"] == {"categories": ["mixed"]}
+    assert "2 texts without tokens" in said(run("stats", saved / "model", tmp_path / "dev.jsonl"))
+    # Where all is as it should be, nothing is said.
+    shown = said(run("report", saved / "model", saved / "dev.spacy", page, "--no-random"))
+    assert "left out" not in shown and "does not know" not in shown
+    assert "First of all" not in page.read_text(encoding="utf8")
+    # With a limit, those before the last that is read.
+    assert read_counted(nlp, str(tmp_path / "dev.spacy"), 3)[1] == 1
+    assert len(read_examples(nlp, str(tmp_path / "dev.spacy"))) == 31
+    (tmp_path / "empty.txt").write_text("\n\n", encoding="utf8")
+    shown = said(run("report", saved / "model", tmp_path / "empty.txt", page, code=1))
+    assert "holds no texts with tokens" in shown
+
+
 def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "new" / "scores.json"
     corpora = (saved / "dev.spacy", saved / "dev.jsonl")
@@ -106,6 +140,43 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     first = srsly.json_loads(run("scores", saved / "model", corpora[0], "-n", 2, "--json"))
     assert not any(key.startswith("dev ") for key in first)
     assert "cannot be loaded" in said(run("scores", tmp_path, corpora[0], code=1))
+
+
+def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) -> None:
+    shown = said(run("scores", saved / "model", saved / "dev.txt", code=1))
+    assert "nothing to score by: textcat needs categories" in shown and "cats_score" not in shown
+    # Also where one of two corpora has none.
+    bare = tmp_path / "bare.txt"
+    bare.write_text("a text\n", encoding="utf8")
+    shown = said(run("scores", saved / "model", saved / "dev.spacy", bare, code=1))
+    assert "bare.txt have no annotation" in shown.replace("- ", "-")
+
+
+def test_labels_that_only_the_texts_have_are_named_beside_the_scores(
+    saved: Path, tmp_path: Path
+) -> None:
+    rows = [*srsly.read_jsonl(saved / "dev.jsonl"), {"text": "a b", "cats": {"mixed": 1.0}}]
+    srsly.write_jsonl(tmp_path / "new.jsonl", rows)
+    arguments = ["latent", "scores", str(saved / "model"), str(tmp_path / "new.jsonl")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "does not know: mixed" in said(result.stderr)
+    assert "cats_score" in result.stdout and "mixed" not in result.stdout
+
+
+def test_a_component_without_references_is_named_beside_the_scores_of_others(
+    saved: Path, tmp_path: Path
+) -> None:
+    nlp = spacy.load(saved / "model")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.get_pipe("crf_ner").add_label("GPE")  # type: ignore[attr-defined]
+    nlp.get_pipe("crf_ner").model.initialize()  # type: ignore[attr-defined]
+    nlp.to_disk(tmp_path / "both")
+    arguments = ["latent", "scores", str(tmp_path / "both"), str(saved / "dev.spacy"), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "has entities: there is nothing to score crf_ner by" in said(result.stderr)
+    # Standard output is JSON alone.
+    assert srsly.json_loads(result.stdout)["cats_score"] > 0
 
 
 def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:

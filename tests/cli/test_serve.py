@@ -96,7 +96,7 @@ def test_pipelines_that_do_not_fit_are_refused(
             (str(tmp_path / "nowhere"), [], None, "cannot be loaded"),
             (str(demo), [], str(tmp_path / "pairs"), "read pairs"),
             (str(demo), ["a", "b"], None, "2 texts"),
-            (str(tmp_path / "pairs"), ["a"], None, "1 texts"),
+            (str(tmp_path / "pairs"), ["a"], None, "1 text given"),
         ):
             with pytest.raises(SystemExit):
                 serve.application_of(model, text, beside)

@@ -59,6 +59,7 @@ TAGS = SpanStructure(
     possible=ints([0, 1, 1], [1, 2, 1]),
     possible_probabilities=reals(0.9, 0.2),
     min_confidence=0.95,
+    entities_calibrated=True,
 )
 CELLS = SpanStructure(
     0, 2, "OneToOneAlignment", "cells", ints([0, 1], [1, 0]), other_start=2, other_end=4

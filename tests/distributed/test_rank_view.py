@@ -256,7 +256,7 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     assert refusing["nlp"].get("after_pipeline_creation") is None
     refusing["nlp"]["after_pipeline_creation"] = CALLBACK
     refusing.to_disk(config)
-    assert "Resuming after 1 steps" in run(config, output=output, resume=True, overrides=longer)
+    assert "Resuming after 1 step," in run(config, output=output, resume=True, overrides=longer)
     assert [p.name for p in sorted((output / "checkpoints").iterdir())] == ["step-1", "step-4"]
 
 

@@ -219,6 +219,44 @@ def test_other_losses_can_be_calibrated(loss: str) -> None:
     assert len(span.alternative_probabilities) == len(span.alternatives) > 0
 
 
+def test_an_entity_less_probable_than_a_reading_with_it_is_told_of(nlp: Language) -> None:
+    """Confidences of entities are fitted, and weights of whole sequences are not."""
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.cfg["alternatives"] = 2
+
+    def first(doc: Doc) -> tuple[float, float]:
+        latent = doc._.latent["crf_ner"]
+        (entity,) = latent.entities(0)
+        assert entity.probability is not None
+        return latent.spans[0].alternatives[0][1], entity.probability
+
+    for calibration in (None, EntityCalibration(temperature=1.5)):
+        pipe.calibration = calibration
+        doc = nlp(TEXT)
+        weight, probability = first(doc)
+        # Of one distribution both: what a sequence has is at least as probable as it.
+        assert probability >= weight - 1e-6
+        assert "not calibrated" not in format_annotation(doc._.latent["crf_ner"])
+        assert "not calibrated" not in render(doc, jupyter=False, options={"alternatives": 2})
+    pipe.calibration = EntityCalibration(slope=0.3, shift=-0.5)
+    doc = nlp(TEXT)
+    weight, probability = first(doc)
+    assert probability < weight
+    copy = Doc(nlp.vocab).from_bytes(doc.to_bytes())
+    for one in (doc, copy):
+        lines = format_annotation(one._.latent["crf_ner"]).splitlines()
+        told = [line for line in lines if line.startswith("weight")]
+        assert len(told) == 2 and all("(not calibrated; its entities are)" in o for o in told)
+        drawn = render(one, jupyter=False, options={"alternatives": 2})
+        assert drawn.count("not calibrated; its entities are") == 2
+        assert "not calibrated; its" in render_svg(one, options={"alternatives": 2})
+        (span,) = annotations.to_json(one, ["crf_ner"])["crf_ner"]["spans"]  # type: ignore[misc]
+        assert span["entities_calibrated"] is True
+    # A shift of one label is enough, and one of 0 is none.
+    assert EntityCalibration(shifts={"GPE": 0.1}).changes_odds
+    assert not EntityCalibration(temperature=2.0, shifts={"GPE": 0.0}).changes_odds
+
+
 def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
     calibrate(nlp, doubtful(nlp), coverage=0.8)
     pipe: Any = nlp.get_pipe("crf_ner")
@@ -299,7 +337,7 @@ def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> 
         Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]}),
         Example.from_dict(nlp.make_doc("nobody is here"), {"entities": []}),
     ]
-    with pytest.raises(LatentError, match=r"does not know: PERSON\. Expected GPE"):
+    with pytest.raises(LatentError, match=r"trained on the labels GPE, and .* another one: PERSON"):
         calibrate(nlp, other)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,6 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent.cli.stats import print_statistics
 from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize.charts import bar, curves, histogram
 from spacy_latent.visualize.elements import Markup, data_block, tag, text
@@ -64,6 +66,27 @@ def nlp() -> Language:
 def page(nlp: Language) -> str:
     found = assess(nlp, keyword_examples(nlp, 40), others={"twin": nlp})
     return render_report(found, model="a/model", corpus="dev.spacy", training=LOG)
+
+
+def test_numbers_of_structures_can_be_read(
+    nlp: Language, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = assess(nlp, keyword_examples(nlp, 4), random=False)
+    (part,) = found.figures.components.values()
+    row = replace(part.statistics["effective number"], quartiles=[12.5, 7.9e249, 3e251], high=1e252)
+    part.statistics["effective number"] = row
+    page = render_report(found, model="a", corpus="b")
+    assert '<td class="number">10^250</td>' in page and "12.50 to 10^251" in page
+    print_statistics(part)
+    shown = capsys.readouterr().out
+    assert "10^250" in shown and "to 10^252" in shown and "e+" not in page + shown
+
+
+def test_one_text_is_not_called_several(nlp: Language) -> None:
+    found = assess(nlp, keyword_examples(nlp, 1), random=False)
+    page = render_report(found, model="a", corpus="b")
+    assert "1 doc, " in page and "; trees of 1 span" in page
+    assert not re.search(r"\b1 (docs|spans|trees|texts)\b", page)
 
 
 def test_the_page_says_it_all_in_one_file(page: str) -> None:

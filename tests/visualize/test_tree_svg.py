@@ -290,3 +290,8 @@ def test_one_word_and_ten_thousand(words):
     assert svg.count("displacy-word") == len(words)
     # Of this process alone, however busy the machine is. It takes two where it is linear.
     assert time.process_time() - started < 20
+
+
+def test_one_word_is_described_as_one() -> None:
+    picture = draw_tree(["Go"], [DrawnArc(None, 0, 1.0)], Look({}), "tree")
+    assert picture.description == "1 word, 1 arc from head to modifier: root → Go."

@@ -1,0 +1,137 @@
+"""What references have of that which a pipeline predicts: whether anything, and labels that the
+pipeline does not know. Without a look at both, zeros are read as results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spacy.tokens import Doc
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.training import Example
+
+# Of unknown labels so many are named.
+NAMED = 10
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a reference keeps of one attribute. name: what that is, in words. there: whether it has
+    any. labels: those it has. Both get the key of a group of spans, or None."""
+
+    name: str
+    there: Callable[[Doc, str | None], bool]
+    labels: Callable[[Doc, str | None], Iterable[str]] | None = None
+
+
+def _annotated(*attributes: str) -> Callable[[Doc, str | None], bool]:
+    return lambda doc, key: any(map(doc.has_annotation, attributes))
+
+
+def _spans(doc: Doc, key: str | None) -> set[str]:
+    return set() if key is None or key not in doc.spans else {s.label_ for s in doc.spans[key]}
+
+
+# By what spaCy calls the attribute in ``assigns`` of a component.
+KEPT = {
+    "doc.cats": _Kept(
+        "categories",
+        lambda doc, key: bool(doc.cats),
+        lambda doc, key: (label for label, value in doc.cats.items() if value),
+    ),
+    "doc.ents": _Kept(
+        "entities", _annotated("ENT_IOB"), lambda doc, key: (span.label_ for span in doc.ents)
+    ),
+    "doc.spans": _Kept("spans", lambda doc, key: key is not None and key in doc.spans, _spans),
+    "token.tag": _Kept(
+        "tags", _annotated("TAG"), lambda doc, key: (token.tag_ for token in doc if token.tag)
+    ),
+    "token.dep": _Kept(
+        "dependencies",
+        _annotated("HEAD", "DEP"),
+        lambda doc, key: (token.dep_ for token in doc if token.dep),
+    ),
+    "token.pos": _Kept("parts of speech", _annotated("POS")),
+    "token.morph": _Kept("morphological features", _annotated("MORPH")),
+    "token.lemma": _Kept("lemmas", _annotated("LEMMA")),
+    "token.is_sent_start": _Kept("starts of sentences", _annotated("SENT_START")),
+}
+# What a parser sets beside that which it is for.
+BESIDE = {"token.is_sent_start": "token.dep"}
+
+
+def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict[str, str], bool]:
+    """Components that are learned and scored, and predict what no reference has: by name, in words,
+    what that is. Also whether that leaves nothing at all that scores could be of.
+
+    A component whose attributes are not among :data:`KEPT`, as with a scorer of its own, counts as
+    one that there may be something for, and so does a pipeline that nothing is scored of.
+    """
+    scored = [(name, pipe) for name, pipe in nlp.pipeline if getattr(pipe, "scorer", None)]
+    lacking, there = {}, not scored
+    for name, pipe in scored:
+        found = list(_kept(nlp, name))
+        if not found or any(
+            one.there(example.reference, getattr(pipe, "key", None))
+            for one in found
+            for example in examples
+        ):
+            there = True
+        elif getattr(pipe, "is_trainable", False):
+            lacking[name] = " or ".join(one.name for one in found)
+    return lacking, not there
+
+
+def unknown_labels(nlp: Language, examples: Sequence[Example]) -> dict[str, list[str]]:
+    """Labels of the references that no component knows which predicts such, sorted, by what they
+    are the labels of. Nothing where some component does not tell its labels."""
+    known: dict[tuple[str, str | None], set[str] | None] = {}
+    for name, pipe in nlp.pipeline:
+        for attribute in nlp.get_pipe_meta(name).assigns:
+            if attribute in KEPT and KEPT[attribute].labels is not None:
+                key = getattr(pipe, "key", None) if attribute == "doc.spans" else None
+                labels = getattr(pipe, "labels", None)
+                before = known.setdefault((attribute, key), set())
+                if before is None or labels is None:
+                    known[attribute, key] = None
+                else:
+                    before.update(labels)
+    found: dict[str, list[str]] = {}
+    for (attribute, key), own in known.items():
+        read = KEPT[attribute].labels
+        if own is None or read is None:
+            continue
+        there = {label for example in examples for label in read(example.reference, key)}
+        if there - own:
+            name = KEPT[attribute].name
+            found[name] = sorted({*found.get(name, ()), *(there - own)})
+    return found
+
+
+def in_words(unknown: dict[str, list[str]]) -> list[str]:
+    """A sentence for each entry of :func:`unknown_labels`."""
+    said = []
+    for name, labels in unknown.items():
+        more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+        listed = ", ".join(labels[:NAMED])
+        word = "a label" if len(labels) == 1 else "labels"
+        said.append(
+            f"The {name} of the references have {word} that the pipeline does not know: "
+            f"{listed}{more}. What has one of these counts as missed or wrong. Train it with them, "
+            "or call the labels as in training."
+        )
+    return said
+
+
+def _kept(nlp: Language, name: str) -> Iterator[_Kept]:
+    assigned = nlp.get_pipe_meta(name).assigns
+    for attribute in assigned:
+        beside = BESIDE.get(attribute)
+        if attribute in KEPT and (beside is None or beside not in assigned):
+            yield KEPT[attribute]
+
+
+__all__ = ["in_words", "unknown_labels", "without_references"]

@@ -1,0 +1,60 @@
+"""What is to be said of a report's corpus and of components that find nothing, before any figure is
+read."""
+
+from __future__ import annotations
+
+import math
+
+from spacy_latent.analysis.calibration import EntityFigures
+from spacy_latent.analysis.figures import Figures
+from spacy_latent.analysis.reference_check import in_words
+from spacy_latent.errors import number_of
+
+LONGER = (
+    "Train it longer, with a higher training.max_steps and training.patience, or on more annotated "
+    "text; 'spacy latent debug' names mistakes of a config."
+)
+# That of the task, see spacy_latent.analysis.task.
+F1 = "F1 of the entities"
+
+
+def remarks(figures: Figures) -> list[str]:
+    """Sentences; empty where there is nothing to be said."""
+    said = []
+    if figures.left_out:
+        were = "was" if figures.left_out == 1 else "were"
+        said.append(f"{number_of(figures.left_out, 'text', ',')} without tokens {were} left out.")
+    said += in_words(figures.task.unknown_labels)
+    measure = figures.task.measures.get(F1)
+    for name, found in figures.entities.items():
+        told = _of_entities(name, found, math.nan if measure is None else measure.value)
+        said += [told] if told else []
+    return said
+
+
+def _of_entities(name: str, found: EntityFigures, f1: float) -> str:
+    """Of a component that finds none, or none that is right."""
+    if not found.gold:
+        return ""
+    wanted = number_of(found.gold, "entity", ",")
+    if not found.found:
+        return (
+            f"{name} finds no entity, and the references have {found.gold:,}: precision, recall "
+            f"and F1 are 0. So does a tagger that has learned too little. {LONGER}"
+        )
+    if found.cuts[0].precision == 0:
+        none = f"None of the {found.found:,} that {name} finds is right"
+        return (
+            f"{none if found.found > 1 else f'The one that {name} finds is wrong'}, and the "
+            f"references have {wanted}. {LONGER} See also whether labels and tokens are those of "
+            "the references."
+        )
+    if f1 == 0:
+        return (
+            f"{name} finds entities that are right, and none of them is in doc.ents: its "
+            "min_confidence leaves them out, or a component after it. Look at these."
+        )
+    return ""
+
+
+__all__ = ["remarks"]
