@@ -79,6 +79,45 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
     assert shown == [("mine", len(PAIRS), "pair")]
 
 
+@pytest.fixture
+def renamed(tmp_path: Path) -> Path:
+    """Pairs whose fields have other names; half of them are labelled, rightly."""
+    rows = [{"premise": a, "claim": b, "gold": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(tmp_path / "other.jsonl", [*rows, {"premise": "a", "claim": "b"}])
+    return tmp_path / "other.jsonl"
+
+
+def test_fields_are_named_by_options_or_by_the_config(model, renamed):
+    nlp, path = model
+    options = ["--first", "premise", "--second", "claim", "--label", "gold"]
+    result = CliRunner().invoke(app, [str(renamed), str(path), *options])
+    # The pair without a label is not counted as wrong.
+    assert result.exit_code == 0 and "100.0" in result.output, result.output
+    names = {"first": "premise", "second": "claim", "label": "gold"}
+    reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "limit": 0}
+    nlp.config["corpora"]["dev"] = {**reader, **names}
+    nlp.to_disk(path)
+    result = CliRunner().invoke(app, [str(renamed), str(path)])
+    assert result.exit_code == 0 and "100.0" in result.output, result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "'text_a' is None, not a text; there is 'premise', 'claim', 'gold'"),
+        (
+            ["--first", "premise", "--second", "claim"],
+            "has a label under 'label' (there is 'premise', 'claim', 'gold')",
+        ),
+    ],
+)
+def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed, options, said):
+    result = CliRunner().invoke(app, [str(renamed), str(model[1]), *options])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    printed = " ".join(result.stderr.split())
+    assert said in printed and "the command line: --first, --second and --label." in printed
+
+
 def test_what_is_not_there_is_named(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
     assert result.exit_code == 1 and "not exist" in result.output
