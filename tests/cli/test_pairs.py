@@ -13,11 +13,12 @@ from spacy.tokens import DocBin
 from spacy.util import load_config
 from typer.testing import CliRunner
 
+import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
-from tests.pipeline.small_pipelines import save_small_transformer
+from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
 from tests.test_recipes import CONFIGS as RECIPES
 from tests.test_recipes import OVER_A_PARSER
 
@@ -121,6 +122,33 @@ def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed,
 def test_what_is_not_there_is_named(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
     assert result.exit_code == 1 and "not exist" in result.output
+
+
+def show(*arguments):
+    return CliRunner().invoke(spacy_app, ["latent", "show", *map(str, arguments)])
+
+
+def test_a_typed_pair_is_shown(model, tmp_path):
+    first, second, _ = PAIRS[0]
+    result = show(model[1], first, second, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    (doc,) = model[0].pipe([make_pair_doc(model[0], first, second)])
+    cells = doc._.latent[NAME].cells()
+    assert cells
+    for cell in cells:
+        assert f"{doc[cell.source]} ~ {doc[cell.target]}" in result.output
+    assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
+    found = srsly.json_loads(show(model[1], first, second, "--json").stdout)["latent"][NAME]
+    assert [one[:2] for one in found["cells"]] == [[cell.source, cell.target] for cell in cells]
+
+
+def test_one_text_for_a_pair_and_two_for_one_are_refused(model, tmp_path):
+    result = show(model[1], "a dog")
+    assert result.exit_code == 1 and "Give both" in " ".join(result.stderr.split())
+    initialized(single := latent_pipeline("textcat"))
+    single.to_disk(tmp_path / "single")
+    result = show(tmp_path / "single", "a", "dog")
+    assert result.exit_code == 1 and "here are two" in " ".join(result.stderr.split())
 
 
 # tests/pipeline/test_given_tree_recipes.py has a parser for those that stand over one.
