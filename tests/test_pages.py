@@ -52,6 +52,14 @@ def check_pipelines(scope: dict[str, Any], printed: list[str]) -> None:
     assert "<mark" in str(scope["marked"])
 
 
+def check_index(scope: dict[str, Any], printed: list[str]) -> None:
+    first, second = spacy.tokens.DocBin().from_disk("train.spacy").get_docs(scope["nlp"].vocab)
+    # A comma inside of quotation marks is of the text.
+    assert first.text == "Fun, and long" and first.cats == {"bad": 0.0, "good": 1.0}
+    assert second.cats == {"bad": 1.0, "good": 0.0}
+    assert Path("tree.html").exists()
+
+
 def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
     mean = scope["solution"].mean[0].detach()
     torch.testing.assert_close(mean.sum(1), torch.ones_like(mean[:, 0]), atol=1e-6, rtol=0)
@@ -168,6 +176,7 @@ AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
     "crf_ner.md": check_crf_ner,
     "drawing.md": check_drawing,
     "factor_graphs.md": check_factor_graphs,
+    "index.md": check_index,
     "nested.md": check_nested,
     "pairs.md": check_pairs,
     "parsers.md": check_parsers,

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+from spacy.cli.init_config import init_config
 from spacy.training import Example
 from spacy.util import load_model_from_config, registry
 from thinc.api import Config
+
+from spacy_latent.cli.init_config import filled, with_refusal, with_structure
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf8")
 
@@ -42,6 +45,19 @@ def test_the_config_trains_and_annotates():
 
     (doc,) = inspect_docs(nlp, [nlp("a good film")])
     assert len(doc._.latent["textcat"].heads) == 3
+
+
+def test_the_lines_are_what_the_command_adds():
+    (block,) = re.findall(r"```ini\n(.*?)```", README, re.DOTALL)
+    base = filled(init_config(lang="en", pipeline=["textcat"]))
+    made = filled(with_refusal(with_structure(base, [], "spanning-tree", "marginals")))
+    shown = load_model_from_config(Config().from_str(HEAD + block), auto_fill=True).config
+    # Both with their defaults: what is left out has these.
+    assert made["components"].pop("textcat") == shown["components"]["textcat"]
+    base["components"].pop("textcat")
+    made["nlp"].pop("after_pipeline_creation")
+    base["nlp"].pop("after_pipeline_creation")
+    assert made == base
 
 
 def test_every_name_in_the_table_is_registered():

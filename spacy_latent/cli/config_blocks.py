@@ -207,7 +207,8 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
 
 def check_texts(name: str, block: Block, structure: Block) -> None:
-    """Refuse a structure over two texts where the component gives one.
+    """Refuse a structure over two texts where the component gives one, and one over a single text
+    in a model that aligns two.
 
     name: of the component. block: of its latent layer, or of the embedder that gets one.
     structure: its block. Raises LatentError.
@@ -218,16 +219,20 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     from spacy_latent.kinds import find_kind
 
     made = registry.resolve({"made": structure})["made"]
-    if all(place != "others" for _, place in find_kind(made.kind).axes):
-        return
+    aligns = any(place == "others" for _, place in find_kind(made.kind).axes)
+    is_of_pairs = str(block["@architectures"]).startswith(PAIRS)
+    if is_of_pairs and not aligns:
+        raise LatentError(
+            f"{name} aligns two texts, and {made.name} is over one. Take an alignment, such as "
+            "one-to-one-alignment, many-to-one-alignment or monotone-alignment."
+        )
     getter = (block.get("span_getter") or {}).get("@misc", "")
-    if str(block["@architectures"]).startswith(PAIRS) or getter.startswith(PAIR_SPANS):
-        return
-    raise LatentError(
-        f"{made.name} aligns two texts, and {name} reads one. Take a structure over one text; or, "
-        'for docs of two texts, a latent_textcat whose model is @architectures = "'
-        f'{PAIRS}v1", in which --structure then changes the alignment.'
-    )
+    if aligns and not is_of_pairs and not getter.startswith(PAIR_SPANS):
+        raise LatentError(
+            f"{made.name} aligns two texts, and {name} reads one. Take a structure over one text; "
+            "or, for docs of two texts, make a classifier of pairs with --pairs, in which "
+            "--structure then changes the alignment."
+        )
 
 
 def structure_block(given: str, chooses: bool = False) -> Block:

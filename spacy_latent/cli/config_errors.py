@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from catalogue import RegistryError
+from confection import ConfigValidationError
 
 from spacy_latent.cli.config_blocks import Block, names_of, nearest, short
 from spacy_latent.errors import LatentError
@@ -17,8 +19,8 @@ from spacy_latent.errors import LatentError
 def errors_with_blocks(config: Block) -> Iterator[None]:
     """Around what makes a pipeline of a config: errors of this package begin with the block that
     they come from, where one alone gives the same error, and an unknown registered name becomes a
-    LatentError with the block, the name that is nearest, and what there is of its kind; so does a
-    text in the place of a number, with the setting."""
+    LatentError with the block, the name that is nearest, and what there is of its kind; so do an
+    unknown component, an unknown setting, and a text in the place of a number, with the setting."""
     try:
         yield
     except RegistryError as error:
@@ -26,6 +28,11 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
         if unknown is None:
             raise
         raise LatentError(unknown) from error
+    except ConfigValidationError as error:
+        said = list(unknown_settings(config)) or list(invalid_settings(config, error))
+        if not said:
+            raise
+        raise LatentError(" ".join(said)) from error
     except TypeError as error:
         # Of a comparison with a text, which says nothing of the setting; else of a function's own.
         place = place_of(config, error)
@@ -38,6 +45,11 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
         if place is not None:
             error.args = (f"[{place}] {error}",)
         raise
+    except ValueError as error:
+        said = list(unknown_components(config))
+        if not said:
+            raise
+        raise LatentError(" ".join(said)) from error
 
 
 def unknown_names(config: Block) -> Iterator[str]:
@@ -64,6 +76,95 @@ def _unknown(place: str, kind: str, name: str) -> str:
     listed = f" There are {', '.join(sorted({short(one) for one in there}))}." if there else ""
     what = argument if there else f"function of the registry {kind!r} called"
     return f"[{place}] @{kind}: there is no {what} {name!r}.{meant}{listed}"
+
+
+def unknown_components(config: Block) -> Iterator[str]:
+    """For each component of a factory that there is not, sentences."""
+    import spacy
+    from spacy.util import registry
+
+    nlp = spacy.blank(config.get("nlp", {}).get("lang") or "xx")
+    # Those of the language have its code before their name.
+    known = [name.removeprefix(f"{nlp.lang}.") for name in registry.factories.get_all()]
+    for name, block in config.get("components", {}).items():
+        factory = block.get("factory")
+        if factory is not None and not nlp.has_factory(factory):
+            near = nearest(factory, known)
+            meant = f" Did you mean {near}?" if near else ""
+            yield f"[components.{name}] factory: there is no component {factory!r}.{meant}"
+
+
+def unknown_settings(config: Block) -> Iterator[str]:
+    """For each setting of a block that what the block names does not take, sentences."""
+    for place, block in inner_first(config):
+        name, takes = settings_of(block)
+        for key in block:
+            if takes is not None and key not in takes and not key.startswith("@"):
+                near = nearest(key, takes)
+                meant = f" Did you mean {near}?" if near else ""
+                yield (
+                    f"[{place}] {key}: {name} has no such setting.{meant} It has "
+                    f"{', '.join(takes) or 'none'}."
+                )
+
+
+def settings_of(block: Block) -> tuple[str, list[str] | None]:
+    """What is registered that a block names, and its settings; None where these are not known."""
+    from spacy.language import Language
+    from spacy.util import registry
+
+    kind, name = next(((key[1:], block[key]) for key in block if key.startswith("@")), ("", ""))
+    if "factory" in block and Language.has_factory(block["factory"]):
+        kind, name = "factories", block["factory"]
+    if not hasattr(registry, kind) or not registry.has(kind, name):
+        return name, None
+    parameters = inspect.signature(registry.get(kind, name)).parameters
+    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters.values()):
+        return name, None
+    if kind != "factories":
+        return name, list(parameters)
+    return name, ["factory", *(key for key in parameters if key not in ("nlp", "name"))]
+
+
+def unread_settings(config: Block) -> Iterator[str]:
+    """For each setting of a section of spaCy's that spaCy does not read, though one of nearly that
+    name, sentences. Others there may be, for variables."""
+    from spacy.language import DEFAULT_CONFIG
+
+    for section in ("nlp", "training", "initialize"):
+        known = DEFAULT_CONFIG[section]
+        for key in config.get(section, {}):
+            near = None if key in known else nearest(key, known)
+            if near:
+                yield f"[{section}] {key}: spaCy does not read this setting. Did you mean {near}?"
+
+
+def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[str]:
+    """What is refused in the settings of one block, sentences. Of that block the error knows only
+    the inner part of its place."""
+    refused = error.config if isinstance(error.config, dict) else {}
+    named = re.search(r"'(.+)'", error.title or "")
+    for one in error.errors or ():
+        *outer, key = map(str, one.get("loc", ("",)))
+        places = [
+            place
+            for place, block in inner_first(config)
+            if named
+            and settings_of(block)[0] == named[1]
+            and all(refused.get(name) == value for name, value in plain_settings(block))
+        ]
+        place = places[0] if places else ".".join(outer)
+        said = str(one.get("msg")).removeprefix("at root: ")
+        value = f"{key} is {refused[key]!r}: " if key in refused else f"{key}: "
+        yield f"[{place}] {value}{said}."
+
+
+def plain_settings(block: Block) -> Iterator[tuple[str, Any]]:
+    """Settings of a block that are neither blocks, nor variables, nor what it names."""
+    for key, value in block.items():
+        if not isinstance(value, dict) and "${" not in str(value):
+            if not key.startswith("@") and key != "factory":
+                yield key, value
 
 
 def _names_for(argument: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -131,12 +132,24 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
             "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or .tsv "
             "with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
+    first, second, label = pair_fields(nlp)
+    for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
+        yield from read_text_pairs_v1(file, first, second, label)(nlp)
+
+
+def pair_fields(nlp: Language) -> tuple[str, str, str]:
+    """Names of the fields of the first text, the second and the label: those that the config's
+    reader of pairs has, else its defaults."""
+    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+
+    defaults = inspect.signature(read_text_pairs_v1).parameters
     block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
     if block.get("@readers") != "spacy-latent.TextPairs.v1":
         block = {}
-    fields = {key: block[key] for key in ("first", "second", "label") if key in block}
-    for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
-        yield from read_text_pairs_v1(file, **fields)(nlp)
+    first, second, label = (
+        block.get(key, defaults[key].default) for key in ("first", "second", "label")
+    )
+    return first, second, label
 
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -18,6 +18,7 @@ from spacy_latent.cli.pipelines import load, use_gpu
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
+    from thinc.api import Config
 
 EXAMPLES = """
 Examples:
@@ -45,8 +46,11 @@ def debug_cli(
     'spacy train'. Exits with code 1 if something will not learn."""
     import srsly
     from spacy.cli._util import parse_config_overrides, show_validation_error
+    from spacy.util import load_config
 
+    from spacy_latent.cli.config_errors import unread_settings
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.training_corpus import missing_path, training_examples
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.diagnosis import describe
@@ -57,11 +61,14 @@ def debug_cli(
         import_code(code)
         use_gpu(gpu_id)
         overrides = parse_config_overrides(context.args)
+        unread: list[str] = []
         if source.is_dir():
             nlp, is_new = load(str(source)), False
         elif source.is_file():
             with show_validation_error(source):
-                nlp, is_new = from_config(source, overrides), True
+                config = load_config(source, overrides=overrides, interpolate=False)
+                nlp, is_new = from_config(config), True
+            unread = list(unread_settings(config))
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
         choose_components(nlp, None, annotating=True)
@@ -69,6 +76,9 @@ def debug_cli(
         if is_new:
             initialize(nlp, examples, why)
         layers, findings = describe(nlp), find_traps(nlp)
+        findings += [Finding("warning", "unread-setting", said) for said in unread]
+        if is_new and (missing := missing_path(nlp, "dev_corpus")):
+            findings.append(Finding("note", "no-dev-corpus", missing))
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             findings.append(Finding("note", "no-gradients", f"Gradients were not checked: {why}"))
@@ -90,38 +100,20 @@ def debug_cli(
         raise typer.Exit(1)
 
 
-def from_config(path: Path, overrides: dict[str, Any]) -> Language:
-    from spacy.util import load_config, load_model_from_config
+def from_config(config: Config) -> Language:
+    from spacy.util import load_model_from_config
 
     from spacy_latent.cli.config_errors import errors_with_blocks
+    from spacy_latent.errors import LatentError
 
-    config = load_config(path, overrides=overrides, interpolate=False)
-    with errors_with_blocks(config):
-        return load_model_from_config(config, auto_fill=True)
-
-
-def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
-    """The first examples, or none and the reason."""
-    from spacy.util import registry, resolve_dot_names
-
-    from spacy_latent.cli.config_errors import errors_with_blocks
-    from spacy_latent.cli.corpus import read_examples
-
-    if corpus is not None:
-        return read_examples(nlp, corpus, count), ""
     try:
-        config = nlp.config.interpolate()
-        reader: Any
         with errors_with_blocks(config):
-            training = registry.resolve(config["training"])
-            (reader,) = resolve_dot_names(config, [training["train_corpus"]])
-        return list(islice(reader(nlp), count)), "the training corpus is empty."
-    except Exception as error:
-        # A config may name files that are not here; everything else can be checked all the same.
-        return [], (
-            f"the config's training corpus cannot be read ({error}). Give examples with --corpus, "
-            "or the path as for 'spacy train'."
-        )
+            return load_model_from_config(config, auto_fill=True)
+    except (ValueError, ImportError) as error:
+        # spaCy's own errors have a number, and say what to do.
+        if re.match(r"\[E\d+\]", str(error)):
+            raise LatentError(str(error)) from error
+        raise
 
 
 def initialize(nlp: Language, examples: list[Example], why: str) -> None:

@@ -41,6 +41,7 @@ from spacy_latent.cli.config_blocks import (
     tagged,
 )
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
     REPLACEMENTS,
     hints,
@@ -72,6 +73,8 @@ Examples:
   spacy latent init base.cfg config.cfg --latent-parser --component parser
 
   spacy latent init base.cfg config.cfg --rationale
+
+  spacy latent init base.cfg config.cfg --pairs
 """
 # What a new one gets where the user names none.
 STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
@@ -91,14 +94,14 @@ def init_cli(
         "--structure",
         "-s",
         help="What is latent; if not given, what the config has, or spanning-tree, or k-of-n "
-        "with --rationale",
+        "with --rationale, or one-to-one-alignment with --pairs",
     ),
     estimator: Optional[str] = typer.Option(  # noqa: UP045
         None,
         "--estimator",
         "-e",
         help="How the loss's gradient reaches the structure; if not given, what the config has, "
-        "or marginals, or sparsemap with --rationale",
+        "or marginals, or sparsemap with --rationale or --pairs",
     ),
     shared: bool = typer.Option(
         False,
@@ -117,6 +120,9 @@ def init_cli(
     rationale: bool = typer.Option(
         False, "--rationale", help="Make of textcat one that reads only the words that it chose"
     ),
+    pairs: bool = typer.Option(
+        False, "--pairs", help="Make of textcat one of pairs of texts, which aligns their words"
+    ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
 ) -> None:
@@ -134,18 +140,20 @@ def init_cli(
     import_code(code)
     asked = {"crf_ner": crf_ner, "latent_parser": latent_parser, "tree_spancat": tree_spancat}
     replacements = [REPLACEMENTS[factory] for factory, wanted in asked.items() if wanted]
-    if replacements and (rationale or shared or structure or estimator or len(replacements) > 1):
+    others = rationale or pairs or shared or structure or estimator
+    if replacements and (others or len(replacements) > 1):
         chosen = replacements[0]
         fail(
             f"{chosen.option} goes with --component alone",
             f"Its structure is {chosen.learns}, which it learns from annotated ones. Leave out "
-            "--structure, --estimator, --shared and --rationale, and take one replacement after "
-            "another.",
+            "--structure, --estimator, --shared, --rationale and --pairs, and take one replacement "
+            "after another.",
         )
-    if rationale and shared:
+    if rationale + pairs + shared > 1:
         fail(
-            "--rationale and --shared exclude each other",
-            "A rationale belongs to the one classifier that reads it. Leave out one of them.",
+            "--rationale, --pairs and --shared exclude each other",
+            "A rationale, or an alignment, belongs to the one classifier that reads it. Leave out "
+            "all but one of them.",
         )
     if output != STREAM and Path(output).exists() and not force:
         fail(f"{output} exists", "Give --force to overwrite it, or another name.")
@@ -162,6 +170,8 @@ def init_cli(
             made = with_replacement(before, names, replacements[0])
         elif rationale:
             made = with_refusal(with_rationale(before, names, structure, estimator))
+        elif pairs:
+            made = with_refusal(with_pairs(before, names, structure, estimator))
         else:
             made = with_refusal(with_structure(before, names, structure, estimator, shared))
         nlp = loaded(made)
@@ -179,7 +189,8 @@ def init_cli(
     for finding in about_sentences(nlp):
         print(f"{finding.level.capitalize()}: {finding.text}", file=stream(output == STREAM))
     if output != STREAM:
-        paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
+        ending = "jsonl" if pairs else "spacy"
+        paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
         # Not by wasabi alone, which breaks lines: they are there to be copied.
         msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
         print(f"spacy latent debug {output} {paths}")

@@ -12,50 +12,80 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
+    from spacy.language import Language
     from spacy.tokens import Doc
 
 Row = dict[str, Any]
+# Names of the fields of the first text, the second and the label; None for what the pipeline's
+# config says.
+Fields = tuple[str | None, str | None, str | None]
+FIELD = "Field of .jsonl, or column of .tsv, of the"
 COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 
 
-def model_row(path: Path, corpus: Path) -> Row:
+def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> Row:
     """What a pipeline reaches on a corpus: its accuracy with a 95 % interval, and where references
     have alignments under "sure", the scores of its best alignments, and those."""
-    import spacy
-
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
+    from spacy_latent.cli.pipelines import load
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import read_text_pairs_v1
 
-    nlp = spacy.load(path)
+    nlp = load(str(path))
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
-    examples = list(read_text_pairs_v1(corpus)(nlp))
+    first, second, label = known_fields(nlp, fields)
+    examples = list(read_text_pairs_v1(corpus, first, second, label)(nlp))
+    gold = [_gold(example.reference) for example in examples]
+    labelled = [bool(example.reference.cats) for example in examples]
+    if not any(labelled) and not any(gold):
+        raise LatentError(
+            f"No pair of {corpus} has a label under {label!r}{there_is(corpus)}: there is nothing "
+            "to compare predictions with."
+        )
     name = path.parent.name if path.name.startswith("model-") else path.name
     stream = nlp.pipe(example.predicted for example in examples)
     docs = list(progress(stream, name, len(examples), unit="pair"))
-    right = sum(_best(doc) == _best(each.reference) for doc, each in zip(docs, examples))
-    row: Row = {
-        "name": name,
-        "accuracy": right / max(len(docs), 1),
-        "interval": confidence_interval(right, len(docs)),
-    }
-    gold = [_gold(example.reference) for example in examples]
+    row: Row = {"name": name}
+    if any(labelled):
+        judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
+        right = sum(_best(doc) == _best(reference) for doc, reference in judged)
+        row["accuracy"] = right / len(judged)
+        row["interval"] = confidence_interval(right, len(judged))
     if any(gold):
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
         row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
     return row
 
 
+def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
+    """The names that are given, and where none is, that of the pipeline's config."""
+    from spacy_latent.cli.corpus import pair_fields
+
+    first, second, label = (given or own for given, own in zip(fields, pair_fields(nlp)))
+    return first, second, label
+
+
+def there_is(corpus: Path) -> str:
+    """The fields of the first pair of a file, as the end of a clause; nothing for one of docs."""
+    from spacy_latent.corpora.text_pairs import field_names
+
+    names = field_names(corpus)
+    return f" (there is {', '.join(map(repr, names))})" if names else ""
+
+
 def control_rows(corpus: Path) -> list[Row]:
-    """A row for each control, where references have alignments."""
+    """A row for each control, where references have alignments, as those of .spacy may."""
     import spacy
 
     from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, alignment_scores
     from spacy_latent.corpora.text_pairs import FIRST, SECOND, read_docs
 
+    if corpus.suffix != ".spacy":
+        return []
     docs = [(doc, gold) for doc in read_docs(spacy.blank("xx"), corpus) if (gold := _gold(doc))]
     rows = []
     for name, control in ALIGNMENT_CONTROLS.items() if docs else ():
@@ -106,11 +136,15 @@ def main(
     models: list[Path],
     metrics: Path | None = None,
     beside: str = "nearest same word",
+    first: Annotated[str | None, typer.Option(help=f"{FIELD} first text")] = None,
+    second: Annotated[str | None, typer.Option(help=f"{FIELD} second text")] = None,
+    label: Annotated[str | None, typer.Option(help=f"{FIELD} label")] = None,
     gpu_id: Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")] = -1,
 ) -> None:
     """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
-    the F1 less that of the row BESIDE."""
+    the F1 less that of the row BESIDE. Fields that are not named are those of the reader in the
+    pipeline's config, else text_a, text_b and label."""
     import srsly
 
     from spacy_latent.cli.pipelines import use_gpu
@@ -119,7 +153,13 @@ def main(
     for path in (corpus, *models):
         if not path.exists():
             fail(f"{path} does not exist.")
-    rows = [*(model_row(path, corpus) for path in models), *control_rows(corpus)]
+    try:
+        judged = [model_row(path, corpus, (first, second, label)) for path in models]
+    except LatentError as error:
+        has_fields = corpus.suffix in (".jsonl", ".tsv")
+        advice = " On the command line: --first, --second and --label." * has_fields
+        fail(f"{corpus} cannot be judged", f"{error}{advice}")
+    rows = [*judged, *control_rows(corpus)]
     compare(rows, beside, corpus)
     columns = [column for column in COLUMNS if any(column in row for row in rows)]
     titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spacy_latent.visualize.elements import Markup
 
 STDOUT = "-"
+BARE = "A text without words has none, nor has a pair of texts of which one is empty."
 FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
@@ -62,12 +63,13 @@ def render_cli(
         False, "--counters", help="Draw the counters of the scorer below trees and brackets"
     ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
-    text_key: Optional[str] = typer.Option(  # noqa: UP045
+    text_key: Optional[list[str]] = typer.Option(  # noqa: UP045
         None,
         "--text-key",
         "-tk",
-        help="Key of the text in .jsonl, or two with a comma for pairs of texts; 'text', or "
-        "'text_a,text_b', if not given",
+        help="Key of the text in .jsonl; for pairs of texts two, with a comma between them or each "
+        "with this option. If not given, 'text'; for pairs what the pipeline's config says, or "
+        "'text_a,text_b'",
     ),
     as_format: Optional[str] = typer.Option(  # noqa: UP045
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
@@ -89,9 +91,10 @@ def render_cli(
     """
     from spacy.cli._util import import_code
 
-    from spacy_latent.cli.corpus import reads_pairs
+    from spacy_latent.cli.corpus import pair_fields, reads_pairs
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize import render, render_svg
+    from spacy_latent.visualize.drawing import is_drawn
     from spacy_latent.visualize.page import NOTHING
 
     kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
@@ -117,13 +120,28 @@ def render_cli(
                 "The pipeline reads pairs of texts, and lines of text are none",
                 "Give a .jsonl or .tsv file with a field for each text, or a .spacy file.",
             )
-        text_key = text_key or ("text_a,text_b" if pairs else "text")
+        keys = [key for given in text_key or () for key in given.split(",")]
+        if len(keys) > 2:
+            fail(
+                f"--text-key names {len(keys)} keys: {', '.join(keys)}",
+                "Give one, or two for pairs of texts.",
+            )
+        if pairs and len(keys) == 1:
+            fail(
+                f"The pipeline reads pairs of texts, and --text-key names one key: {keys[0]}",
+                "Give two, as in --text-key text_a,text_b.",
+            )
+        if not keys:
+            keys = list(pair_fields(nlp)[:2]) if pairs else ["text"]
         try:
             docs, references, more = _annotate(
-                nlp, data, text_key, limit, component, threshold, alternatives
+                nlp, data, keys, limit, component, threshold, alternatives
             )
             options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
             trees = references if gold else None
+            count = sum(is_drawn(doc, component) for doc in docs)
+            if not count and any(len(doc._.latent) for doc in docs):
+                fail(f"No text of {data} has a structure to draw", BARE)
             if trees and not any(doc.has_annotation("DEP") for doc in trees):
                 fail(f"The docs of {data} have no dependency trees; drop --gold")
             if kind == "svg":
@@ -141,7 +159,11 @@ def render_cli(
         return
     path = Path(output)
     write_page(path, drawn)
-    msg.good(f"Drawings of {number_of(len(docs), 'text')} saved to {path}")
+    msg.good(f"Drawings of {number_of(count, 'text')} saved to {path}")
+    if count < len(docs):
+        msg.info(
+            f"Not drawn: {len(docs) - count} of {len(docs)} texts, without a structure. {BARE}"
+        )
     if more:
         msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
 
@@ -178,7 +200,7 @@ def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Marku
 def _annotate(
     nlp: Language,
     data: str,
-    text_key: str,
+    keys: list[str],
     limit: int,
     component: str | None,
     threshold: float | None,
@@ -188,7 +210,7 @@ def _annotate(
     from tqdm import tqdm
 
     try:
-        inputs = list(islice(_inputs(nlp, data, text_key), limit + 1))
+        inputs = list(islice(_inputs(nlp, data, keys), limit + 1))
     except Exception as error:
         # Each format fails in its own way; the user needs the file's name and the reason.
         fail(f"{data} cannot be read", str(error))
@@ -200,13 +222,15 @@ def _annotate(
     return docs, [reference for _, reference in inputs if reference is not None], more
 
 
-def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]]:
-    """A text, or a doc of words and spans, for the pipeline; and the doc as it was."""
+def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, Any]]:
+    """A text, or a doc of words and spans, for the pipeline; and the doc as it was. keys: that of
+    the text, or those of both texts of a pair."""
     import srsly
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
-    from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
+    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+    from spacy_latent.errors import LatentError
 
     path = Path(data)
     if path.suffix == ".spacy":
@@ -218,19 +242,23 @@ def _inputs(nlp: Language, data: str, text_key: str) -> Iterator[tuple[Any, Any]
             for key, group in reference.spans.items():
                 made.spans[key] = group.copy(doc=made)
             yield made, reference
+    elif path.suffix in (".jsonl", ".tsv") and len(keys) == 2:
+        try:
+            first, second = keys
+            for example in read_text_pairs_v1(path, first, second)(nlp):
+                yield example.predicted, None
+        except LatentError as error:
+            fail(f"{data} cannot be read", f"{error} Here: with --text-key FIRST,SECOND.")
     elif path.suffix == ".jsonl":
-        keys = text_key.split(",")
         for i, entry in enumerate(srsly.read_jsonl(path), 1):
-            texts: list[Any] = [entry.get(key) if isinstance(entry, dict) else None for key in keys]
-            if not all(isinstance(text, str) for text in texts) or len(texts) > 2:
+            text = entry.get(keys[0]) if isinstance(entry, dict) else None
+            if not isinstance(text, str):
+                there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
                 fail(
-                    f"Line {i} of {data} has no text under {text_key!r}",
-                    "Say where it is with --text-key, as in --text-key text_a,text_b for pairs.",
+                    f"Line {i} of {data} has no text under {keys[0]!r}",
+                    f"There is {there or 'nothing'}. Say where the text is with --text-key.",
                 )
-            yield texts[0] if len(texts) == 1 else make_pair_doc(nlp, *texts), None
-    elif path.suffix == ".tsv" and text_key.count(",") == 1:
-        for doc in read_docs(nlp, path, *text_key.split(",")):
-            yield doc, None
+            yield text, None
     else:
         given = nullcontext(lines_of_stdin()) if data == STDIN else path.open(encoding="utf8")
         with given as lines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -177,15 +177,36 @@ def with_rationale(
         becomes the selector's; a bag of words gets one.
     structure, estimator: as of :func:`with_structure`; None for KOfN and SparseMAP.
     """
-    from spacy_latent.errors import LatentError
-
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
-    pipeline: list[str] = changed["nlp"]["pipeline"]
+    names = classifiers(changed, names, "give a rationale", no_rationale)
+    made_of = structure_block(structure or CHOICE, chooses=True)
+    layers = {
+        "structure": made_of,
+        "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
+    }
+    for name in names:
+        components[name] = rationale_component(components[name], layers)
+    changed["training"]["score_weights"]["rationale_rate"] = 0.0
+    return changed
+
+
+def classifiers(
+    config: Config, names: list[str], could: str, why_not: Callable[[str, Block], str | None]
+) -> list[str]:
+    """The text classifiers of spaCy's that are to be replaced.
+
+    names: those that the user named; empty for the only one. could: what there is to be done with
+        them. why_not: of a component, why this cannot be.
+    """
+    from spacy_latent.errors import LatentError
+
+    components: dict[str, Block] = config["components"]
+    pipeline: list[str] = config["nlp"]["pipeline"]
     able = [name for name in pipeline if components[name].get("factory") in TEXTCATS]
     if not names and len(able) > 1:
         options = ", ".join(f"--component {name}" for name in able)
-        raise LatentError(f"Several components could give a rationale. Name one: {options}.")
+        raise LatentError(f"Several components could {could}. Name one: {options}.")
     # Ours are refused by what they are, not as if there were no classifier.
     ours = [name for name in pipeline if components[name].get("factory") in OWNERS[1:]]
     names = names or able or ours
@@ -196,18 +217,10 @@ def with_rationale(
         )
     for name in names:
         check_there(components, pipeline, name)
-        why = no_rationale(name, components[name])
+        why = why_not(name, components[name])
         if why is not None:
             raise LatentError(why)
-    made_of = structure_block(structure or CHOICE, chooses=True)
-    layers = {
-        "structure": made_of,
-        "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
-    }
-    for name in names:
-        components[name] = rationale_component(components[name], layers)
-    changed["training"]["score_weights"]["rationale_rate"] = 0.0
-    return changed
+    return names
 
 
 def no_rationale(name: str, component: Block) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 def show_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
     text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    second: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, help="The second text, for a pipeline that reads pairs of texts"
+    ),
+    component: Optional[str] = typer.Option(  # noqa: UP045
         None, "--component", "-c", help="Name of the component; all latent ones if not given"
     ),
     html: Optional[Path] = typer.Option(  # noqa: UP045
@@ -47,6 +51,7 @@ def show_cli(
 
     from spacy_latent.annotations import to_json
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs, typed_text
+    from spacy_latent.corpora.text_pairs import make_pair_doc
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
@@ -54,15 +59,25 @@ def show_cli(
     use_gpu(gpu_id)
     nlp = load(model)
     docs: list[Doc] = []
-    if reads_pairs(nlp):
+    if reads_pairs(nlp) and second is None:
         fail(
             "The pipeline reads pairs of texts, and here is one",
-            "Draw the pairs of a file with 'spacy latent render MODEL FILE PAGE'.",
+            "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
+            "'spacy latent render MODEL FILE PAGE'.",
+        )
+    if second is not None and not reads_pairs(nlp):
+        fail(
+            "The pipeline reads single texts, and here are two",
+            "Put a text of several words into quotation marks.",
         )
     try:
         kinds = stored_kinds(nlp)
-        lines = lines_of_stdin() if text == STDIN else [typed_text(text)]
-        texts = (line.rstrip("\n") for line in lines)
+        texts: Iterable[str | Doc]
+        if second is not None:
+            texts = [make_pair_doc(nlp, text, second)]
+        else:
+            lines = lines_of_stdin() if text == STDIN else [typed_text(text)]
+            texts = (line.rstrip("\n") for line in lines)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:

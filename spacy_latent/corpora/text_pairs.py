@@ -104,6 +104,14 @@ def read_docs(
         yield doc
 
 
+def field_names(path: Path) -> list[str]:
+    """Names of the fields of the first pair of a file; none of one of docs, or without pairs."""
+    if path.suffix == ".spacy":
+        return []
+    read = _json_lines if path.suffix == ".jsonl" else _table
+    return next((list(row) for _, row in read(path)), [])
+
+
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of each line, and its fields."""
     with path.open(encoding="utf8") as file:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from spacy import displacy
 from spacy.tokens import Doc, Span
 
+from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.visualize.displacy_drawing import (
     NO_STRUCTURE,
@@ -32,6 +33,9 @@ from spacy_latent.visualize.styles import draw_figure, known_styles
 from spacy_latent.visualize.subject import TITLE_WORDS, Subject
 
 DISPLACY_STYLES = ("dep", "ent", "span")
+# Of a pair that is aligned piece by piece, pieces are drawn up to so many words of both texts: each
+# drawing has a row for each word.
+WORDS_OF_A_PAIR = 1000
 
 
 def render(
@@ -163,10 +167,38 @@ def make_figures(
             raise LatentError(no_structure_of(component, there))
         own = look.of(displacy.get_doc_settings(doc))
         for name in [component] if component else list(doc._.latent):
-            for span in doc._.latent[name].spans:
+            spans = doc._.latent[name].spans
+            drawn = drawn_pieces(spans)
+            for number, span in enumerate(spans[:drawn], 1):
                 subject = Subject(doc, name, span, own, None if gold is None else gold[i])
-                figures.append(draw_figure(subject, style))
+                figure = draw_figure(subject, style)
+                if span.other_start is not None and len(spans) > 1:
+                    left_out = number == drawn < len(spans)
+                    more = "; the pair is long, and further pieces are not drawn" * left_out
+                    said = f"{figure.caption} · piece {number} of {len(spans)}{more}"
+                    figure = replace(figure, caption=said)
+                figures.append(figure)
     return figures
+
+
+def drawn_pieces(spans: Sequence[SpanStructure]) -> int:
+    """How many of the structures of a doc are drawn: all, but of a pair of texts in pieces at least
+    one and no more than :data:`WORDS_OF_A_PAIR` words."""
+    count, words = 0, 0
+    for span in spans:
+        if span.other_start is not None and span.other_end is not None:
+            words += span.end - span.start + span.other_end - span.other_start
+        if count and words > WORDS_OF_A_PAIR:
+            break
+        count += 1
+    return count
+
+
+def is_drawn(doc: Doc, component: str | None) -> bool:
+    """Whether there is a structure to draw: none is on a doc without words, nor on a pair of texts
+    of which one has none. component: as for :func:`render`."""
+    names = [component] if component else list(doc._.latent)
+    return any(doc._.latent[name].spans for name in names if name in doc._.latent)
 
 
 def _as_docs(docs: Iterable[Doc | Span] | Doc | Span) -> list[Doc]:
@@ -191,6 +223,7 @@ def _as_gold(docs: Sequence[Doc], gold: Doc | Sequence[Doc] | None) -> list[Doc]
 def page_title(docs: Sequence[Doc], component: str | None) -> str:
     """Whose structures are on a page, and of what."""
     there = [component] if component else dict.fromkeys(name for d in docs for name in d._.latent)
+    docs = [doc for doc in docs if is_drawn(doc, component)] or docs
     names = ", ".join(there) or "the pipeline"
     words = [shortened(token.text) for token in docs[0]] if len(docs) == 1 else []
     more = " …" if len(words) > TITLE_WORDS else ""

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 from spacy.cli._util import app
-from spacy.util import load_model_from_config, registry
+from spacy.tokens import DocBin
+from spacy.util import load_config, load_model_from_config, registry
 from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_errors import errors_with_blocks, unknown_names
+from spacy_latent.cli.config_errors import (
+    errors_with_blocks,
+    unknown_names,
+    unknown_settings,
+    unread_settings,
+)
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.pipeline.small_pipelines import latent_pipeline
 
@@ -116,6 +122,159 @@ def test_a_text_in_the_place_of_a_number_is_told_with_its_setting() -> None:
     place = f"{MODEL}.estimator"
     said = str(refused(changed(place, **{"@misc": "spacy-latent.SparseMAP.v1", "tolerance": "x"})))
     assert said.startswith(f"[{place}] tolerance is 'x'; expected a number, such as 1e-06")
+
+
+def with_setting(place: str, name: str, value: Any) -> Config:
+    """Beside those that a block has."""
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("latent_textcat_multilabel")
+    config = nlp.config.copy()
+    block = config
+    for key in place.split("."):
+        block = block[key]
+    block[name] = value
+    return config
+
+
+GROUPS = {"@misc": "spacy-latent.CategoryConstraints.v1"}
+BITS = {"@misc": "spacy-latent.Bits.v1", "parts": "items"}
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "near", "takes"),
+    [
+        (MODEL, "temprature", "temperature", "entropy_weight"),
+        (f"{MODEL}.structure", "singleroot", "single_root", ""),
+        ("components.latent_encoder", "anotate", "annotate", "supervision"),
+        ("components.textcat", "treshold", "threshold", "scorer"),
+    ],
+)
+def test_a_misspelt_setting_is_told_with_its_block_and_the_nearest(
+    place: str, name: str, near: str, takes: str
+) -> None:
+    said = str(refused(with_setting(place, name, 1)))
+    assert said.startswith(f"[{place}] {name}: ") and f"Did you mean {near}?" in said
+    # No settings of other blocks, and none of the values of this one.
+    assert takes in said and "{" not in said and len(said) < 500
+
+
+def test_the_block_of_constraints_and_of_structures_in_others_is_told_whole() -> None:
+    place = "components.latent_textcat_multilabel.constraints"
+    config = with_setting(place.rpartition(".")[0], "constraints", {**GROUPS, "exclusiv": []})
+    assert str(refused(config)).startswith(f"[{place}] exclusiv: spacy-latent.Category")
+    graph = {"@misc": "spacy-latent.FactorGraph.v1", "structures": {"words": {**BITS, "budge": 2}}}
+    config = with_setting(MODEL, "structure", graph)
+    said = str(refused(config))
+    assert said.startswith(f"[{MODEL}.structure.structures.words] budge: ")
+    assert "Did you mean budget?" in said
+
+
+def test_all_misspelt_settings_are_told_at_once() -> None:
+    config = with_setting(MODEL, "temprature", 2.0)
+    config["components"]["textcat"]["treshold"] = 0.5
+    said = str(refused(config))
+    assert f"[{MODEL}] temprature" in said and "[components.textcat] treshold" in said
+
+
+def test_a_value_of_a_wrong_type_is_told_with_its_block() -> None:
+    said = str(refused(with_setting("components.latent_textcat_multilabel", "threshold", "x")))
+    assert said.startswith("[components.latent_textcat_multilabel] threshold is 'x': ")
+    assert "{" not in said
+
+
+def test_an_unknown_component_is_told_with_the_nearest() -> None:
+    said = str(refused(changed("components.textcat", factory="latent_textcatt")))
+    assert said.startswith("[components.textcat] factory: there is no component 'latent_textcatt'.")
+    assert said.endswith("Did you mean latent_textcat?")
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("*.cfg"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_of_shipped_configs_every_setting_is_known(path: Path) -> None:
+    config = load_config(path, interpolate=False)
+    latent_pipeline("textcat")
+    assert not [*unknown_settings(config), *unread_settings(config)]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A whole config, and a corpus that it can be trained on, in a directory."""
+    nlp = latent_pipeline("textcat")
+    config = load_model_from_config(nlp.config, auto_fill=True).config.copy()
+    config["paths"].update(train=None, dev=None)
+    reader = {"@readers": "spacy.Corpus.v1", "max_length": 0}
+    config["corpora"] = {
+        name: {**reader, "path": f"${{paths.{name}}}"} for name in ("train", "dev")
+    }
+    config.to_disk(tmp_path / "config.cfg", interpolate=False)
+    docs = []
+    for text, label in (("a good film", "A"), ("a bad film", "B")):
+        doc = nlp.make_doc(text)
+        doc.cats = {name: float(name == label) for name in "AB"}
+        docs.append(doc)
+    DocBin(docs=docs).to_disk(tmp_path / "train.spacy")
+    return tmp_path
+
+
+def debug(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = ["latent", "debug", str(folder / "config.cfg"), *arguments]
+    result = CliRunner().invoke(app, command)
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+def test_debug_needs_no_path_of_another_corpus_and_names_the_one_that_is_missing(
+    written: Path,
+) -> None:
+    train = f"--paths.train={written / 'train.spacy'}"
+    code, said = debug(written, train)
+    assert "Norms of the gradients" in said and "cannot be read" not in said
+    assert "[corpora.dev] has no path: 'spacy train' needs --paths.dev." in said
+    code, said = debug(written, train, "--paths.dev", "dev.spacy")
+    assert "has no path" not in said
+    code, said = debug(written, "--paths.dev", str(written / "train.spacy"))
+    assert code == 1 and "[corpora.train] has no path: 'spacy train' needs --paths.train." in said
+    code, said = debug(written, train, "--training.train_corpus", "corpora.trains")
+    assert code == 1 and "names the corpus 'corpora.trains', and there is no block" in said
+
+
+def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Path) -> None:
+    config = load_config(written / "config.cfg", interpolate=False)
+    config["training"]["max_step"] = config["training"].pop("max_steps")
+    # A variable of one's own.
+    config["training"]["my_rate"] = 0.1
+    config.to_disk(written / "config.cfg")
+    _, said = debug(written, f"--paths.train={written / 'train.spacy'}")
+    assert "[training] max_step: spaCy does not read this setting. Did you mean max_steps?" in said
+    assert "my_rate" not in said
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "said"),
+    [
+        (MODEL, {"temperature": -1.0}, f"[{MODEL}] The temperature is -1.0"),
+        (
+            f"{MODEL}.estimator",
+            {"@misc": "spacy-latent.ScoreFunction.v1", "num_samples": 0},
+            f"[{MODEL}.estimator] ScoreFunction: num_samples is 0",
+        ),
+        ("nlp", {"pipeline": ["other"]}, "[E956] Can't find component 'other'"),
+    ],
+)
+def test_debug_says_without_a_traceback_what_spacy_train_ends_with(
+    written: Path, place: str, settings: dict[str, Any], said: str
+) -> None:
+    config = load_config(written / "config.cfg", interpolate=False)
+    block = config
+    for key in place.split("."):
+        block = block[key]
+    if any(key.startswith("@") for key in settings):
+        block.clear()
+    block.update(settings)
+    config.to_disk(written / "config.cfg")
+    code, printed = debug(written)
+    assert code == 1 and said in printed
 
 
 def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import spacy
+import srsly
 from spacy.cli._util import app
 from spacy.cli.init_config import init_config
 from spacy.language import Language
@@ -19,7 +20,9 @@ from typer.testing import CliRunner
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent.cli.config_blocks import estimator_block, latent_block, registered_name
 from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
+from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
+from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.inspection import inspect_docs
@@ -119,7 +122,7 @@ def test_an_alignment_of_two_texts_is_refused_where_there_is_one(
     estimator: str, shared: bool
 ) -> None:
     structure = "many-to-one-alignment"
-    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts.*AlignedPairText"):
+    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts.*--pairs"):
         with_structure(filled(made(["textcat"])), [], structure, estimator, shared)
     inline = filled(with_structure(filled(made(["textcat"])), [], "k-of-n", "SparseMAP", shared))
     with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts"):
@@ -476,6 +479,87 @@ def test_who_puts_a_structure_under_spacys_is_told_of_ours(factory: str, tmp_pat
         assert option not in result.stdout
 
 
+# ---------------------------------------------------------------- pairs
+
+
+def pairs_file(path: Path) -> Path:
+    rows = [("a dog ran", "it ran", "yes"), ("a dog ran", "it sat", "no")]
+    srsly.write_jsonl(path, [{"premise": a, "claim": b, "gold": label} for a, b, label in rows * 2])
+    return path
+
+
+@pytest.mark.parametrize("name", ["textcat", "textcat_multilabel"])
+def test_a_text_classifier_aligns_pairs_of_a_file_of_ones_own(name: str, tmp_path: Path) -> None:
+    """From nothing to a pipeline that has been trained, by commands alone."""
+    base, config, data = tmp_path / "base.cfg", tmp_path / "config.cfg", tmp_path / "pairs.jsonl"
+    made([name]).to_disk(base)
+    result = CliRunner().invoke(app, ["latent", "init", str(base), str(config), "--pairs"])
+    assert result.exit_code == 0, result.output
+    assert "--paths.train ./train.jsonl" in result.output and "sentences" not in result.output
+    pairs_file(data)
+    fields = {"first": "premise", "second": "claim", "label": "gold"}
+    arguments = [
+        *(
+            f"--corpora.{c}.{key}={field}"
+            for c in ("train", "dev")
+            for key, field in fields.items()
+        ),
+        f"--paths.train={data}",
+        f"--paths.dev={data}",
+        "--training.max_steps=2",
+        f"--output={tmp_path / 'training'}",
+    ]
+    result = CliRunner().invoke(app, ["train", str(config), *arguments])
+    assert result.exit_code == 0, result.output
+    nlp = spacy.load(tmp_path / "training" / "model-last")
+    (doc,) = nlp.pipe([make_pair_doc(nlp, "a dog ran", "it ran")])
+    assert set(doc.cats) == {"yes", "no"}
+    assert doc._.latent[name].spans
+    assert nlp.config["components"][name]["model"]["structure"]["unaligned"] is True
+
+
+def test_other_alignments_of_pairs() -> None:
+    config = filled(with_pairs(filled(made(["textcat"])), [], "monotone-alignment", "marginals"))
+    model = components(config)["textcat"]["model"]
+    assert model["structure"]["@misc"] == "spacy-latent.MonotoneAlignment.v1"
+    assert model["estimator"]["@misc"] == "spacy-latent.Marginals.v1"
+    # As those that were made by hand.
+    changed = components(filled(with_structure(config, [], "many-to-one-alignment")))
+    assert changed["textcat"]["model"]["structure"]["@misc"].startswith("spacy-latent.ManyToOne")
+
+
+def test_over_a_transformer_pairs_learn_faster_than_it() -> None:
+    config = filled(with_pairs(over_transformer(["textcat"]), []))
+    model = components(config)["textcat"]["model"]
+    assert model["scorer_learn_rate"] == 5.0 and "ransformer" in model["tok2vec"]["@architectures"]
+
+
+def test_readers_of_ones_own_stay() -> None:
+    before = filled(made(["textcat"]))
+    own = {"@readers": "spacy-latent.ListOps.v1", "path": "dev.tsv"}
+    before["corpora"]["dev"] = own
+    corpora = with_pairs(before, [])["corpora"]
+    assert corpora["dev"] == own and corpora["train"]["@readers"] == "spacy-latent.TextPairs.v1"
+    # A variable is kept.
+    assert corpora["train"]["path"] == "${paths.train}"
+
+
+def test_what_does_not_become_a_classifier_of_pairs() -> None:
+    with pytest.raises(LatentError, match="--pipeline textcat"):
+        with_pairs(filled(made(["ner"])), [])
+    config = filled(with_pairs(filled(made(["textcat"])), []))
+    with pytest.raises(LatentError, match="reads pairs already: leave out --pairs"):
+        with_pairs(config, [])
+    with pytest.raises(LatentError, match=r"textcat is no textcat or .* as spaCy makes one"):
+        with_pairs(filled(with_rationale(filled(made(["textcat"])), [])), [])
+    for attempt in (
+        lambda: with_pairs(filled(made(["textcat"])), [], "spanning-tree"),
+        lambda: with_structure(config, [], "spanning-tree"),
+    ):
+        with pytest.raises(LatentError, match="textcat aligns two texts, and SpanningTree is over"):
+            attempt()
+
+
 # ---------------------------------------------------------------- rationales
 
 
@@ -576,18 +660,20 @@ def test_what_does_not_become_a_rationale() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["--crf-ner", "--latent-parser", "--tree-spancat", "--rationale"]
+    "option", ["--crf-ner", "--latent-parser", "--tree-spancat", "--rationale", "--pairs"]
 )
 def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None:
     base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
-    name = "latent_textcat" if option == "--rationale" else option[2:].replace("-", "_")
+    of_texts = option in ("--rationale", "--pairs")
+    name = "latent_textcat" if of_texts else option[2:].replace("-", "_")
     old = REPLACED[name][0] if name in REPLACED else "ner"
     made([old, "textcat"]).to_disk(base)
     arguments = ["latent", "init", str(base), str(output), option]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert f'+factory = "{name}"' in result.output
-    trained(load_config(output))
+    if option != "--pairs":
+        trained(load_config(output))
     wrong = CliRunner().invoke(app, [*arguments, "--force", "--shared"])
     assert wrong.exit_code == 1 and option in wrong.stderr
     other = "--crf-ner" if option != "--crf-ner" else "--tree-spancat"

@@ -13,11 +13,12 @@ from spacy.tokens import DocBin
 from spacy.util import load_config
 from typer.testing import CliRunner
 
+import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
-from tests.pipeline.small_pipelines import save_small_transformer
+from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
 from tests.test_recipes import CONFIGS as RECIPES
 from tests.test_recipes import OVER_A_PARSER
 
@@ -79,9 +80,75 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
     assert shown == [("mine", len(PAIRS), "pair")]
 
 
+@pytest.fixture
+def renamed(tmp_path: Path) -> Path:
+    """Pairs whose fields have other names; half of them are labelled, rightly."""
+    rows = [{"premise": a, "claim": b, "gold": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(tmp_path / "other.jsonl", [*rows, {"premise": "a", "claim": "b"}])
+    return tmp_path / "other.jsonl"
+
+
+def test_fields_are_named_by_options_or_by_the_config(model, renamed):
+    nlp, path = model
+    options = ["--first", "premise", "--second", "claim", "--label", "gold"]
+    result = CliRunner().invoke(app, [str(renamed), str(path), *options])
+    # The pair without a label is not counted as wrong.
+    assert result.exit_code == 0 and "100.0" in result.output, result.output
+    names = {"first": "premise", "second": "claim", "label": "gold"}
+    reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "limit": 0}
+    nlp.config["corpora"]["dev"] = {**reader, **names}
+    nlp.to_disk(path)
+    result = CliRunner().invoke(app, [str(renamed), str(path)])
+    assert result.exit_code == 0 and "100.0" in result.output, result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "'text_a' is None, not a text; there is 'premise', 'claim', 'gold'"),
+        (
+            ["--first", "premise", "--second", "claim"],
+            "has a label under 'label' (there is 'premise', 'claim', 'gold')",
+        ),
+    ],
+)
+def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed, options, said):
+    result = CliRunner().invoke(app, [str(renamed), str(model[1]), *options])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    printed = " ".join(result.stderr.split())
+    assert said in printed and "the command line: --first, --second and --label." in printed
+
+
 def test_what_is_not_there_is_named(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
     assert result.exit_code == 1 and "not exist" in result.output
+
+
+def show(*arguments):
+    return CliRunner().invoke(spacy_app, ["latent", "show", *map(str, arguments)])
+
+
+def test_a_typed_pair_is_shown(model, tmp_path):
+    first, second, _ = PAIRS[0]
+    result = show(model[1], first, second, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    (doc,) = model[0].pipe([make_pair_doc(model[0], first, second)])
+    cells = doc._.latent[NAME].cells()
+    assert cells
+    for cell in cells:
+        assert f"{doc[cell.source]} ~ {doc[cell.target]}" in result.output
+    assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
+    found = srsly.json_loads(show(model[1], first, second, "--json").stdout)["latent"][NAME]
+    assert [one[:2] for one in found["cells"]] == [[cell.source, cell.target] for cell in cells]
+
+
+def test_one_text_for_a_pair_and_two_for_one_are_refused(model, tmp_path):
+    result = show(model[1], "a dog")
+    assert result.exit_code == 1 and "Give both" in " ".join(result.stderr.split())
+    initialized(single := latent_pipeline("textcat"))
+    single.to_disk(tmp_path / "single")
+    result = show(tmp_path / "single", "a", "dog")
+    assert result.exit_code == 1 and "here are two" in " ".join(result.stderr.split())
 
 
 # tests/pipeline/test_given_tree_recipes.py has a parser for those that stand over one.

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.errors import LatentWarning
 from tests.cli.test_show import MODELS
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
@@ -112,25 +113,88 @@ def test_a_pipe_carries_nothing_but_the_drawing(
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
 
 
-def test_pairs_of_texts(tmp_path: Any) -> None:
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A directory with a pipeline of pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
     nlp = spacy.blank("en")
     model = {"@architectures": "spacy-latent.AlignedPairTextCat.v1", "tok2vec": TOK2VEC}
     nlp.add_pipe("latent_textcat", config={"model": {**model, "exclusive_classes": True}})
-    pairs = [make_pair_doc(nlp, "I like it", "it is liked"), make_pair_doc(nlp, "no", "yes")]
-    for doc in pairs:
+    docs = [make_pair_doc(nlp, "I like it", "it is liked"), make_pair_doc(nlp, "no", "yes")]
+    for doc in docs:
         doc.cats = {"same": float(len(doc) > 2), "other": float(len(doc) < 3)}
-    initialized(nlp, sample=[Example(doc.copy(), doc) for doc in pairs])
+    initialized(nlp, sample=[Example(doc.copy(), doc) for doc in docs])
+    nlp.to_disk(folder / "model")
+    DocBin(docs=docs).to_disk(folder / "pairs.spacy")
+    rows = [{"text_a": "I like it", "text_b": "it is liked"}, {"text_a": ["no"], "text_b": "yes"}]
+    srsly.write_jsonl(folder / "pairs.jsonl", rows)
+    srsly.write_jsonl(
+        folder / "other.jsonl", [{"premise": a["text_a"], "claim": a["text_b"]} for a in rows]
+    )
+    (folder / "other.tsv").write_text("premise\tclaim\nI like it\tit is liked\nno\tyes\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pairs.spacy", []),
+        ("pairs.jsonl", []),
+        ("pairs.jsonl", ["-tk", "text_a,text_b"]),
+        ("other.jsonl", ["-tk", "premise", "-tk", "claim"]),
+        ("other.tsv", ["-tk", "premise,claim"]),
+    ],
+)
+def test_pairs_of_texts(pairs: Any, tmp_path: Any, name: str, options: list[str]) -> None:
+    run(pairs / "model", pairs / name, tmp_path / "drawn.svg", *options)
+    svg = (tmp_path / "drawn.svg").read_text(encoding="utf8")
+    assert svg.count("displacy-word") == 8 and ("same" in svg or "other" in svg)
+
+
+def test_the_names_of_fields_are_those_of_the_pipelines_reader(pairs: Any, tmp_path: Any) -> None:
+    nlp = spacy.load(pairs / "model")
+    reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "first": "premise"}
+    nlp.config["corpora"]["dev"] = {**reader, "second": "claim", "label": "gold", "limit": 0}
     nlp.to_disk(tmp_path / "model")
-    DocBin(docs=pairs).to_disk(tmp_path / "pairs.spacy")
-    rows = [{"text_a": "I like it", "text_b": "it is liked"}, {"text_a": "no", "text_b": "yes"}]
-    srsly.write_jsonl(tmp_path / "pairs.jsonl", rows)
-    for name, options in (("pairs.spacy", []), ("pairs.jsonl", ["-tk", "text_a,text_b"])):
-        out = tmp_path / f"{name}.svg"
-        run(tmp_path / "model", tmp_path / name, out, *options)
-        svg = out.read_text(encoding="utf8")
-        assert svg.count("displacy-word") == 8 and ("same" in svg or "other" in svg)
-    result = run(tmp_path / "model", tmp_path / "pairs.jsonl", "-", "-tk", "text_a", code=1)
-    assert "one span" in result.output
+    run(tmp_path / "model", pairs / "other.jsonl", tmp_path / "drawn.svg")
+    assert "liked" in (tmp_path / "drawn.svg").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-tk", "text_a"], "reads pairs of texts, and --text-key names one key: text_a"),
+        (["-tk", "a,b", "-tk", "c"], "--text-key names 3 keys: a, b, c"),
+        (["-tk", "text_a", "-tk", "claim"], "there is 'text_a', 'text_b'"),
+    ],
+)
+def test_keys_that_are_no_pair_are_named(pairs: Any, options: list[str], said: str) -> None:
+    result = run(pairs / "model", pairs / "pairs.jsonl", "-", *options, code=1)
+    assert said in " ".join(result.output.split())
+
+
+def test_pairs_that_are_not_drawn_are_counted_apart(pairs: Any, tmp_path: Any) -> None:
+    rows = [("I like it", "it"), ("alone", ""), ("", "alone"), ("no", "yes"), ("", "")]
+    page = tmp_path / "page.html"
+    for name, chosen in (("some", rows), ("none", rows[1:3])):
+        made = [{"text_a": first, "text_b": second} for first, second in chosen]
+        srsly.write_jsonl(tmp_path / f"{name}.jsonl", made)
+    said = " ".join(run(pairs / "model", tmp_path / "some.jsonl", page).output.split())
+    assert "Drawings of 2 texts saved" in said and "Not drawn: 3 of 5 texts" in said
+    assert "found in 2 texts" in page.read_text(encoding="utf8")
+    said = run(pairs / "model", tmp_path / "none.jsonl", tmp_path / "none.html", code=1).output
+    assert "has a structure to draw" in " ".join(said.split())
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_of_a_long_pair_the_first_pieces_are_drawn(pairs: Any, tmp_path: Any) -> None:
+    long = " ".join(f"w{i}" for i in range(1100))
+    srsly.write_jsonl(tmp_path / "long.jsonl", [{"text_a": long, "text_b": long}])
+    with pytest.warns(LatentWarning, match="split into pieces"):
+        run(pairs / "model", tmp_path / "long.jsonl", tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text(encoding="utf8")
+    # Of 367 words of each text.
+    assert html.count("<svg") == 1 and "piece 1 of 3; the pair is long" in html
 
 
 def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render
 from tests.visualize.structures import annotated
@@ -51,6 +53,22 @@ def test_lines_join_the_pairs_and_grow_with_probability():
         assert all(a < b for a, b in itertools.pairwise(values)), name
     dashed = {title for title, g in found.items() if g[1].get("stroke-dasharray")}
     assert dashed == {"a ~ y (0.10)", "b ~ y (0.40)"}
+
+
+def test_pieces_of_a_pair_are_numbered_and_those_beyond_a_thousand_words_left_out():
+    for size, drawn in ((1, 3), (250, 2), (600, 1)):
+        doc = annotated("cells", [[0, 0]], None, ["w"] * 6 * size, end=size)
+        (one,) = doc._.latent["encoder"].spans
+        starts = [(i * size, (3 + i) * size) for i in range(3)]
+        spans = [
+            replace(one, start=i, end=i + size, other_start=j, other_end=j + size)
+            for i, j in starts
+        ]
+        write(doc, "encoder", spans)
+        page = render(doc, page=True, jupyter=False)
+        said = [f"piece {number + 1} of 3" for number in range(3)]
+        assert [text in page for text in said] == [number < drawn for number in range(3)], size
+        assert ("further pieces are not drawn" in page) == (drawn < 3)
 
 
 def test_without_a_threshold_only_the_best_pairs_are_drawn():

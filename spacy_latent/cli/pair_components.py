@@ -1,0 +1,93 @@
+"""Classifiers of pairs of texts that ``spacy latent init`` puts in the place of spaCy's own."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from spacy_latent.cli.config_blocks import (
+    EMBEDDER,
+    OWNERS,
+    PAIRS,
+    TEXTCATS,
+    Block,
+    check_texts,
+    embedder_of,
+    has_latent,
+    layer_blocks,
+    rates,
+    takes,
+)
+from spacy_latent.cli.replaced_components import classifiers
+
+if TYPE_CHECKING:
+    from thinc.api import Config
+
+ALIGNMENT, LEARNING = "one-to-one-alignment", "sparsemap"
+READER: Block = {
+    "@readers": "spacy-latent.TextPairs.v1",
+    "path": None,
+    "first": "text_a",
+    "second": "text_b",
+    "label": "label",
+    "limit": 0,
+}
+
+
+def with_pairs(
+    config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
+) -> Config:
+    """A copy of a filled config in which a text classifier reads pairs of texts and aligns them,
+    and corpora are read as pairs.
+
+    names: the components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of words
+        becomes an embedder of single words.
+    structure, estimator: as of :func:`with_structure`; None for OneToOneAlignment and SparseMAP.
+    """
+    changed = config.copy()
+    components: dict[str, Block] = changed["components"]
+    names = classifiers(changed, names, "read pairs", no_pairs)
+    layers = layer_blocks(structure or ALIGNMENT, estimator or LEARNING)
+    if takes(layers["structure"]["@misc"], "unaligned"):
+        # Sentences hold words without a partner in the other one.
+        layers["structure"]["unaligned"] = True
+    for name in names:
+        components[name] = pair_component(components[name], layers)
+        check_texts(name, components[name]["model"], layers["structure"])
+    for name, reader in changed["corpora"].items():
+        if str(reader.get("@readers")).startswith("spacy.Corpus."):
+            changed["corpora"][name] = {**READER, "path": reader.get("path")}
+    return changed
+
+
+def no_pairs(name: str, component: Block) -> str | None:
+    """Why no classifier of pairs can be made of a component, or None."""
+    factory, model = component.get("factory"), component.get("model", {})
+    if str(model.get("@architectures")).startswith(PAIRS):
+        return (
+            f"{name} is a {factory} that reads pairs already: leave out --pairs. --structure and "
+            "--estimator alone change how it aligns them."
+        )
+    if factory not in TEXTCATS or has_latent(model):
+        return (
+            f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a classifier of "
+            "pairs could be made. Begin with the config that it was made of."
+        )
+    return None
+
+
+def pair_component(component: Block, layers: dict[str, Block]) -> Block:
+    which = TEXTCATS.index(component["factory"])
+    embedder = deepcopy(dict(embedder_of(component) or EMBEDDER))
+    return {
+        "factory": OWNERS[1 + which],
+        "threshold": component.get("threshold", 0.5 * which),
+        **{key: component[key] for key in ("scorer",) if key in component},
+        "model": {
+            "@architectures": f"{PAIRS}v1",
+            "exclusive_classes": component["model"].get("exclusive_classes", not which),
+            "tok2vec": embedder,
+            **deepcopy(layers),
+            **rates(embedder),
+        },
+    }
