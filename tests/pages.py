@@ -30,7 +30,13 @@ FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
 # Packages whose names are checked only where they are installed.
 OPTIONAL = ("spacy_transformers", "spacy_curated_transformers")
 # Files that pages name and that are not here.
-WRITTEN_BY_THE_READER = {"control.cfg", "config.cfg", "base_config.cfg", "base.cfg"}
+WRITTEN_BY_THE_READER = {
+    "control.cfg",
+    "config.cfg",
+    "base_config.cfg",
+    "base.cfg",
+    "continued.cfg",
+}
 RUN = "<!-- run -->"
 LANGUAGES = {
     **dict.fromkeys(("python",), "python"),
