@@ -290,7 +290,7 @@ def test_it_is_compared(found: Assessment) -> None:
 
 
 def test_a_report_says_what_controls_say(nlp: Language) -> None:
-    docs = [nlp.make_doc("good filler1 filler2 stop") for _ in range(3)]
+    docs = [nlp.make_doc("good filler1 filler2 stop") for _ in range(12)]
     found = assess(nlp, [Example(doc, doc.copy()) for doc in docs], random=False)
     said = [verdict for verdict in found.verdicts["encoder"] if verdict.level == "warning"]
     assert [(v.code, v.text) for v in said] == [
