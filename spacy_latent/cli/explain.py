@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
 import typer
 from wasabi import msg
 
@@ -179,6 +178,8 @@ LONG, AROUND, LEFT_OUT = 200, 10, "... "
 def marked(found: Explanation) -> str:
     """The text, each chosen word in brackets with its weight, or with its fall where that put the
     words in order. Of a long text only what is around them."""
+    import numpy as np
+
     numbers = found.falls if found.from_falls else found.weights
     count = len(found.doc)
     shown = np.ones(count, dtype=bool)
