@@ -255,7 +255,14 @@ def test_commands_show_it(
         "from spacy_latent.kinds import Kind, register_kind\n"
         "register_kind(Kind('test_kinds.from_code', plural='what --code brought'))\n"
     )
-    asked = {"html": None, "threshold": None, "alternatives": 0, "component": None, "gpu_id": -1}
+    asked = {
+        "second": None,
+        "html": None,
+        "threshold": None,
+        "alternatives": 0,
+        "component": None,
+        "gpu_id": -1,
+    }
     text = "filler1 good filler2 stop"
     show_cli(str(tmp_path / "model"), text, as_json=True, code=code, **asked)
     shown = srsly.json_loads(capsys.readouterr().out)
