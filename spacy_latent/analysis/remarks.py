@@ -25,6 +25,12 @@ def remarks(figures: Figures) -> list[str]:
         were = "was" if figures.left_out == 1 else "were"
         said.append(f"{number_of(figures.left_out, 'text', ',')} without tokens {were} left out.")
     said += in_words(figures.task.unknown_labels)
+    if not figures.task.measures:
+        said.append(
+            "Nothing was scored: the texts have no annotation of what the pipeline predicts, or "
+            "none that a report knows a score of. So nothing here tells whether the structures "
+            "help. Give annotated texts."
+        )
     measure = figures.task.measures.get(F1)
     for name, found in figures.entities.items():
         told = _of_entities(name, found, math.nan if measure is None else measure.value)

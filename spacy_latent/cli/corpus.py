@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 STDIN = "-"
+# Of files that people have texts in.
+ENDINGS = (".txt", ".jsonl", ".json", ".spacy", ".tsv", ".csv")
 ACCEPTED = (
     "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
     "spaCy's training format, .txt with a text per line, - for such lines of standard input, or "
@@ -37,10 +39,11 @@ def lines_of_stdin() -> TextIO:
 
 
 def typed_text(text: str) -> str:
-    """The text as it was typed; the name of a file in its place ends the command."""
-    if os.path.isfile(text):
+    """The text as it was typed; the name of a file in its place, there or not, ends the command."""
+    is_file = os.path.isfile(text)
+    if is_file or (len(text.split()) == 1 and text.endswith(ENDINGS)):
         fail(
-            f"{text!r} is a file, and a text was expected",
+            f"{text!r} is {'a file' if is_file else 'the name of a file'}, and a text was expected",
             f"Give - and let standard input be the file, with a text per line: - < {text}",
         )
     return text

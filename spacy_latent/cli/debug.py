@@ -50,7 +50,7 @@ def debug_cli(
 
     from spacy_latent.cli.config_errors import unread_settings
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.training_corpus import missing_path, training_examples
+    from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.diagnosis import describe
@@ -77,8 +77,6 @@ def debug_cli(
             initialize(nlp, examples, why)
         layers, findings = describe(nlp), find_traps(nlp)
         findings += [Finding("warning", "unread-setting", said) for said in unread]
-        if is_new and (missing := missing_path(nlp, "dev_corpus")):
-            findings.append(Finding("note", "no-dev-corpus", missing))
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             findings.append(Finding("note", "no-gradients", f"Gradients were not checked: {why}"))
@@ -86,6 +84,8 @@ def debug_cli(
         if examples and not blocked:
             norms, more = gradients(nlp, examples, steps)
             findings = more + findings
+        if is_new and corpus is None:
+            findings += development_mistakes(nlp)
     except LatentError as error:
         fail("This cannot work", str(error))
     failed = any(finding.level == "error" for finding in findings)

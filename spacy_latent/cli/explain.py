@@ -101,7 +101,8 @@ def explain_cli(
                 print(srsly.json_dumps(to_json(found)))
             else:
                 print_explanation(found)
-                seen.append(found)
+                if len(found.doc):
+                    seen.append(found)
             if html is not None:
                 drawn.append(found)
         if len(seen) > 1:
@@ -117,10 +118,11 @@ def explain_cli(
 
 
 def print_explanation(found: Explanation) -> None:
-    msg.divider(f"{found.component}: {found.what} {found.probability:.2f}")
     if not len(found.doc):
+        msg.divider(found.component)
         msg.text("There are no words in this text.")
         return
+    msg.divider(f"{found.component}: {found.what} {found.probability:.2f}")
     print(marked(found))
     if not found.chosen.any():
         msg.info(
@@ -133,19 +135,28 @@ def print_explanation(found: Explanation) -> None:
             f"{found.without:.2f}, little less than the margin allows. The words are the first by "
             "leave-one-out, each with what the probability falls by without it alone."
         )
+    elif found.chosen.any() and found.weights.max() < HALF:
+        msg.info(
+            f"The mask keeps no word in half of its draws, the first in {found.weights.max():.0%}: "
+            "many words can stand for each other. Those in brackets are enough together; others "
+            "may be as well."
+        )
     if found.hidden == "text":
         msg.info(
             "The model reads no word alone, so words were taken out of the text instead of hidden "
             "from the model."
         )
-    print_faithfulness(f"{number_of(int(found.chosen.sum()), 'word')} by", [found])
+    if found.chosen.any():
+        print_faithfulness(f"{number_of(int(found.chosen.sum()), 'word')} by", [found])
 
 
 def print_mean(every: Sequence[Explanation]) -> None:
     """Of several texts what they have in common."""
     msg.divider(f"{len(every)} texts")
     chosen = [found for found in every if found.chosen.any()]
-    if len(chosen) < len(every):
+    if not chosen:
+        msg.text("In all of them the prediction stands without any word.")
+    elif len(chosen) < len(every):
         msg.text(
             f"In {len(every) - len(chosen)} of them the prediction stands without any word. The "
             "figures are of the others."
@@ -171,6 +182,8 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
     msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
 
 
+# Of a mask that has settled some weight is larger.
+HALF = 0.5
 # Around the chosen words of a longer text; the others are left out.
 LONG, AROUND, LEFT_OUT = 200, 10, "... "
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.errors import LatentError
+from spacy_latent.cli.failure import fail, warn
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -31,6 +31,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     have alignments under "sure", the scores of its best alignments, and those."""
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
+    from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.cli.pipelines import load
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import read_text_pairs_v1
@@ -53,8 +54,14 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     if any(labelled):
         judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
         right = sum(_best(doc) == _best(reference) for doc, reference in judged)
+        row["pairs"] = len(judged)
         row["accuracy"] = right / len(judged)
         row["interval"] = confidence_interval(right, len(judged))
+        if len(judged) < len(examples):
+            missed = f"{len(examples) - len(judged)} of {number_of(len(examples), 'pair')}"
+            warn(f"{missed} in {corpus} have no label, and count neither as right nor as wrong")
+        for said in in_words(unknown_labels(nlp, examples)):
+            warn(said)
     if any(gold):
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
         row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
@@ -165,12 +172,14 @@ def main(
     titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}
     intervals = [key for key in titles if any(key in row for row in rows)]
     table = []
+    judges = any("pairs" in row for row in rows)
     for row in rows:
-        shown = [f"{100 * row[column]:.1f}" if column in row else "" for column in columns]
+        shown = [str(row.get("pairs", ""))] if judges else []
+        shown += [f"{100 * row[column]:.1f}" if column in row else "" for column in columns]
         for key in intervals:
             shown.append(" to ".join(f"{100 * bound:.1f}" for bound in row.get(key, ())))
         table.append((row["name"], *shown))
-    header = ("", *columns, *(titles[key] for key in intervals))
+    header = ("", *(["pairs"] if judges else []), *columns, *(titles[key] for key in intervals))
     msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -81,9 +81,11 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
         unknown_labels,
         without_references,
     )
-    from spacy_latent.cli.corpus import read_examples
+    from spacy_latent.cli.corpus import read_counted
 
-    examples = read_examples(nlp, corpus, limit)
+    examples, left_out = read_counted(nlp, corpus, limit)
+    if left_out:
+        warn(f"Left out of {corpus}: {number_of(left_out, 'text')} without tokens")
     lacking, nothing = without_references(nlp, examples)
     if nothing:
         wanted = "; ".join(f"{name} needs {what}" for name, what in lacking.items())

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
     from thinc.api import Config
+
+    from spacy_latent.pipeline.mistakes import Finding
+
+
+# Examples by which it is seen whether a corpus has anything to judge training by.
+JUDGED = 200
 
 
 def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
@@ -33,6 +42,40 @@ def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[li
         # A config may name files that are not here; everything else can be checked all the same.
         why = why or f"the config's training corpus cannot be read ({error})."
         return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'."
+
+
+def development_mistakes(nlp: Language) -> list[Finding]:
+    """What is wrong with the corpus that a training is judged by, of which the first
+    :data:`JUDGED` examples are read."""
+    from spacy_latent.analysis.reference_check import without_references
+    from spacy_latent.cli.config_errors import errors_with_blocks
+    from spacy_latent.pipeline.mistakes import Finding
+
+    if missing := missing_path(nlp, "dev_corpus"):
+        return [Finding("note", "no-dev-corpus", missing)]
+    config = nlp.config.interpolate()
+    name = str(config["training"].get("dev_corpus"))
+    path = (block_of(config, name) or {}).get("path")
+    if isinstance(path, str) and path and not Path(path).exists():
+        text = f"[{name}] path: {path} does not exist, and 'spacy train' needs it."
+        return [Finding("warning", "dev-corpus", text)]
+    try:
+        with errors_with_blocks(config):
+            examples = list(islice(corpus_reader(config, name)(nlp), JUDGED))
+    except Exception as error:
+        # Whatever a reader stumbles over, 'spacy train' does too, after some steps or before.
+        text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
+        return [Finding("error", "dev-corpus", text)]
+    if not examples:
+        return [Finding("error", "dev-corpus", f"[{name}] has no examples to judge training by.")]
+    if without_references(nlp, examples)[1]:
+        text = (
+            f"None of the first {number_of(len(examples), 'example')} of [{name}] is annotated "
+            "with what the pipeline predicts: scores will be 0, whatever it learns. Look at the "
+            "names of its fields, and at what the file has."
+        )
+        return [Finding("warning", "dev-corpus", text)]
+    return []
 
 
 def corpus_reader(config: Config, name: str) -> Any:

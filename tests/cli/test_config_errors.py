@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spacy import blank
 from spacy.cli._util import app
 from spacy.tokens import DocBin
 from spacy.util import load_config, load_model_from_config, registry
@@ -232,11 +233,27 @@ def test_debug_needs_no_path_of_another_corpus_and_names_the_one_that_is_missing
     assert "Norms of the gradients" in said and "cannot be read" not in said
     assert "[corpora.dev] has no path: 'spacy train' needs --paths.dev." in said
     code, said = debug(written, train, "--paths.dev", "dev.spacy")
-    assert "has no path" not in said
+    assert "has no path" not in said and code == 0
+    assert "dev.spacy does not exist, and 'spacy train' needs it" in said
     code, said = debug(written, "--paths.dev", str(written / "train.spacy"))
     assert code == 1 and "[corpora.train] has no path: 'spacy train' needs --paths.train." in said
+    code, said = debug(written, train, "--training.dev_corpus", "corpora.dve")
+    assert code == 1 and "names the corpus 'corpora.dve', and there is no block" in said
     code, said = debug(written, train, "--training.train_corpus", "corpora.trains")
     assert code == 1 and "names the corpus 'corpora.trains', and there is no block" in said
+
+
+def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
+    train = f"--paths.train={written / 'train.spacy'}"
+    code, said = debug(written, train, f"--paths.dev={written / 'train.spacy'}")
+    assert code == 0 and "No mistake was found" in said
+    docs = [blank("en").make_doc("a good film")]
+    DocBin(docs=docs).to_disk(written / "bare.spacy")
+    code, said = debug(written, train, f"--paths.dev={written / 'bare.spacy'}")
+    assert "None of the first 1 example of [corpora.dev] is annotated" in said and code == 0
+    (written / "broken.spacy").write_bytes(b"nothing of the kind")
+    code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
+    assert code == 1 and "dev_corpus, cannot be read" in said and "Norms of the gradients" in said
 
 
 def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Path) -> None:

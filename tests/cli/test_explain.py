@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.cli.explain import _figures, marked, print_explanation
+from spacy_latent.cli.explain import _figures, marked, print_explanation, print_mean
 from spacy_latent.pipeline.explanation import Explanation, Faithfulness
 from spacy_latent.visualize.explanation import render_explanations
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
@@ -122,6 +122,18 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     assert "the mask keeps none" not in render_explanations([kept])
 
 
+def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation(explanation(["so", "bad", "it"], [0.0, 0.2, 0.1], [1, 2]))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[bad 0.20] [it 0.10]" in shown and "the first in 20%" in shown
+    nothing = explanation(["so", "bad"], [0.0, 0.0], [])
+    print_explanation(nothing)
+    print_mean([nothing, nothing])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "It takes no word" in shown and "words by" not in shown
+    assert "In all of them the prediction stands without any word" in shown
+
+
 def test_of_long_texts_only_what_is_around_the_words_is_printed() -> None:
     words = [f"w{i}" for i in range(1000)]
     weights = [float(i in (3, 500, 505)) for i in range(1000)]
@@ -134,9 +146,9 @@ def test_of_long_texts_only_what_is_around_the_words_is_printed() -> None:
 def test_several_texts_have_a_mean(saved: Any) -> None:
     result = explain(saved, "--steps", 5, lines=f"{BAD}\n{BAD}\n\n")
     shown = " ".join(result.output.split())
-    assert result.exit_code == 0 and "3 texts" in shown
-    assert "In 1 of them the prediction stands without any word" in shown
-    assert "words by" in shown and " of 6.0 words by" in shown
+    # A text without words is none of them.
+    assert result.exit_code == 0 and "2 texts" in shown and " of 6.0 words by" in shown
+    assert "no words in this text" in shown and "stands without" not in shown
     assert "texts" not in explain(saved, BAD, "--steps", 5).output
 
 

@@ -88,6 +88,19 @@ def renamed(tmp_path: Path) -> Path:
     return tmp_path / "other.jsonl"
 
 
+def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
+    rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
+    rows[0]["label"] = "never seen"
+    del rows[1]["label"]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
+    result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.exit_code == 0, said
+    assert f"1 of {len(PAIRS)} pairs in" in said and "count neither as right nor as wrong" in said
+    assert "label that the pipeline does not know: never seen" in said
+    assert f"mine {len(PAIRS) - 1} " in said
+
+
 def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     nlp, path = model
     options = ["--first", "premise", "--second", "claim", "--label", "gold"]
