@@ -201,6 +201,8 @@ def _example(nlp: Language, row: dict[str, Any]) -> Example:
 
     doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
     known = {key: row[key] for key in KNOWN if key in row}
+    if not isinstance(known.get("cats", {}), dict):
+        raise TypeError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}")
     if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
         known["words"] = [token.text for token in doc]
     return Example.from_dict(doc, known)

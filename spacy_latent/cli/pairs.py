@@ -163,8 +163,8 @@ def main(
     try:
         judged = [model_row(path, corpus, (first, second, label)) for path in models]
     except LatentError as error:
-        has_fields = corpus.suffix in (".jsonl", ".tsv")
-        advice = " On the command line: --first, --second and --label." * has_fields
+        of_fields = any(what in str(error) for what in ("Name the fields", "has a label"))
+        advice = " On the command line: --first, --second and --label." if of_fields else ""
         fail(f"{corpus} cannot be judged", f"{error}{advice}")
     rows = [*judged, *control_rows(corpus)]
     compare(rows, beside, corpus)

@@ -248,7 +248,10 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             for example in read_text_pairs_v1(path, first, second)(nlp):
                 yield example.predicted, None
         except LatentError as error:
-            fail(f"{data} cannot be read", f"{error} Here: with --text-key FIRST,SECOND.")
+            advice = (
+                " Here: with --text-key FIRST,SECOND." if "Name the fields" in str(error) else ""
+            )
+            fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":
         for i, entry in enumerate(srsly.read_jsonl(path), 1):
             text = entry.get(keys[0]) if isinstance(entry, dict) else None
