@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,11 +71,17 @@ def _unknown(place: str, kind: str, name: str) -> str:
 
     argument = place.rpartition(".")[2]
     there = _names_for(argument) if kind == "misc" else []
-    near = nearest(name, there or getattr(registry, kind).get_all())
-    meant = f" Did you mean {near}?" if near else ""
+    meant = suggestion(name, there or getattr(registry, kind).get_all())
     listed = f" There are {', '.join(sorted({short(one) for one in there}))}." if there else ""
     what = argument if there else f"function of the registry {kind!r} called"
     return f"[{place}] @{kind}: there is no {what} {name!r}.{meant}{listed}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest of the names, and a space before it; nothing where none is
+    near."""
+    near = nearest(name, known)
+    return f" Did you mean {near}?" if near else ""
 
 
 def unknown_components(config: Block) -> Iterator[str]:
@@ -89,8 +95,7 @@ def unknown_components(config: Block) -> Iterator[str]:
     for name, block in config.get("components", {}).items():
         factory = block.get("factory")
         if factory is not None and not nlp.has_factory(factory):
-            near = nearest(factory, known)
-            meant = f" Did you mean {near}?" if near else ""
+            meant = suggestion(factory, known)
             yield f"[components.{name}] factory: there is no component {factory!r}.{meant}"
 
 
@@ -100,8 +105,7 @@ def unknown_settings(config: Block) -> Iterator[str]:
         name, takes = settings_of(block)
         for key in block:
             if takes is not None and key not in takes and not key.startswith("@"):
-                near = nearest(key, takes)
-                meant = f" Did you mean {near}?" if near else ""
+                meant = suggestion(key, takes)
                 yield (
                     f"[{place}] {key}: {name} has no such setting.{meant} It has "
                     f"{', '.join(takes) or 'none'}."

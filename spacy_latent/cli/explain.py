@@ -162,10 +162,8 @@ def print_mean(every: Sequence[Explanation]) -> None:
             "figures are of the others."
         )
     if chosen:
-        words, tokens = (
-            sum(number) / len(chosen)
-            for number in zip(*((found.chosen.sum(), len(found.doc)) for found in chosen))
-        )
+        words = sum(found.chosen.sum() for found in chosen) / len(chosen)
+        tokens = sum(len(found.doc) for found in chosen) / len(chosen)
         print_faithfulness(f"{words:.1f} of {tokens:.1f} words by", chosen)
 
 

@@ -34,7 +34,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.cli.pipelines import load
     from spacy_latent.cli.progress import progress
-    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
 
     nlp = load(str(path))
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
@@ -43,7 +43,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     gold = [_gold(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
-        raise LatentError(
+        raise NoSuchField(
             f"No pair of {corpus} has a label under {label!r}{there_is(corpus)}: there is nothing "
             "to compare predictions with."
         )
@@ -155,6 +155,7 @@ def main(
     import srsly
 
     from spacy_latent.cli.pipelines import use_gpu
+    from spacy_latent.corpora.text_pairs import NoSuchField
 
     use_gpu(gpu_id)
     for path in (corpus, *models):
@@ -163,7 +164,7 @@ def main(
     try:
         judged = [model_row(path, corpus, (first, second, label)) for path in models]
     except LatentError as error:
-        of_fields = any(what in str(error) for what in ("Name the fields", "has a label"))
+        of_fields = isinstance(error, NoSuchField)
         advice = " On the command line: --first, --second and --label." if of_fields else ""
         fail(f"{corpus} cannot be judged", f"{error}{advice}")
     rows = [*judged, *control_rows(corpus)]

@@ -229,7 +229,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
-    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
     from spacy_latent.errors import LatentError
 
     path = Path(data)
@@ -249,7 +249,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
                 yield example.predicted, None
         except LatentError as error:
             advice = (
-                " Here: with --text-key FIRST,SECOND." if "Name the fields" in str(error) else ""
+                " Here: with --text-key FIRST,SECOND." if isinstance(error, NoSuchField) else ""
             )
             fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":

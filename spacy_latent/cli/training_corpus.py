@@ -105,8 +105,9 @@ def block_of(config: Config, name: str) -> Any:
 
 def missing_path(nlp: Language, setting: str) -> str:
     """A sentence where the corpus that a setting of [training] names has no path, else nothing."""
-    name = str(nlp.config.interpolate().get("training", {}).get(setting))
-    filled, raw = (block_of(config, name) for config in (nlp.config.interpolate(), nlp.config))
+    config = nlp.config.interpolate()
+    name = str(config.get("training", {}).get(setting))
+    filled, raw = block_of(config, name), block_of(nlp.config, name)
     if not isinstance(filled, dict) or filled.get("path", "") is not None:
         return ""
     variable = re.fullmatch(r"\$\{(.+)\}", str(raw["path"]))

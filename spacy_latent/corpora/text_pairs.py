@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 FIRST, SECOND = "a", "b"
 
 
+class NoSuchField(LatentError):
+    """A pair has no text, or no label, under the name of the field that was given for it."""
+
+
 def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Sequence[str]) -> Doc:
     """One Doc of two texts: ``doc.spans["a"]`` is the first, ``doc.spans["b"]`` the second.
 
@@ -140,7 +144,7 @@ def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | lis
         return text.strip()
     if isinstance(text, list) and all(isinstance(word, str) for word in text):
         return text
-    raise LatentError(
+    raise NoSuchField(
         f"{path}, line {number}: {field!r} is {text!r}, not a text; there is "
         f"{', '.join(map(repr, row))}. Name the fields of the two texts as the reader's first and "
         "second."

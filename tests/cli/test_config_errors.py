@@ -28,7 +28,11 @@ MODEL = "components.latent_encoder.model"
 
 def changed(path: str, **settings: Any) -> Config:
     """The config of an encoder with a listener in which a block has other settings."""
-    config = latent_pipeline("textcat").config.copy()
+    return with_settings(latent_pipeline("textcat").config.copy(), path, settings)
+
+
+def with_settings(config: Config, path: str, settings: dict[str, Any]) -> Config:
+    """The config itself, in which a block has other settings; all others go with another name."""
     block = config
     for key in path.split("."):
         block = block[key]
@@ -283,13 +287,7 @@ def test_debug_says_without_a_traceback_what_spacy_train_ends_with(
     written: Path, place: str, settings: dict[str, Any], said: str
 ) -> None:
     config = load_config(written / "config.cfg", interpolate=False)
-    block = config
-    for key in place.split("."):
-        block = block[key]
-    if any(key.startswith("@") for key in settings):
-        block.clear()
-    block.update(settings)
-    config.to_disk(written / "config.cfg")
+    with_settings(config, place, settings).to_disk(written / "config.cfg")
     code, printed = debug(written)
     assert code == 1 and said in printed
 
