@@ -142,6 +142,13 @@ class LatentAnnotation:
             for (h, m, label), p in self._labelled(span, threshold, alternative)
         ]
 
+    def _told_arcs(
+        self, span: SpanStructure, threshold: float | None, alternative: int | None
+    ) -> Sequence[Arc | Dependency]:
+        """With their labels, where they have labels."""
+        read = self._arcs if span.arc_labels is None else self._dependencies
+        return read(span, threshold, alternative)
+
     def _labelled(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> list[tuple[tuple[int, ...], float | None]]:
@@ -314,9 +321,7 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, object]:
-        arcs: Sequence[Arc | Dependency] = self._arcs(span, threshold, alternative)
-        if span.arc_labels is not None:
-            arcs = self._dependencies(span, threshold, alternative)
+        arcs = self._told_arcs(span, threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from spacy_latent.kernels.transfers import send_together
 from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.interventions import edits_of
-from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
+from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space, white_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
@@ -81,15 +80,6 @@ def parse(
         read.write(found, made, sentences)
     for one, spans in zip(found, made):
         one.spans = [span for span in spans if span is not None]
-    return found
-
-
-def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
-    """Which tokens of each doc are white space, ``(n,)`` bool; None where none is."""
-    found = []
-    for doc in docs:
-        spaces = doc.to_array(IS_SPACE).astype(bool)
-        found.append(spaces if spaces.any() else None)
     return found
 
 

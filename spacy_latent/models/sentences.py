@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,15 @@ from spacy.attrs import IS_SPACE, SENT_START
 from spacy.tokens import Doc
 
 Bounds = list[tuple[int, ...]]
+
+
+def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
+    """Which tokens of each doc are white space, ``(n,)`` bool; None where none is."""
+    found = []
+    for doc in docs:
+        spaces = doc.to_array(IS_SPACE).astype(bool)
+        found.append(spaces if spaces.any() else None)
+    return found
 
 
 def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:

@@ -21,7 +21,8 @@ from spacy_latent.kernels.transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.evidence_bound import words_of
 from spacy_latent.models.gold_trees import GoldTrees
-from spacy_latent.models.parses import spaces_of, white_space, without_spaces
+from spacy_latent.models.parses import spaces_of, without_spaces
+from spacy_latent.models.sentences import white_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.dependency import DependencyTree

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc
 from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
 from thinc.types import Floats2d, Floats3d
@@ -20,6 +19,7 @@ from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
+from spacy_latent.models.sentences import white_space
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Spans, group_spans
@@ -157,8 +157,8 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
             score_spans(padded[send(group.rows, rows.device)], own, *weights)
             for group, own in zip(groups, cells)
         ]
-        spaces = white_space(docs)
-        if spaces.any():
+        spaces = spaces_of_rows(docs)
+        if spaces is not None:
             scores = [
                 without_labels_at(spaces[group.rows], own, part)
                 for group, own, part in zip(groups, cells, scores)
@@ -185,10 +185,14 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     return SpanScores(spans, groups, cells, made), backprop  # type: ignore[arg-type]
 
 
-def white_space(docs: Sequence[Doc]) -> Tensor:
-    """Which tokens of the batch are, ``(N + 1,)`` bool; the last stands for padding."""
-    found = [doc.to_array(IS_SPACE).astype(bool) for doc in docs]
-    return torch.from_numpy(np.concatenate([*found, np.zeros(1, dtype=bool)]))
+def spaces_of_rows(docs: Sequence[Doc]) -> Tensor | None:
+    """Which tokens of the batch are white space, ``(N + 1,)`` bool, the last standing for padding;
+    None where none is."""
+    found = white_space(docs)
+    if all(own is None for own in found):
+        return None
+    rows = [np.zeros(len(doc), bool) if own is None else own for doc, own in zip(docs, found)]
+    return torch.from_numpy(np.concatenate([*rows, np.zeros(1, bool)]))
 
 
 def without_labels_at(spaces: Tensor, cells: SpanCells, scores: Tensor) -> Tensor:

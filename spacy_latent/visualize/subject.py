@@ -113,8 +113,10 @@ class Subject:
             for (h, m, label), p in own
         ]
         rows.sort(key=lambda row: (not row[3], -row[2]))
-        once = {row[0]: row for row in reversed(rows)}
-        return [row for row in rows if once[row[0]] is row][:most]
+        once: dict[tuple[int, int], tuple[tuple[int, int], str, float, bool]] = {}
+        for row in rows:
+            once.setdefault(row[0], row)
+        return list(once.values())[:most]
 
     def arc_name(self, head: int, label: int) -> str:
         """Of the root's there is but one label, and drawings say "root" of themselves."""

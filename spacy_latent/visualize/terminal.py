@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from textwrap import wrap
 
 from spacy.tokens import Doc
@@ -59,9 +58,7 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     encoding = sys.stdout.encoding or "ascii"
     prints_unicode = encoding.lower().replace("-", "").startswith("utf")
     fork, last, pass_by, nothing = UNICODE if prints_unicode else ASCII
-    arcs: Sequence[Arc | Dependency] = annotation._arcs(span, None, alternative)
-    if span.arc_labels is not None:
-        arcs = annotation._dependencies(span, None, alternative)
+    arcs = annotation._told_arcs(span, None, alternative)
     modifiers: dict[int | None, list[Arc | Dependency]] = defaultdict(list)
     for arc in arcs:
         modifiers[arc.head].append(arc)
