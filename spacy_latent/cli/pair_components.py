@@ -13,12 +13,11 @@ from spacy_latent.cli.config_blocks import (
     Block,
     check_texts,
     embedder_of,
-    has_latent,
     layer_blocks,
     rates,
     takes,
 )
-from spacy_latent.cli.replaced_components import classifiers
+from spacy_latent.cli.replaced_components import classifiers, no_classifier
 
 if TYPE_CHECKING:
     from thinc.api import Config
@@ -68,12 +67,7 @@ def no_pairs(name: str, component: Block) -> str | None:
             f"{name} is a {factory} that reads pairs already: leave out --pairs. --structure and "
             "--estimator alone change how it aligns them."
         )
-    if factory not in TEXTCATS or has_latent(model):
-        return (
-            f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a classifier of "
-            "pairs could be made. Begin with the config that it was made of."
-        )
-    return None
+    return no_classifier(name, component, "a classifier of pairs")
 
 
 def pair_component(component: Block, layers: dict[str, Block]) -> Block:

@@ -231,12 +231,18 @@ def no_rationale(name: str, component: Block) -> str | None:
             f"{name} is a {factory} that chooses words already: leave out --rationale. --structure "
             "and --estimator alone change how it chooses."
         )
-    if factory not in TEXTCATS or has_latent(model):
-        return (
-            f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which a rationale could "
-            "be made. Begin with the config that it was made of."
-        )
-    return None
+    return no_classifier(name, component, "a rationale")
+
+
+def no_classifier(name: str, component: Block, wanted: str) -> str | None:
+    """Why a component is no text classifier as spaCy makes one, of which what is wanted could be
+    made, or None."""
+    if component.get("factory") in TEXTCATS and not has_latent(component.get("model", {})):
+        return None
+    return (
+        f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which {wanted} could be "
+        "made. Begin with the config that it was made of."
+    )
 
 
 def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
