@@ -85,9 +85,15 @@ def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict
     return lacking, not there
 
 
-def unknown_labels(nlp: Language, examples: Sequence[Example]) -> dict[str, list[str]]:
+def unknown_labels(
+    nlp: Language, examples: Sequence[Example], learned: Iterable[Example] = ()
+) -> dict[str, list[str]]:
     """Labels of the references that no component knows which predicts such, sorted, by what they
-    are the labels of. Nothing where some component does not tell its labels."""
+    are the labels of. Nothing where some component does not tell its labels.
+
+    learned: examples whose labels count as known, too. They are read as far as there are labels
+        to look for.
+    """
     known: dict[tuple[str, str | None], set[str] | None] = {}
     for name, pipe in nlp.pipeline:
         for attribute in nlp.get_pipe_meta(name).assigns:
@@ -99,31 +105,44 @@ def unknown_labels(nlp: Language, examples: Sequence[Example]) -> dict[str, list
                     known[attribute, key] = None
                 else:
                     before.update(labels)
-    found: dict[str, list[str]] = {}
+    unknown: dict[tuple[str, str | None], set[str]] = {}
     for (attribute, key), own in known.items():
-        read = KEPT[attribute].labels
-        if own is None or read is None:
-            continue
-        there = {label for example in examples for label in read(example.reference, key)}
-        if there - own:
-            name = KEPT[attribute].name
-            found[name] = sorted({*found.get(name, ()), *(there - own)})
-    return found
+        if own is not None:
+            there = {label for one in examples for label in _labels(one, attribute, key)}
+            unknown[attribute, key] = there - own
+    for example in learned if any(unknown.values()) else ():
+        for (attribute, key), labels in unknown.items():
+            labels.difference_update(_labels(example, attribute, key))
+        if not any(unknown.values()):
+            break
+    found: dict[str, set[str]] = {}
+    for (attribute, _), labels in unknown.items():
+        found.setdefault(KEPT[attribute].name, set()).update(labels)
+    return {name: sorted(labels) for name, labels in found.items() if labels}
+
+
+def _labels(example: Example, attribute: str, key: str | None) -> Iterable[str]:
+    read = KEPT[attribute].labels
+    return () if read is None else read(example.reference, key)
 
 
 def in_words(unknown: dict[str, list[str]]) -> list[str]:
     """A sentence for each entry of :func:`unknown_labels`."""
-    said = []
-    for name, labels in unknown.items():
-        more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-        listed = ", ".join(labels[:NAMED])
-        word = "a label" if len(labels) == 1 else "labels"
-        said.append(
-            f"The {name} of the references have {word} that the pipeline does not know: "
-            f"{listed}{more}. What has one of these counts as missed or wrong. Train it with them, "
-            "or call the labels as in training."
-        )
-    return said
+    return [
+        f"The {name} of the references have {a_label(labels)} that the pipeline does not know: "
+        f"{listed(labels)}. What has one of these counts as missed or wrong. Train it with them, "
+        "or call the labels as in training."
+        for name, labels in unknown.items()
+    ]
+
+
+def a_label(labels: Sequence[str]) -> str:
+    return "a label" if len(labels) == 1 else "labels"
+
+
+def listed(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+    return f"{', '.join(labels[:NAMED])}{more}"
 
 
 def _kept(nlp: Language, name: str) -> Iterator[_Kept]:

@@ -188,7 +188,7 @@ def print_calibration(found: Calibrated) -> None:
         msg.text(f"mean loss of {of}, {name}: {loss:.4f}{same}")
     if (made.slope, made.shift) != (1.0, 0.0):
         msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds of an entity")
-    if made.shifts:
+    if any(f"{abs(shift):.2f}" != "0.00" for shift in made.shifts.values()):
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
         msg.text(f"shifts of labels: {each}")
     if made.slope < FLAT:

@@ -6,13 +6,19 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catalogue import RegistryError
 from confection import ConfigValidationError
 
 from spacy_latent.cli.config_blocks import Block, names_of, nearest, short
 from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+
+# Of what a latent layer is made, as its settings are called.
+LAYERS = ("structure", "estimator", "scorer", "composer")
 
 
 @contextmanager
@@ -85,14 +91,24 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_components(config: Block) -> Iterator[str]:
-    """For each component of a factory that there is not, sentences."""
+    """For each component of a factory that there is not, or that the pipeline names and no block
+    makes, sentences."""
     import spacy
     from spacy.util import registry
+
+    there = config.get("components", {})
+    for name in config.get("nlp", {}).get("pipeline") or ():
+        if name not in there:
+            known_blocks = ", ".join(map(repr, there)) or "none"
+            yield (
+                f"[nlp] pipeline: there is no block [components.{name}]."
+                f"{suggestion(name, there)} There are blocks of {known_blocks}."
+            )
 
     nlp = spacy.blank(config.get("nlp", {}).get("lang") or "xx")
     # Those of the language have its code before their name.
     known = [name.removeprefix(f"{nlp.lang}.") for name in registry.factories.get_all()]
-    for name, block in config.get("components", {}).items():
+    for name, block in there.items():
         factory = block.get("factory")
         if factory is not None and not nlp.has_factory(factory):
             meant = suggestion(factory, known)
@@ -158,9 +174,67 @@ def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[st
             and all(refused.get(name) == value for name, value in plain_settings(block))
         ]
         place = places[0] if places else ".".join(outer)
-        said = str(one.get("msg")).removeprefix("at root: ")
         value = f"{key} is {refused[key]!r}: " if key in refused else f"{key}: "
-        yield f"[{place}] {value}{said}."
+        yield f"[{place}] {value}{in_words(str(one.get('msg')))}."
+
+
+# What a config's values are called, by the names of classes in the messages of what checks them.
+WORDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "a text in quotation marks",
+    "list": "a list",
+    "dict": "a block",
+}
+
+
+def in_words(said: str) -> str:
+    """A message on the type of a value, without the names of Python's classes."""
+    found = re.search(r"is not <class '(\w+)'>$", said)
+    if found and found[1] in WORDS:
+        return f"expected {WORDS[found[1]]}"
+    return said.removeprefix("at root: ")
+
+
+def invalid_training(nlp: Language) -> Iterator[str]:
+    """For each setting of [training] of another type than spaCy takes, sentences."""
+    from spacy.schemas import ConfigSchemaTraining
+    from spacy.util import registry
+
+    training = nlp.config.interpolate().get("training") or {}
+    try:
+        registry.resolve(training, schema=ConfigSchemaTraining)
+    except ConfigValidationError as error:
+        for one in error.errors or ():
+            key = str(one.get("loc", ("",))[0])
+            if not isinstance(training.get(key), dict):
+                yield (
+                    f"[training] {key} is {training.get(key)!r}: {in_words(str(one.get('msg')))}."
+                )
+    except Exception:
+        # Of a function that the block names: said where the corpus is read.
+        return
+
+
+def defaults_taken(config: Block) -> Iterator[str]:
+    """For each latent layer that a config has no block for, though it has the layer's model,
+    sentences: a block that was deleted, or never written, and what is taken in its place."""
+    from spacy.util import registry
+
+    for place, block in inner_first(config):
+        name, takes = settings_of(block)
+        layers = [key for key in LAYERS if key in (takes or ())]
+        if not {"structure", "estimator"} <= set(layers):
+            continue
+        kind = next(key[1:] for key in block if key.startswith("@"))
+        parameters = inspect.signature(registry.get(kind, name)).parameters
+        missing = [key for key in layers if key not in block and parameters[key].default is None]
+        if missing:
+            blocks = ", ".join(f"[{place}.{key}]" for key in missing)
+            are = "is no block" if len(missing) == 1 else "are no blocks"
+            its = "its default is" if len(missing) == 1 else "their defaults are"
+            yield f"There {are} {blocks}: {its} taken."
 
 
 def plain_settings(block: Block) -> Iterator[tuple[str, Any]]:

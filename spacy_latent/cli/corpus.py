@@ -117,6 +117,15 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
         yield from _by_config(nlp, path)
 
 
+def there_is(corpus: Path) -> str:
+    """The fields of the first line of .jsonl, or the columns of .tsv, as the end of a clause;
+    nothing for other files."""
+    from spacy_latent.corpora.text_pairs import field_names
+
+    names = field_names(corpus) if corpus.suffix in (".jsonl", ".tsv") else []
+    return f" (there is {', '.join(map(repr, names))})" if names else ""
+
+
 def reads_pairs(nlp: Language) -> bool:
     """Whether docs have to be of two texts each."""
     from spacy_latent.models.span_getters import PairSpans
@@ -203,6 +212,9 @@ def _example(nlp: Language, row: dict[str, Any]) -> Example:
     known = {key: row[key] for key in KNOWN if key in row}
     if not isinstance(known.get("cats", {}), dict):
         raise TypeError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}")
+    for label, value in known.get("cats", {}).items():
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"'cats' has {label!r}: {value!r}; expected a number, 1.0 for yes")
     if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
         known["words"] = [token.text for token in doc]
     return Example.from_dict(doc, known)

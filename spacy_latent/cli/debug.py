@@ -48,7 +48,7 @@ def debug_cli(
     from spacy.cli._util import parse_config_overrides, show_validation_error
     from spacy.util import load_config
 
-    from spacy_latent.cli.config_errors import unread_settings
+    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.errors import LatentError
@@ -61,22 +61,25 @@ def debug_cli(
         import_code(code)
         use_gpu(gpu_id)
         overrides = parse_config_overrides(context.args)
-        unread: list[str] = []
+        findings: list[Finding] = []
         if source.is_dir():
             nlp, is_new = load(str(source)), False
         elif source.is_file():
             with show_validation_error(source):
                 config = load_config(source, overrides=overrides, interpolate=False)
                 nlp, is_new = from_config(config), True
-            unread = list(unread_settings(config))
+            if invalid := list(invalid_training(nlp)):
+                raise LatentError(" ".join(invalid))
+            findings = [Finding("warning", "unread-setting", t) for t in unread_settings(config)]
+            findings += [Finding("note", "default-taken", t) for t in defaults_taken(config)]
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
         choose_components(nlp, None, annotating=True)
         examples, why = training_examples(nlp, corpus, count)
         if is_new:
             initialize(nlp, examples, why)
-        layers, findings = describe(nlp), find_traps(nlp)
-        findings += [Finding("warning", "unread-setting", said) for said in unread]
+        layers = describe(nlp)
+        findings = find_traps(nlp) + findings
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             findings.append(Finding("note", "no-gradients", f"Gradients were not checked: {why}"))
@@ -85,7 +88,7 @@ def debug_cli(
             norms, more = gradients(nlp, examples, steps)
             findings = more + findings
         if is_new and corpus is None:
-            findings += development_mistakes(nlp)
+            findings += development_mistakes(nlp, compare=bool(examples))
     except LatentError as error:
         fail("This cannot work", str(error))
     failed = any(finding.level == "error" for finding in findings)

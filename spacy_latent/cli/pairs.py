@@ -5,6 +5,7 @@ python -m spacy_latent.cli.pairs corpus/alignment/dev.spacy training/one_to_one/
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -32,6 +33,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
+    from spacy_latent.cli.corpus import there_is
     from spacy_latent.cli.pipelines import load
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
@@ -39,7 +41,10 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     nlp = load(str(path))
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
     first, second, label = known_fields(nlp, fields)
-    examples = list(read_text_pairs_v1(corpus, first, second, label)(nlp))
+    with warnings.catch_warnings():
+        # Of pairs without a label, which are counted below.
+        warnings.simplefilter("ignore", LatentWarning)
+        examples = list(read_text_pairs_v1(corpus, first, second, label)(nlp))
     gold = [_gold(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
@@ -74,14 +79,6 @@ def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
 
     first, second, label = (given or own for given, own in zip(fields, pair_fields(nlp)))
     return first, second, label
-
-
-def there_is(corpus: Path) -> str:
-    """The fields of the first pair of a file, as the end of a clause; nothing for one of docs."""
-    from spacy_latent.corpora.text_pairs import field_names
-
-    names = field_names(corpus)
-    return f" (there is {', '.join(map(repr, names))})" if names else ""
 
 
 def control_rows(corpus: Path) -> list[Row]:

@@ -118,7 +118,14 @@ def render_cli(
         if pairs and Path(data).suffix not in (".spacy", ".jsonl", ".tsv"):
             fail(
                 "The pipeline reads pairs of texts, and lines of text are none",
-                "Give a .jsonl or .tsv file with a field for each text, or a .spacy file.",
+                "Give a .jsonl file, or a .tsv file whose first line names its columns, with a "
+                "field for each text, or a .spacy file.",
+            )
+        if not pairs and Path(data).suffix in (".csv", ".json"):
+            # Line by line, its header and all columns would be texts.
+            fail(
+                f"{data} is no list of texts",
+                "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy.",
             )
         keys = [key for given in text_key or () for key in given.split(",")]
         if len(keys) > 2:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
+# Of many the most probable are printed.
+CATEGORIES = 5
+
 
 def show_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
@@ -89,6 +92,8 @@ def show_cli(
                     if name in doc._.latent:
                         msg.divider(name)
                         print(format_annotation(doc._.latent[name], threshold) or nothing_in(doc))
+                if doc.cats:
+                    msg.text(f"categories: {categories(doc)}")
             if html is not None:
                 docs.append(doc)
         if html is not None:
@@ -108,6 +113,13 @@ def nothing_in(doc: Doc) -> str:
     if not len(doc):
         return "There are no words in this text."
     return "There is no structure over this text."
+
+
+def categories(doc: Doc) -> str:
+    """The most probable ones."""
+    found = sorted(doc.cats.items(), key=lambda each: (-each[1], each[0]))
+    more = f" and {len(found) - CATEGORIES} more" if len(found) > CATEGORIES else ""
+    return ", ".join(f"{label} {value:.2f}" for label, value in found[:CATEGORIES]) + more
 
 
 def stored_kinds(nlp: Language) -> dict[str, str]:

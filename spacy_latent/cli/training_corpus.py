@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Examples by which it is seen whether a corpus has anything to judge training by.
 JUDGED = 200
+# Examples in which a label is looked for before it counts as missing.
+SEARCHED = 20_000
 
 
 def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
@@ -44,9 +47,12 @@ def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[li
         return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'."
 
 
-def development_mistakes(nlp: Language) -> list[Finding]:
+def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
     """What is wrong with the corpus that a training is judged by, of which the first
-    :data:`JUDGED` examples are read."""
+    :data:`JUDGED` examples are read.
+
+    compare: whether to compare its labels with those of the training corpus, which can be read.
+    """
     from spacy_latent.analysis.reference_check import without_references
     from spacy_latent.cli.config_errors import errors_with_blocks
     from spacy_latent.pipeline.mistakes import Finding
@@ -54,28 +60,62 @@ def development_mistakes(nlp: Language) -> list[Finding]:
     if missing := missing_path(nlp, "dev_corpus"):
         return [Finding("note", "no-dev-corpus", missing)]
     config = nlp.config.interpolate()
-    name = str(config["training"].get("dev_corpus"))
-    path = (block_of(config, name) or {}).get("path")
+    judged = str(config["training"].get("dev_corpus"))
+    path = (block_of(config, judged) or {}).get("path")
     if isinstance(path, str) and path and not Path(path).exists():
-        text = f"[{name}] path: {path} does not exist, and 'spacy train' needs it."
+        text = f"[{judged}] path: {path} does not exist, and 'spacy train' needs it."
         return [Finding("warning", "dev-corpus", text)]
     try:
         with errors_with_blocks(config):
-            examples = list(islice(corpus_reader(config, name)(nlp), JUDGED))
+            examples = list(islice(corpus_reader(config, judged)(nlp), JUDGED))
     except Exception as error:
         # Whatever a reader stumbles over, 'spacy train' does too, after some steps or before.
         text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
         return [Finding("error", "dev-corpus", text)]
     if not examples:
-        return [Finding("error", "dev-corpus", f"[{name}] has no examples to judge training by.")]
+        return [Finding("error", "dev-corpus", f"[{judged}] has no examples to judge training by.")]
     if without_references(nlp, examples)[1]:
         text = (
-            f"None of the first {number_of(len(examples), 'example')} of [{name}] is annotated "
+            f"None of the first {number_of(len(examples), 'example')} of [{judged}] is annotated "
             "with what the pipeline predicts: scores will be 0, whatever it learns. Look at the "
             "names of its fields, and at what the file has."
         )
         return [Finding("warning", "dev-corpus", text)]
-    return []
+    return list(labels_not_learned(nlp, examples, judged)) if compare else []
+
+
+def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Finding]:
+    """Labels of the examples, which are of the corpus ``judged``, that the training corpus lacks,
+    of which at most :data:`SEARCHED` examples are read, and that only to find them."""
+    from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
+    from spacy_latent.pipeline.mistakes import Finding
+
+    config = nlp.config.interpolate()
+    learned = str(config["training"].get("train_corpus"))
+    count = 0
+
+    def counted() -> Iterator[Example]:
+        nonlocal count
+        for count, example in enumerate(corpus_reader(config, learned)(nlp), 1):
+            yield example
+            if count == SEARCHED:
+                return
+
+    try:
+        unknown = unknown_labels(nlp, examples, counted())
+    except Exception as error:
+        text = f"[{learned}] cannot be read beyond {number_of(count, 'example')}: {error}"
+        yield Finding("error", "train-corpus", text)
+        return
+    part = f"the first {number_of(count, 'example')} of " if count == SEARCHED else ""
+    for name, labels in unknown.items():
+        yield Finding(
+            "warning",
+            "dev-labels",
+            f"The {name} of [{judged}] have {a_label(labels)} that {part}[{learned}] "
+            f"{'do' if part else 'does'} not have: {listed(labels)}. What has one of these counts "
+            "as missed or wrong. Look at the spelling in both.",
+        )
 
 
 def corpus_reader(config: Config, name: str) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -61,7 +62,8 @@ def read_text_pairs_v1(
     first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
         words, tokenised already.
     label: the field of the label, one of all that are in the file. JSON lines may have "cats", an
-        object of labels and numbers, instead.
+        object of labels and numbers, instead. Warns, with LatentWarning, of pairs that have
+        neither where others do.
     limit: number of pairs to read, 0 for all.
     """
 
@@ -95,17 +97,40 @@ def read_docs(
         yield from DocBin().from_disk(path).get_docs(nlp.vocab)
         return
     if path.suffix not in (".jsonl", ".tsv"):
-        raise LatentError(f"{path}: the file of text pairs must be a .jsonl, .tsv or .spacy file.")
+        tabs = " Save the table with tabs between its columns." if path.suffix == ".csv" else ""
+        raise LatentError(
+            f"{path}: the file of text pairs must be a .jsonl, .tsv or .spacy file.{tabs}"
+        )
     read = _json_lines if path.suffix == ".jsonl" else _table
-    labels = sorted({str(row[label]) for _, row in read(path) if row.get(label) is not None})
+    labels = _labels(path, read(path), label)
     for number, row in read(path):
         texts = [_text(path, number, row, field) for field in (first, second)]
         doc = make_pair_doc(nlp, *texts)
         if isinstance(row.get("cats"), dict):
             doc.cats = {name: float(value) for name, value in row["cats"].items()}
-        elif row.get(label) is not None:
+        elif row.get(label) not in (None, ""):
             doc.cats = {name: float(name == str(row[label])) for name in labels}
         yield doc
+
+
+def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) -> list[str]:
+    """All labels of a file, sorted. Warns of pairs without one among others that have one: training
+    leaves them out, and says nothing of it."""
+    labels, count, without = set(), 0, []
+    for number, row in rows:
+        count += 1
+        if row.get(label) not in (None, ""):
+            labels.add(str(row[label]))
+        elif not row.get("cats"):
+            without.append(number)
+    if 0 < len(without) < count:
+        warnings.warn(
+            f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under {label!r}, "
+            f"first in line {without[0]}. Nothing is learned from them, and no score counts them.",
+            LatentWarning,
+            stacklevel=2,
+        )
+    return sorted(labels)
 
 
 def field_names(path: Path) -> list[str]:
@@ -135,7 +160,18 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open(encoding="utf8", newline="") as file:
         # Quotation marks are part of texts here, not around them.
-        yield from enumerate(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), 2)
+        rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        header = next(rows, [])
+        for number, row in enumerate(rows, 2):
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise LatentError(
+                    f"{path}, line {number}: {number_of(len(row), 'column')}, and the first line, "
+                    f"which names them, has {len(header)}. Put a tab between columns, also beside "
+                    "an empty one, and none inside a text."
+                )
+            yield number, dict(zip(header, row))
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:
@@ -144,10 +180,11 @@ def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | lis
         return text.strip()
     if isinstance(text, list) and all(isinstance(word, str) for word in text):
         return text
+    header = " The first line of a .tsv names its columns." if path.suffix == ".tsv" else ""
     raise NoSuchField(
         f"{path}, line {number}: {field!r} is {text!r}, not a text; there is "
-        f"{', '.join(map(repr, row))}. Name the fields of the two texts as the reader's first and "
-        "second."
+        f"{', '.join(map(repr, row))}.{header} Name the fields of the two texts as the reader's "
+        "first and second."
     )
 
 

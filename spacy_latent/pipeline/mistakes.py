@@ -17,7 +17,7 @@ from spacy_latent.models.listener import LatentListener
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
-from spacy_latent.pipeline.training_settings import training_settings
+from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the boundaries that SentenceSpans looks for.
@@ -59,7 +59,7 @@ def find_traps(nlp: Language) -> list[Finding]:
             found += [
                 Finding("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
             ]
-        for sentence in unreached_stages(latent.pipe.model, int(training.get("max_steps") or 0)):
+        for sentence in unreached_stages(latent.pipe.model, last_step(nlp)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
     found += about_sentences(nlp)

@@ -8,7 +8,7 @@ from spacy.language import Language
 from thinc.api import Model
 
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.training_settings import training_settings
+from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.stages import unreached
 
 # The block of a config that refuses it, and changes nothing where there is nothing to refuse.
@@ -39,8 +39,7 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
     """Raise LatentError where there is one; name: of the component."""
     if nlp is None:
         return
-    max_steps = training_settings(nlp).get("max_steps") or 0
-    for sentence in unreached_stages(model, int(max_steps)):
+    for sentence in unreached_stages(model, last_step(nlp)):
         raise LatentError(f"{name}: {sentence}")
 
 

@@ -280,7 +280,13 @@ def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Pa
             {"@misc": "spacy-latent.ScoreFunction.v1", "num_samples": 0},
             f"[{MODEL}.estimator] ScoreFunction: num_samples is 0",
         ),
-        ("nlp", {"pipeline": ["other"]}, "[E956] Can't find component 'other'"),
+        (
+            "nlp",
+            {"pipeline": ["textcatt"]},
+            "no block [components.textcatt]. Did you mean textcat?",
+        ),
+        ("training", {"max_steps": "many"}, "[training] max_steps is 'many': "),
+        (MODEL, {"dropout": "x"}, f"[{MODEL}] dropout is 'x': expected a number."),
     ],
 )
 def test_debug_says_without_a_traceback_what_spacy_train_ends_with(
@@ -290,6 +296,40 @@ def test_debug_says_without_a_traceback_what_spacy_train_ends_with(
     with_settings(config, place, settings).to_disk(written / "config.cfg")
     code, printed = debug(written)
     assert code == 1 and said in printed
+
+
+def test_debug_tells_where_a_default_is_taken_for_a_block_that_is_not_there(written: Path) -> None:
+    config = load_config(written / "config.cfg", interpolate=False)
+    train = f"--paths.train={written / 'train.spacy'}"
+    assert "default is taken" not in debug(written, train)[1]
+    del config["components"]["latent_encoder"]["model"]["estimator"]
+    config.to_disk(written / "config.cfg")
+    code, said = debug(written, train)
+    assert f"There is no block [{MODEL}.estimator]: its default is taken." in said and code == 0
+
+
+def test_debug_names_labels_that_training_does_not_have(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nlp = blank("en")
+    docs = [nlp.make_doc(f"a {('bad', 'good')[k % 2]} film") for k in range(20)]
+    for number, doc in enumerate(docs):
+        doc.cats = {"A": float(number % 2), "B": float(not number % 2)}
+    docs[19].cats = {"C": 1.0, "A": 0.0}
+    DocBin(docs=docs).to_disk(written / "train.spacy")
+    docs[0].cats = {"D": 1.0, "A": 0.0}
+    DocBin(docs=[docs[0], docs[19]]).to_disk(written / "dev.spacy")
+    paths = [f"--paths.{name}={written / name}.spacy" for name in ("train", "dev")]
+    # C is beyond the examples that the pipeline is initialized with.
+    code, said = debug(written, *paths)
+    assert code == 0, said
+    assert "of [corpora.dev] have a label that [corpora.train] does not have: D." in said
+    monkeypatch.setattr("spacy_latent.cli.training_corpus.SEARCHED", 10)
+    _, said = debug(written, *paths)
+    assert "labels that the first 10 examples of [corpora.train] do not have: C, D." in said
+    (written / "dev.spacy").write_bytes((written / "train.spacy").read_bytes())
+    monkeypatch.undo()
+    assert "does not have" not in debug(written, *paths)[1]
 
 
 def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:

@@ -134,7 +134,7 @@ def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed,
 
 def test_what_is_not_there_is_named(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
-    assert result.exit_code == 1 and "not exist" in result.output
+    assert result.exit_code == 1 and "not exist" in " ".join(result.output.split())
 
 
 def show(*arguments):
@@ -151,6 +151,8 @@ def test_a_typed_pair_is_shown(model, tmp_path):
     for cell in cells:
         assert f"{doc[cell.source]} ~ {doc[cell.target]}" in result.output
     assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
+    best = max(doc.cats, key=doc.cats.get)
+    assert f"categories: {best} {doc.cats[best]:.2f}, " in result.output
     found = srsly.json_loads(show(model[1], first, second, "--json").stdout)["latent"][NAME]
     assert [one[:2] for one in found["cells"]] == [[cell.source, cell.target] for cell in cells]
 

@@ -50,6 +50,7 @@ def inputs(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     DocBin(docs=[Doc(vocab, words=["no", "trees"])]).to_disk(folder / "plain.spacy")
     (folder / "broken.spacy").write_text("this is no DocBin")
     (folder / "empty.txt").write_text("\n")
+    (folder / "table.csv").write_text("text,label\na,b\n")
     return folder
 
 
@@ -208,6 +209,7 @@ def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None
     "model, name, out, options, said",
     [
         ("heads", "missing.txt", "a.html", [], "does not exist"),
+        ("heads", "table.csv", "a.html", [], "table.csv is no list of texts"),
         ("heads", "texts.txt", "a.pdf", [], ".html or .svg"),
         ("heads", "texts.txt", "a.html", ["--gold"], ".spacy file"),
         ("heads", "plain.spacy", "a.html", ["--gold"], "no dependency trees"),

@@ -145,6 +145,12 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
 def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) -> None:
     shown = said(run("scores", saved / "model", saved / "dev.txt", code=1))
     assert "nothing to score by: textcat needs categories" in shown and "cats_score" not in shown
+    srsly.write_jsonl(tmp_path / "named.jsonl", [{"text": "a", "label": "A"}])
+    shown = said(run("scores", saved / "model", tmp_path / "named.jsonl", code=1))
+    assert "(there is 'text', 'label')" in shown and "'cats'" in shown
+    srsly.write_jsonl(tmp_path / "words.jsonl", [{"text": "a", "cats": {"A": "yes"}}])
+    shown = said(run("scores", saved / "model", tmp_path / "words.jsonl", code=1))
+    assert "'cats' has 'A': 'yes'; expected a number" in shown
     # Also where one of two corpora has none.
     bare = tmp_path / "bare.txt"
     bare.write_text("a text\n", encoding="utf8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import spacy
@@ -11,7 +12,7 @@ from spacy.tokens import DocBin
 from spacy_latent.corpora import edinburgh_alignment, snli
 from spacy_latent.corpora.sources import DATA_VARIABLE
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_text_pairs_v1
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from tests.corpora.test_sources import DATA
 
 nlp = spacy.blank("en")
@@ -61,7 +62,8 @@ def test_json_lines(tmp_path):
         {"text_a": "a", "text_b": "b"},
     ]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf8")
-    examples = read(path)
+    with pytest.warns(LatentWarning, match="1 of 4 pairs"):
+        examples = read(path)
     assert [example.reference.cats for example in examples] == [
         {"no": 0.0, "yes": 1.0},
         {"no": 1.0, "yes": 0.0},
@@ -72,7 +74,8 @@ def test_json_lines(tmp_path):
         assert texts(example.predicted) == texts(example.reference)
         assert not example.predicted.cats
         assert [t.text for t in example.predicted] == [t.text for t in example.reference]
-    assert len(read(path, limit=2)) == 2
+    with pytest.warns(LatentWarning):
+        assert len(read(path, limit=2)) == 2
 
 
 def test_tables_with_quotation_marks_and_other_names(tmp_path):
@@ -87,13 +90,35 @@ def test_tables_with_quotation_marks_and_other_names(tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize("row", ["a\tb", "a\tb\tx\ty", "a"])
+def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path, row):
+    """A tab that is missing would drop a label, and one too many would shift it."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"text_a\ttext_b\tlabel\na\tb\tx\n\n{row}\n", encoding="utf8")
+    columns = row.count("\t") + 1
+    with pytest.raises(LatentError, match=rf"line 4: {columns} columns?, .* has 3"):
+        read(path)
+
+
+def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("text_a\ttext_b\tlabel\na\tb\tx\na\tb\t\na\tb\t\n", encoding="utf8")
+    with pytest.warns(LatentWarning, match=r"2 of 3 pairs have no label under 'label', .* line 3"):
+        examples = read(path)
+    assert [example.reference.cats for example in examples] == [{"x": 1.0}, {}, {}]
+    path.write_text("text_a\ttext_b\na\tb\n", encoding="utf8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not read(path)[0].reference.cats
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     for path in (None, tmp_path / "missing.tsv"):
         with pytest.raises(LatentError, match="does not exist"):
             read(path)
     other = tmp_path / "pairs.csv"
     other.write_text("")
-    with pytest.raises(LatentError, match=r"\.jsonl, \.tsv or \.spacy"):
+    with pytest.raises(LatentError, match=r"\.jsonl, \.tsv or \.spacy.*tabs between"):
         read(other)
     broken = tmp_path / "pairs.jsonl"
     for line, message in [("{", "line 1: not a JSON"), ("[1]", "line 1: expected an object")]:
