@@ -14,6 +14,7 @@ from thinc.api import Model
 
 from spacy_latent.errors import number_of
 from spacy_latent.models.listener import LatentListener
+from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
@@ -22,8 +23,6 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the boundaries that SentenceSpans looks for.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
-# Layers of Thinc that refuse a text of no words beside others, and what configs call them.
-NEED_WORDS = {f"reduce_{which}": f"use_reduce_{which}" for which in ("first", "last", "max")}
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
@@ -307,12 +306,12 @@ def _of_empty_texts(nlp: Language) -> Iterable[Finding]:
     for name, pipe in nlp.pipeline:
         if not isinstance(pipe, TextCategorizer):
             continue
-        names = {node.name for node in pipe.model.walk()}
-        settings = [setting for layer, setting in NEED_WORDS.items() if layer in names]
-        if settings:
+        if settings := refuses_empty_texts(pipe.model):
             yield Finding(
                 "note",
                 "empty-texts",
                 f"{name} fails on an empty text beside others, as spaCy's classifiers do with "
-                f"{', '.join(settings)}. Leave such texts out, or take use_reduce_mean alone.",
+                f"{', '.join(settings)}. Take @architectures = "
+                '"spacy-latent.TextCatReduce.v1", which is the same otherwise, or leave such texts '
+                "out.",
             )

@@ -99,6 +99,11 @@ def test_a_classifier_that_cannot_read_empty_texts(pooled: tuple[str, ...]) -> N
     assert all(f"use_reduce_{which}" in found[0].text for which in pooled)
     with pytest.raises(ValueError, match="lengths must be > 0"):
         list(nlp.pipe(texts))
+    nlp = spacy.blank("en")
+    own = {**model, "@architectures": "spacy-latent.TextCatReduce.v1"}
+    nlp.add_pipe("textcat", config={"model": own})
+    nlp.initialize(lambda: examples(nlp))
+    assert "empty-texts" not in {finding.code for finding in find_traps(nlp)}
 
 
 @pytest.mark.parametrize("order", [("latent_encoder", "tagger"), ("tagger", "latent_encoder")])
