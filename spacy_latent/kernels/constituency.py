@@ -141,15 +141,21 @@ def _scaled_inside(s, n, charts):
         for j in range(i + 1, n):
             mean += math.exp(s[i, j] - high)
             count += 1
-    # About 4 per word is how the number of trees grows; where a few spans have all the weight, they
-    # may all be in one tree.
-    for center in (high + math.log(mean / count) + 1.3, high + 1.3):
-        if high - center > -LOG_SMALLEST:
-            continue
-        total = _trusted_inside(s, n, center, low, charts)
-        if 0.0 < total < np.inf:
-            return center, total
-    return 0.0, 0.0
+    # About 4 per word is how the number of trees grows.
+    center = high + math.log(mean / count) + 1.3
+    total = _trusted_inside(s, n, center, low, charts)
+    if 0.0 < total < np.inf:
+        return center, total
+    # By this center the best tree has weight 1.
+    charts[:OUTSIDE] = -np.inf
+    _fill_spans(Maxima(s, charts[:OUTSIDE]), n)
+    if charts[INSIDE, 0, n - 1] == -np.inf:
+        return -np.inf, 0.0
+    center = charts[INSIDE, 0, n - 1] / (n - 1)
+    if high - center > -LOG_SMALLEST:
+        return 0.0, 0.0
+    total = _trusted_inside(s, n, center, low, charts)
+    return center, total if total < np.inf else 0.0
 
 
 @kernel(fastmath=ANY_ORDER)

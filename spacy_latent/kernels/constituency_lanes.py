@@ -12,6 +12,7 @@ import numpy as np
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lane_numbers import (
     WEIGHT,
+    Maxima,
     Sums,
     Tangents,
     columns_of,
@@ -153,6 +154,61 @@ def _inside(number, n):
             _column(number, i, j + 1, more_i, more_m)
 
 
+@kernel
+def _weights_of_best(charts, n, sizes, centers, low):
+    """As :func:`_weights`, with centers by which the best tree has weight 1: those of the most
+    likely spans are then near 1, of whatever scale the scores are. charts: their weights are scores
+    before."""
+    w = charts[WEIGHT]
+    _inside(Maxima(charts), n)
+    least, high = every(np.inf), every(LOWEST)
+    for i in range(n):
+        for j in range(i + 1, n):
+            least = smaller_above(least, load(w, i, j))
+            high = maximum(load(w, i, j), high)
+    store(low, 0, 0, least)
+    highest = np.empty((1, 1, LANES))
+    store(highest, 0, 0, high)
+    for lane in range(LANES):
+        center = 0.0
+        if sizes[lane] > 1 and charts[INSIDE, 0, sizes[lane] - 1, lane] > -np.inf:
+            center = charts[INSIDE, 0, sizes[lane] - 1, lane] / (sizes[lane] - 1)
+        # What is far above is in no tree with others like it: charts would overflow.
+        centers[0, 0, lane] = max(center, highest[0, 0, lane] + LOG_SMALLEST)
+    center = load(centers, 0, 0)
+    for i in range(n):
+        for j in range(i + 1, n):
+            store(w, i, j, exponential_lanes(subtract(load(w, i, j), center)))
+
+
+@kernel
+def _trusted_sums(charts, n, sizes, centers, low, partitions):
+    """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
+    where they cannot be trusted; and whether they can be in all lanes."""
+    bounds, safe, all_trusted = np.zeros(LANES), True, True
+    for lane in range(LANES):
+        # One word has no weight.
+        if sizes[lane] > 1:
+            bounds[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
+            safe &= bounds[lane] >= LOG_SMALLEST
+    if not safe:
+        _inside(Sums(charts, FLOOR), n)
+        for lane in range(LANES):
+            if bounds[lane] < LOG_SMALLEST:
+                bounds[lane] = charts[INSIDE, 0, sizes[lane] - 1, lane]
+            else:
+                bounds[lane] = 0.0
+    _inside(Sums(charts, 0.0), n)
+    for lane in range(LANES):
+        total = charts[INSIDE, 0, sizes[lane] - 1, lane] if sizes[lane] > 0 else 0.0
+        trusted = 0.0 < total < np.inf
+        if not safe and not bounds[lane] <= 0.0:
+            trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
+        partitions[lane] = total if trusted else 0.0
+        all_trusted &= trusted or sizes[lane] == 0
+    return all_trusted
+
+
 @kernel(forceinline=True)
 def _of_span(number, i, k, total):
     """Write the gradient of a span, and what it passes on, which is RETURNED."""
@@ -236,33 +292,17 @@ def sum_side_by_side(
                     if state != FEASIBLE:
                         own_rows[:] = -np.inf
                         sizes[lane] = 0
-            interleave(rows, n, charts[WEIGHT])
             centers, low = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
+            interleave(rows, n, charts[WEIGHT])
             _weights(charts[WEIGHT], n, sizes, centers, low)
-            bounds, safe = np.zeros(LANES), True
+            if not _trusted_sums(charts, n, sizes, centers, low, partitions):
+                interleave(rows, n, charts[WEIGHT])
+                _weights_of_best(charts, n, sizes, centers, low)
+                _trusted_sums(charts, n, sizes, centers, low, partitions)
             for lane in range(LANES):
-                # One word has no weight.
-                if sizes[lane] > 1:
-                    bounds[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
-                    safe &= bounds[lane] >= LOG_SMALLEST
-            if not safe:
-                _inside(Sums(charts, FLOOR), n)
-                for lane in range(LANES):
-                    if bounds[lane] < LOG_SMALLEST:
-                        bounds[lane] = charts[INSIDE, 0, sizes[lane] - 1, lane]
-                    else:
-                        bounds[lane] = 0.0
-            _inside(Sums(charts, 0.0), n)
-            for lane in range(LANES):
-                size, b = sizes[lane], items[lane]
-                total = charts[INSIDE, 0, size - 1, lane] if size > 0 else 0.0
-                trusted = 0.0 < total < np.inf
-                if not safe and not bounds[lane] <= 0.0:
-                    trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
-                if trusted:
-                    partitions[lane] = total
-                    center = centers[0, 0, lane]
-                    log_partition[b] = np.log(total) + (size - 1) * center + words[lane]
+                if partitions[lane] > 0.0:
+                    shift = (sizes[lane] - 1) * centers[0, 0, lane] + words[lane]
+                    log_partition[items[lane]] = np.log(partitions[lane]) + shift
             if operation != LOG_PARTITION:
                 charts[OUTSIDE] = 0.0
                 for lane in range(LANES):

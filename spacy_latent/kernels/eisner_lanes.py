@@ -103,7 +103,7 @@ def fill_spans(number, last, first):
 
 
 @kernel
-def _trace(charts, lane, n, first, heads, stack):
+def trace(charts, lane, n, first, heads, stack):
     """Write the heads of a lane's best tree. RETURNS: whether there is one."""
     right, left = charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
@@ -196,4 +196,4 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved)
     fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)
     for lane in range(LANES):
         n = sizes[lane]
-        solved[lane] = n >= 0 and _trace(charts, lane, n, first, heads[lane], stack)
+        solved[lane] = n >= 0 and trace(charts, lane, n, first, heads[lane], stack)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
-from spacy_latent.kernels.eisner_lanes import LEFT, RIGHT, TO_LEFT, TO_RIGHT, fill_spans
+from spacy_latent.kernels.eisner_lanes import LEFT, RIGHT, TO_LEFT, TO_RIGHT, fill_spans, trace
 from spacy_latent.kernels.lane_numbers import (
     WEIGHT,
+    Maxima,
     Sums,
     Tangents,
     columns_of,
@@ -81,10 +82,12 @@ def tangents_size(n):
 
 
 @kernel
-def _weights(w, columns, n, gamma, low):
+def _weights(w, columns, n, sizes, gamma, low):
     """Turn the scores in ``w`` to γ·(column softmax). columns: (2, n+1, LANES), written: the
-    largest score and the sum of each column. low: written: the smallest log of a weight over the
-    largest of its column."""
+    largest score and the sum of each column. gamma, low: (1, 1, LANES), written: γ, and a bound of
+    the logarithms of weights from below."""
+    for lane in range(LANES):
+        gamma[0, 0, lane] = max(1.0, sizes[lane] * np.exp(-1.91))
     top, total = columns[0:1], columns[1:2]
     for m in range(n + 1):
         store(top, 0, m, every(LOWEST))
@@ -106,6 +109,34 @@ def _weights(w, columns, n, gamma, low):
         for m in range(n + 1):
             factor = divide(scale, maximum(load(total, 0, m), every(1e-300)))
             store(w, h, m, multiply(load(w, h, m), factor))
+    for lane in range(LANES):
+        low[0, 0, lane] += np.log(gamma[0, 0, lane]) - np.log(sizes[lane] + 1)
+
+
+@kernel
+def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
+    """As :func:`_weights`, with weights over those of the best tree's arcs, so that this tree and
+    those that are about as likely have sums near 1, of whatever scale the scores are. charts: their
+    weights are scores before. columns: the largest scores of columns before, then those of the best
+    tree's arcs; and 1."""
+    w, top = charts[WEIGHT], columns[0:1]
+    fill_spans(Maxima(charts), n, first)
+    heads, stack = np.empty(n + 2, np.int32), np.empty(6 * (n + 2), np.int32)
+    for lane in range(LANES):
+        gamma[0, 0, lane] = 1.0
+        if sizes[lane] > 0 and trace(charts, lane, sizes[lane], first, heads, stack):
+            for m in range(1, sizes[lane] + 1):
+                # What is far above is in no tree with others like it: charts would overflow.
+                largest = columns[0, m, lane] + LOG_SMALLEST
+                columns[0, m, lane] = max(w[heads[m], m, lane], largest)
+    columns[1] = 1.0
+    least = every(0.0)
+    for h in range(n + 1):
+        for m in range(n + 1):
+            value = subtract(load(w, h, m), load(top, 0, m))
+            least = smaller_above(least, value)
+            store(w, h, m, exponential_lanes(value))
+    store(low, 0, 0, least)
 
 
 @kernel(forceinline=True)
@@ -270,6 +301,32 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
 
 
 @kernel
+def _trusted_sums(charts, last, first, sizes, low, partitions):
+    """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
+    where they cannot be trusted; and whether they can be in all lanes."""
+    bounds, safe, all_trusted = np.empty(LANES), True, True
+    for lane in range(LANES):
+        bounds[lane] = sizes[lane] * low[0, 0, lane]
+        safe &= bounds[lane] >= LOG_SMALLEST
+    if not safe:
+        _inside_sums(charts, last, first, sizes, FLOOR, partitions)
+        for lane in range(LANES):
+            if bounds[lane] < LOG_SMALLEST:
+                bounds[lane] = partitions[lane]
+            else:
+                bounds[lane] = 0.0
+    _inside_sums(charts, last, first, sizes, 0.0, partitions)
+    for lane in range(LANES):
+        total = partitions[lane]
+        trusted = 0.0 < total < np.inf
+        if not safe and not bounds[lane] <= 0.0:
+            trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
+        partitions[lane] = total if trusted else 0.0
+        all_trusted &= trusted or sizes[lane] == 0
+    return all_trusted
+
+
+@kernel
 def sum_side_by_side(
     start,
     stop,
@@ -319,34 +376,19 @@ def sum_side_by_side(
                     n = n if state == FEASIBLE else 0
                 sizes[lane] = n
                 rows[lane, n + 1 if n > 0 else 0 :] = -np.inf
+            gamma, low = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
             interleave(rows, last + 1, charts[WEIGHT])
-            gamma, low, bounds = np.ones((1, 1, LANES)), np.empty((1, 1, LANES)), np.empty(LANES)
+            _weights(charts[WEIGHT], columns, last, sizes, gamma, low)
+            if not _trusted_sums(charts, last, first, sizes, low, partitions):
+                interleave(rows, last + 1, charts[WEIGHT])
+                _weights_of_best(charts, columns, last, first, sizes, gamma, low)
+                _trusted_sums(charts, last, first, sizes, low, partitions)
             for lane in range(LANES):
-                gamma[0, 0, lane] = max(1.0, sizes[lane] * np.exp(-1.91))
-            _weights(charts[WEIGHT], columns, last, gamma, low)
-            safe = True
-            for lane in range(LANES):
-                n = sizes[lane]
-                smallest = low[0, 0, lane] - np.log(n + 1) + np.log(gamma[0, 0, lane])
-                bounds[lane] = n * smallest
-                safe &= bounds[lane] >= LOG_SMALLEST
-            if not safe:
-                _inside_sums(charts, last, first, sizes, FLOOR, partitions)
-                for lane in range(LANES):
-                    if bounds[lane] < LOG_SMALLEST:
-                        bounds[lane] = partitions[lane]
-            _inside_sums(charts, last, first, sizes, 0.0, partitions)
-            for lane in range(LANES):
-                partition = partitions[lane]
-                trusted = 0.0 < partition < np.inf
-                if not bounds[lane] <= 0.0:
-                    trusted &= partition > FLOOR and bounds[lane] - partition <= 1e-15 * partition
-                if not trusted:
-                    partitions[lane] = 0.0
-                    continue
-                n, b = sizes[lane], items[lane]
-                shift = log_of_products(columns[0], columns[1], n, lane)
-                log_partition[b] = shift - n * np.log(gamma[0, 0, lane]) + np.log(partition)
+                if partitions[lane] > 0.0:
+                    n = sizes[lane]
+                    shift = log_of_products(columns[0], columns[1], n, lane)
+                    shift -= n * np.log(gamma[0, 0, lane])
+                    log_partition[items[lane]] = shift + np.log(partitions[lane])
             if operation != LOG_PARTITION:
                 _seed(charts, first, sizes, partitions)
                 _outside(Sums(charts, 0.0), last, first, sums)

@@ -120,27 +120,36 @@ def _refuse(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("module", FAMILIES)
-def test_a_common_batch_needs_one_kernel(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the others are then not compiled."""
+@pytest.mark.parametrize("scale", [5.0, 20.0, 50.0])
+def test_a_common_batch_needs_one_kernel(
+    module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which the others are then not compiled; and which would take many times as long for the
+    scores of a trained scorer."""
     family = replace(module.FAMILY, total=_refuse, wide=_refuse)
     monkeypatch.setattr(operators, "family_of", lambda place: family)
     structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
-    lengths = torch.tensor([12, 11, 0, 12, 10, 12, 1, 12])
-    _all(structure, 5.0 * torch.randn(8, 13, 13, dtype=torch.float64), lengths)
+    lengths = torch.tensor([50, 48, 0, 50, 47, 50, 1, 50])
+    generator = torch.Generator().manual_seed(3)
+    scores = scale * torch.randn(8, 51, 51, generator=generator, dtype=torch.float64)
+    _all(structure, scores, lengths)
 
 
 @pytest.mark.parametrize("module", FAMILIES)
+@pytest.mark.parametrize("scale", [1.0, 20.0, 50.0])
 def test_what_one_kernel_leaves_goes_to_the_next(
-    module: Any, monkeypatch: pytest.MonkeyPatch
+    module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the last, which keeps an exponent beside each number, finds the same at any scale."""
     called = []
 
     def leave(*_: Any) -> None:
         called.append(True)
 
     structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
-    lengths = torch.tensor([6, 5, 4])
-    scores = torch.randn(3, 7, 7, dtype=torch.float64)
+    lengths = torch.tensor([36, 35, 34])
+    generator = torch.Generator().manual_seed(4)
+    scores = scale * torch.randn(3, 37, 37, generator=generator, dtype=torch.float64)
     expected = _all(structure, scores, lengths)
     family = replace(module.FAMILY, beside=leave, total=leave)
     monkeypatch.setattr(operators, "family_of", lambda place: family)
