@@ -13,6 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_json
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -38,7 +39,6 @@ def main(
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
     heads, beside a parser's and trees of no model."""
-    import srsly
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.corpus import import_code
@@ -75,8 +75,7 @@ def main(
             "a component is of its trees in doc._.latent"
         )
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, for_json(table))
+        write_json(metrics, for_json(table))
 
 
 def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import finished_first, write_page
+from spacy_latent.cli.output import finished_first, write_json, write_page
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -172,7 +172,6 @@ def report_cli(
 ) -> None:
     """Accuracy and the best trees by several measures, by depth, beside controls; and accuracy with
     other trees put in the place of the pipeline's own."""
-    import srsly
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.listops_tables import conclusion, print_tables
@@ -197,8 +196,7 @@ def report_cli(
         fail("The report could not be made", str(error))
     print_tables(found.figures)
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, plain(found.figures))
+        write_json(metrics, plain(found.figures))
     if html is not None:
         page, told = page_of(found, next(iter(models.values())))
         write_page(html, page)

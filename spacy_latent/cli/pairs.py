@@ -13,6 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.output import write_json
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ def main(
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
     the F1 less that of the row BESIDE. Fields that are not named are those of the reader in the
     pipeline's config, else text_a, text_b and label."""
-    import srsly
-
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 
@@ -180,8 +179,7 @@ def main(
     header = ("", *(["pairs"] if judges else []), *columns, *(titles[key] for key in intervals))
     msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, {row.pop("name"): row for row in rows})
+        write_json(metrics, {row.pop("name"): row for row in rows})
 
 
 if __name__ == "__main__":
