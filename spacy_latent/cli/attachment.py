@@ -42,7 +42,7 @@ def main(
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
 
     import_code(code)
@@ -52,10 +52,7 @@ def main(
     refuse_other_order(corpus, models)
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
-    names = [
-        path.parent.name if path.name in ("model-best", "model-last") else path.name
-        for path in models
-    ]
+    names = [trained_name(path) for path in models]
     for path, short in zip(models, names):
         nlp = load(str(path))
         examples = read_docs(nlp, corpus, gold_preproc)

@@ -274,11 +274,11 @@ def named_files(given: Sequence[Path]) -> dict[str, Path]:
 
 
 def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
-    """Pipelines by name; that of a directory written by ``spacy train`` is the one above it."""
+    """Pipelines by name."""
+    from spacy_latent.cli.pipelines import trained_name
     from spacy_latent.errors import LatentError
 
-    kept = ("model-best", "model-last")
-    found = {model.parent.name or model.name if model.name in kept else model.name: model}
+    found = {trained_name(model): model}
     for name, path in named("--beside", beside).items():
         if name in found:
             raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")

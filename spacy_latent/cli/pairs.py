@@ -34,8 +34,9 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
+    from spacy_latent.analysis.task import best_category
     from spacy_latent.cli.corpus import there_is
-    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
 
@@ -53,13 +54,15 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
             f"No pair of {corpus} has a label under {label!r}{there_is(corpus)}: there is nothing "
             "to compare predictions with."
         )
-    name = path.parent.name if path.name.startswith("model-") else path.name
+    name = trained_name(path)
     stream = nlp.pipe(example.predicted for example in examples)
     docs = list(progress(stream, name, len(examples), unit="pair"))
     row: Row = {"name": name}
     if any(labelled):
         judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
-        right = sum(_best(doc) == _best(reference) for doc, reference in judged)
+        right = sum(
+            best_category(doc.cats) == best_category(reference.cats) for doc, reference in judged
+        )
         row["pairs"] = len(judged)
         row["accuracy"] = right / len(judged)
         row["interval"] = confidence_interval(right, len(judged))
@@ -130,10 +133,6 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
 
     sure = links_of(doc, SURE)
     return (sure, links_of(doc, POSSIBLE) or sure) if sure else None
-
-
-def _best(doc: Doc) -> str:
-    return max(sorted(doc.cats), key=lambda label: doc.cats[label], default="")
 
 
 def main(
