@@ -204,7 +204,7 @@ def _percent(share: float) -> str:
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
     """Shares under the name of what counts, intervals under that and ", 95 %"; null where nothing
     counts."""
-    from spacy_latent.pipeline.assessment import plain
+    from spacy_latent.analysis.figures import plain
 
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
