@@ -37,7 +37,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.reference_check import unknown_labels
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
@@ -50,6 +50,7 @@ from spacy_latent.pipeline.inspection import (
     choose_components,
     inspect_pipe,
     latent_components,
+    refuse_lost,
 )
 from spacy_latent.pipeline.learnt_calibration import entity_components
 from spacy_latent.pipeline.references import Beside, Spans
@@ -202,12 +203,8 @@ class _Run:
         )
         found, sure = [], []
         shown = list(self.progress(stream, stage, len(examples)))
-        if len(shown) < len(examples):
-            raise LatentError(
-                f"An error handler of the pipeline let go {len(examples) - len(shown)} of "
-                f"{number_of(len(examples), 'doc')}, so that no figure would be right. Assess it "
-                "without one, to see the error, or leave these docs out."
-            )
+        advice = "Assess it without one, to see the error, or leave these docs out."
+        refuse_lost(len(examples), len(shown), "doc", advice)
         for example, (doc, known) in zip(examples, shown, strict=True):
             found.append(Example(doc, example.reference))
             sure.append(known)
