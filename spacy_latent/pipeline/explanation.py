@@ -166,20 +166,19 @@ def explain(
     count = len(doc)
     if not count:
         nothing = np.zeros(0)
-        none: dict[str, Faithfulness] = {}
         return Explanation(
-            doc,
-            name,
-            target.label,
-            None,
-            target.probability,
-            target.probability,
-            nothing,
-            nothing,
-            nothing.astype(bool),
-            "text",
-            none,
-            none,
+            doc=doc,
+            component=name,
+            label=target.label,
+            entity=None,
+            probability=target.probability,
+            without=target.probability,
+            weights=nothing,
+            falls=nothing,
+            chosen=nothing.astype(bool),
+            hidden="text",
+            faithfulness={},
+            erased={},
         )
     from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
