@@ -58,18 +58,6 @@ def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int
     return heads
 
 
-def span_controls(
-    kind: str, words: Sequence[str], heading: frozenset[str], other: Sequence[str] = ()
-) -> dict[str, np.ndarray]:
-    """Structures of one span that look at no model: heads as ``own_heads`` for kind "heads", first
-    and last tokens of brackets for "spans", pairs of words for "cells"; nothing for others, but
-    those of one's own that have some.
-
-    other: words of the text that an alignment is with.
-    """
-    return find_kind(kind).controls(words, heading, other)
-
-
 def _no_controls(
     words: Sequence[str], heading: frozenset[str], other: Sequence[str]
 ) -> dict[str, np.ndarray]:
@@ -224,6 +212,5 @@ __all__ = [
     "nearest_head_word",
     "own_heads",
     "reference_brackets",
-    "span_controls",
     "tag_information",
 ]

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
+from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy.training import Example
+
+# Outcomes that are drawn to see what chance alone does.
+DRAWS = 1000
 
 
 def expected_calibration_error(
@@ -31,9 +35,16 @@ def expected_calibration_error(
     if not len(probabilities):
         return float("nan")
     said, right = np.asarray(probabilities, dtype="float64"), np.asarray(correct, dtype="float64")
-    place = np.minimum((said * bins).astype("int64"), bins - 1)
-    differences = np.bincount(place, said - right, minlength=bins)
-    return float(np.abs(differences).sum() / len(said))
+    return _mean_distance(_ranges(said, bins), said, right)
+
+
+def _ranges(said: np.ndarray, bins: int) -> np.ndarray:
+    """The number of the range that each prediction is in."""
+    return np.minimum((said * bins).astype("int64"), bins - 1)
+
+
+def _mean_distance(place: np.ndarray, said: np.ndarray, right: np.ndarray) -> float:
+    return float(np.abs(np.bincount(place, said - right)).sum() / len(said))
 
 
 @dataclass(frozen=True)
@@ -56,32 +67,27 @@ def reliability(
 ) -> list[Bin]:
     """The ranges over which :func:`expected_calibration_error` sums."""
     said, right = np.asarray(probabilities, dtype="float64"), np.asarray(correct, dtype="float64")
-    place = np.minimum((said * bins).astype("int64"), bins - 1)
+    place = _ranges(said, bins)
     found = []
     for i in range(bins):
         own = place == i
         count = int(own.sum())
         mean, share = (float(part[own].mean()) if count else math.nan for part in (said, right))
-        low, high = _wilson(int(right[own].sum()), count)
+        low, high = _interval(int(right[own].sum()), count)
         found.append(Bin(i / bins, (i + 1) / bins, count, mean, share, low, high))
     return found
 
 
-def error_by_chance(
-    probabilities: Sequence[float], bins: int = 10, seed: int = 0, draws: int = 1000
-) -> tuple[float, float]:
+def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[float, float]:
     """The calibration error that as many predictions have whose probabilities are right, as which
     of them come true is chance: its mean, and what it stays below 19 times of 20. An error is only
     to be told from none where it is above. NaN without predictions."""
     if not len(probabilities):
         return math.nan, math.nan
-    generator, said = np.random.default_rng(seed), np.asarray(probabilities, dtype="float64")
-    place = np.minimum((said * bins).astype("int64"), bins - 1)
-    errors = []
-    for _ in range(draws):
-        right = generator.random(len(said)) < said
-        differences = np.bincount(place, said - right, minlength=bins)
-        errors.append(np.abs(differences).sum() / len(said))
+    generator, said = np.random.default_rng(0), np.asarray(probabilities, dtype="float64")
+    place = _ranges(said, bins)
+    drawn = (generator.random(len(said)) < said for _ in range(DRAWS))
+    errors = [_mean_distance(place, said, right) for right in drawn]
     return float(np.mean(errors)), float(np.quantile(errors, 0.95))
 
 
@@ -164,7 +170,7 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
     kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())
     precision = right / kept if kept else math.nan
     recall = right / found.gold if found.gold else math.nan
-    return Cut(threshold, kept, precision, *_wilson(right, kept), recall)
+    return Cut(threshold, kept, precision, *_interval(right, kept), recall)
 
 
 # Of fewer entities a precision is hardly known: that of 19 right ones is 83 to 100 %.
@@ -254,26 +260,20 @@ class EntityFigures:
     cuts: list[Cut]
 
 
-def entity_figures(found: JudgedEntities, bins: int = 10) -> EntityFigures:
+def entity_figures(found: JudgedEntities) -> EntityFigures:
     said, correct = found.probabilities, found.correct
     return EntityFigures(
         len(said),
         found.gold,
-        expected_calibration_error(said, correct, bins),
-        *error_by_chance(said, bins),
-        reliability(said, correct, bins),
+        expected_calibration_error(said, correct),
+        *error_by_chance(said),
+        reliability(said, correct),
         [cut(found, threshold) for threshold in THRESHOLDS],
     )
 
 
-def _wilson(right: int, count: int) -> tuple[float, float]:
-    if not count:
-        return math.nan, math.nan
-    z, share = 1.959964, right / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    root = math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    half = z * root / (1 + z * z / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
+def _interval(right: int, count: int) -> tuple[float, float]:
+    return confidence_interval(right, count) if count else (math.nan, math.nan)
 
 
 def conformal_threshold(scores: Sequence[float], coverage: float) -> float:

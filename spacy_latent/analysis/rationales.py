@@ -153,7 +153,7 @@ def erasure(
 
 def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[str, float] | None]:
     """What the pipeline says of these words of each doc, None where there are none."""
-    made = [_only(doc, words) if words.any() else None for doc, words in parts]
+    made = [doc_of_words(doc, words) if words.any() else None for doc, words in parts]
     said = iter(nlp.pipe([doc for doc in made if doc is not None]))
     return [None if doc is None else dict(next(said).cats) for doc in made]
 
@@ -162,7 +162,8 @@ def _best(cats: dict[str, float]) -> str:
     return max(cats, key=cats.__getitem__)
 
 
-def _only(doc: Doc, words: np.ndarray) -> Doc:
+def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
+    """These words of a doc as a text of their own. words: ``(len(doc),)`` bool."""
     kept = [token for token in doc if words[token.i]]
     spaces = [bool(token.whitespace_) for token in kept]
     return Doc(doc.vocab, words=[token.text for token in kept], spaces=spaces)
@@ -176,22 +177,23 @@ Control = Callable[[Doc, int, random.Random], np.ndarray]
 
 def random_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
     """As many words, all sets equally likely."""
-    return _mask(doc, rng.sample(range(len(doc)), count))
+    return mask_of(len(doc), rng.sample(range(len(doc)), count))
 
 
 def first_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
     """As many words from the start."""
-    return _mask(doc, range(count))
+    return mask_of(len(doc), range(count))
 
 
 def listed_words(doc: Doc, count: int, rng: random.Random, words: Collection[str]) -> np.ndarray:
     """The words that are in a list, in lower case, however many."""
-    return _mask(doc, [token.i for token in doc if token.lower_ in words])
+    return mask_of(len(doc), [token.i for token in doc if token.lower_ in words])
 
 
-def _mask(doc: Doc, tokens: Iterable[int]) -> np.ndarray:
-    mask = np.zeros(len(doc), dtype=bool)
-    mask[list(tokens)] = True
+def mask_of(count: int, words: Iterable[int]) -> np.ndarray:
+    """Which of so many words these are, ``(count,)`` bool."""
+    mask = np.zeros(count, dtype=bool)
+    mask[list(words)] = True
     return mask
 
 

@@ -1,9 +1,9 @@
 """Whether a structure is trivial, and whether it helps, in words.
 
 Only a control that was trained tells whether a structure helps: the same model with structures that
-are not learned. Only a reference tells whether it is right. The input are figures of one component
-as :func:`spacy_latent.pipeline.assessment.assess` makes them (plain numbers), so that every
-sentence can be traced to a number of the report.
+are not learned. Only a reference tells whether it is right. All is read from the figures of one
+layer, as :func:`spacy_latent.pipeline.assessment.assess` fills them in, so that every sentence can
+be traced to a number of the report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Literal
 
 from spacy_latent.analysis.agreement import RANDOM
 from spacy_latent.analysis.few_texts import FEW, FEWEST, size_in_words, too_few, why_undecided
-from spacy_latent.analysis.figures import Interval, LayerFigures, TrainedControl, TrainedScore
+from spacy_latent.analysis.figures import (
+    Interval,
+    LayerFigures,
+    RandomStructures,
+    TrainedControl,
+    TrainedScore,
+)
 from spacy_latent.errors import number_of
 from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
@@ -485,73 +491,52 @@ def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
     is used to these."""
     found = []
     plural = figures.plural
-    for row_of, row in figures.random.items():
-        drop = row.drop
-        if not math.isfinite(drop):
+    for measure, row in figures.random.items():
+        if not math.isfinite(row.drop):
             continue
-        span = f"95 % interval {points(row.low)} to {points(row.high)}"
-        text = (
-            f"Random {plural} in their place, at prediction only, cost {{}}{points(drop)} points "
-            f"of {row_of} ({span})"
-        )
-        reason = why_undecided(row.before, row.after, row.docs, row.differ)
-        if row.docs < FEWEST or (reason and row.low <= 0):
-            found.append(
-                Verdict(
-                    "note",
-                    "dependence-undecided",
-                    text.format("") + f". Whether the task looks at the {plural} cannot be told: "
-                    f"{reason}.",
-                )
-            )
-        elif row.high < SMALL:
-            found.append(
-                Verdict(
-                    "warning",
-                    "ignored",
-                    text.format("only ") + f": the task ignores the {plural}.",
-                )
-            )
-        elif row.low > 0:
-            little = row.low <= SMALL
-            used = f"the composer is {'hardly ' if little else ''}used to its {plural} "
-            found.append(
-                Verdict(
-                    "note",
-                    "hardly-co-adapted" if little else "co-adapted",
-                    text.format("only " if little else "") + f": {used}(co-adaptation). That is "
-                    "no sign that they are right, nor that they help.",
-                )
-            )
-        elif row.high < NO_SIGN:
-            found.append(
-                Verdict(
-                    "warning",
-                    "no-sign-of-use",
-                    text.format("only ") + f": there is no sign that the task looks at the "
-                    f"{plural}.",
-                )
-            )
-        else:
-            found.append(
-                Verdict(
-                    "note",
-                    "dependence-undecided",
-                    text.format("") + f". Whether the task looks at the {plural} cannot be told "
-                    f"from {number_of(row.docs, 'text')}. Take more.",
-                )
-            )
+        found.append(_dependence(plural, measure, row))
         if row.mixture is not None and row.mixture - row.before > 2 * SMALL:
             found.append(
                 Verdict(
                     "note",
                     "mixture",
                     f"Predictions are composed of a mixture of {plural}: {percent(row.mixture)} "
-                    f"{row_of} with it, {percent(row.before)} with the single best one of "
+                    f"{measure} with it, {percent(row.before)} with the single best one of "
                     "each text. What is drawn is not all that is used.",
                 )
             )
     return found
+
+
+def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
+    """What one measure says of how far the task looks at the structures."""
+    cost = f"Random {plural} in their place, at prediction only, cost"
+    lost = (
+        f"{points(row.drop)} points of {measure} (95 % interval {points(row.low)} to "
+        f"{points(row.high)})"
+    )
+    undecided = f"{cost} {lost}. Whether the task looks at the {plural} cannot be told"
+    reason = why_undecided(row.before, row.after, row.docs, row.differ)
+    if row.docs < FEWEST or (reason and row.low <= 0):
+        return Verdict("note", "dependence-undecided", f"{undecided}: {reason}.")
+    if row.high < SMALL:
+        text = f"{cost} only {lost}: the task ignores the {plural}."
+        return Verdict("warning", "ignored", text)
+    if row.low > 0:
+        code, only, hardly = "co-adapted", "", ""
+        if row.low <= SMALL:
+            code, only, hardly = "hardly-co-adapted", "only ", "hardly "
+        return Verdict(
+            "note",
+            code,
+            f"{cost} {only}{lost}: the composer is {hardly}used to its {plural} (co-adaptation). "
+            "That is no sign that they are right, nor that they help.",
+        )
+    if row.high < NO_SIGN:
+        text = f"{cost} only {lost}: there is no sign that the task looks at the {plural}."
+        return Verdict("warning", "no-sign-of-use", text)
+    more = f"from {number_of(row.docs, 'text')}. Take more."
+    return Verdict("note", "dependence-undecided", f"{undecided} {more}")
 
 
 def _of_entropy(figures: LayerFigures) -> list[Verdict]:

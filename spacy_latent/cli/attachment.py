@@ -13,6 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_json
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -38,11 +39,10 @@ def main(
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
     heads, beside a parser's and trees of no model."""
-    import srsly
     from spacy.cli._util import setup_gpu
 
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
 
     import_code(code)
@@ -52,10 +52,7 @@ def main(
     refuse_other_order(corpus, models)
     setup_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
-    names = [
-        path.parent.name if path.name in ("model-best", "model-last") else path.name
-        for path in models
-    ]
+    names = [trained_name(path) for path in models]
     for path, short in zip(models, names):
         nlp = load(str(path))
         examples = read_docs(nlp, corpus, gold_preproc)
@@ -75,8 +72,7 @@ def main(
             "a component is of its trees in doc._.latent"
         )
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, for_json(table))
+        write_json(metrics, for_json(table))
 
 
 def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
@@ -208,7 +204,7 @@ def _percent(share: float) -> str:
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
     """Shares under the name of what counts, intervals under that and ", 95 %"; null where nothing
     counts."""
-    from spacy_latent.pipeline.assessment import plain
+    from spacy_latent.analysis.figures import plain
 
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():

@@ -48,11 +48,11 @@ def debug_cli(
     from spacy.cli._util import parse_config_overrides, show_validation_error
     from spacy.util import load_config
 
+    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.diagnosis import describe
     from spacy_latent.pipeline.inspection import choose_components
     from spacy_latent.pipeline.mistakes import Finding, find_traps

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def to_json(assessment: Assessment) -> dict[str, Any]:
     """The figures, and under ``verdicts`` what they say, for each layer."""
-    from spacy_latent.pipeline.assessment import plain
+    from spacy_latent.analysis.figures import plain
 
     found = {
         name: [vars(verdict) for verdict in verdicts]

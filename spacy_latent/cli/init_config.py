@@ -277,6 +277,23 @@ def with_structure(
         for block in embedders:
             around_embedder(block, blocks)
         return changed
+    share_encoder(components, pipeline, names, embedders, blocks)
+    return changed
+
+
+def share_encoder(
+    components: dict[str, Block],
+    pipeline: list[str],
+    names: list[str],
+    embedders: list[Block],
+    layers: dict[str, Block],
+) -> None:
+    """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
+
+    embedders: the blocks of the components' embedders, which become those of listeners.
+    """
+    from spacy_latent.errors import LatentError
+
     if ENCODER in components:
         raise LatentError(
             f"The config has a {ENCODER} already, and {', '.join(names)} does not listen to it. "
@@ -290,7 +307,7 @@ def with_structure(
             "--shared, or give them the same."
         )
     encoder: Block = {"factory": ENCODER, "model": dict(below)}
-    around_embedder(encoder["model"], blocks)
+    around_embedder(encoder["model"], layers)
     width = below.get("width", below.get("encode", {}).get("width"))
     if width is None:
         # A transformer's is known when its weights are there, too late for listeners.
@@ -300,7 +317,6 @@ def with_structure(
         block.update({"@architectures": LISTENER, "width": width, "upstream": ENCODER})
     components[ENCODER] = encoder
     pipeline.insert(min(pipeline.index(name) for name in names), ENCODER)
-    return changed
 
 
 def with_other(name: str, component: Block, structure: str | None, estimator: str | None) -> None:

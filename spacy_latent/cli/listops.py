@@ -14,7 +14,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import finished_first, write_page
+from spacy_latent.cli.output import finished_first, write_json, write_page
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -172,14 +172,13 @@ def report_cli(
 ) -> None:
     """Accuracy and the best trees by several measures, by depth, beside controls; and accuracy with
     other trees put in the place of the pipeline's own."""
-    import srsly
     from spacy.cli._util import setup_gpu
 
+    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_tables import conclusion, print_tables
     from spacy_latent.cli.pipelines import load
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.assessment import plain
     from spacy_latent.pipeline.listops_assessment import assess_listops
     from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
 
@@ -197,8 +196,7 @@ def report_cli(
         fail("The report could not be made", str(error))
     print_tables(found.figures)
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, plain(found.figures))
+        write_json(metrics, plain(found.figures))
     if html is not None:
         page, told = page_of(found, next(iter(models.values())))
         write_page(html, page)
@@ -276,11 +274,11 @@ def named_files(given: Sequence[Path]) -> dict[str, Path]:
 
 
 def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
-    """Pipelines by name; that of a directory written by ``spacy train`` is the one above it."""
+    """Pipelines by name."""
+    from spacy_latent.cli.pipelines import trained_name
     from spacy_latent.errors import LatentError
 
-    kept = ("model-best", "model-last")
-    found = {model.parent.name or model.name if model.name in kept else model.name: model}
+    found = {trained_name(model): model}
     for name, path in named("--beside", beside).items():
         if name in found:
             raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")

@@ -36,6 +36,13 @@ def write_page(path: Path, page: str) -> None:
         path.write_text(page, encoding="utf8")
 
 
+def write_json(path: Path, figures: object) -> None:
+    """As :func:`write_page`."""
+    import srsly
+
+    write_page(path, srsly.json_dumps(figures, indent=2))
+
+
 def end_quickly() -> None:
     """Let Python end without looking once more at each of the half a million objects of spaCy and
     torch, in search of circles: that takes a second, with the terminal waiting."""

@@ -13,6 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.output import write_json
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
+    from spacy_latent.analysis.task import best_category
     from spacy_latent.cli.corpus import there_is
-    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
 
@@ -52,13 +54,15 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
             f"No pair of {corpus} has a label under {label!r}{there_is(corpus)}: there is nothing "
             "to compare predictions with."
         )
-    name = path.parent.name if path.name.startswith("model-") else path.name
+    name = trained_name(path)
     stream = nlp.pipe(example.predicted for example in examples)
     docs = list(progress(stream, name, len(examples), unit="pair"))
     row: Row = {"name": name}
     if any(labelled):
         judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
-        right = sum(_best(doc) == _best(reference) for doc, reference in judged)
+        right = sum(
+            best_category(doc.cats) == best_category(reference.cats) for doc, reference in judged
+        )
         row["pairs"] = len(judged)
         row["accuracy"] = right / len(judged)
         row["interval"] = confidence_interval(right, len(judged))
@@ -131,10 +135,6 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
     return (sure, links_of(doc, POSSIBLE) or sure) if sure else None
 
 
-def _best(doc: Doc) -> str:
-    return max(sorted(doc.cats), key=lambda label: doc.cats[label], default="")
-
-
 def main(
     corpus: Path,
     models: list[Path],
@@ -149,8 +149,6 @@ def main(
     percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
     the F1 less that of the row BESIDE. Fields that are not named are those of the reader in the
     pipeline's config, else text_a, text_b and label."""
-    import srsly
-
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 
@@ -180,8 +178,7 @@ def main(
     header = ("", *(["pairs"] if judges else []), *columns, *(titles[key] for key in intervals))
     msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, {row.pop("name"): row for row in rows})
+        write_json(metrics, {row.pop("name"): row for row in rows})
 
 
 if __name__ == "__main__":

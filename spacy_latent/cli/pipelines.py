@@ -51,6 +51,12 @@ def best_pipeline(path: str) -> str:
     return str(best) if best.is_dir() and not (Path(path) / "meta.json").is_file() else path
 
 
+def trained_name(path: Path) -> str:
+    """That of a pipeline's directory; where 'spacy train' wrote it, of the one above."""
+    above = path.parent.name if path.name in ("model-best", "model-last") else ""
+    return above or path.name
+
+
 def short_name(path: str, among: Iterable[str] = ()) -> str:
     """The end of a path, longer where that alone would not tell it from others."""
     parts = Path(path).parts

@@ -12,6 +12,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def main(
     pipeline says without them and of them alone, and the same of random, first and listed words."""
     from dataclasses import asdict
 
-    import srsly
     from spacy.tokens import DocBin
 
     from spacy_latent.analysis.rationales import report
@@ -72,8 +72,7 @@ def main(
     aligns = ("l", *("r" for _ in COLUMNS))
     msg.table(table_rows(found), header=header, aligns=aligns, divider=True)
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, {name: asdict(row) for name, row in found.items()})
+        write_json(metrics, {name: asdict(row) for name, row in found.items()})
 
 
 def read_words(path: Path) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.output import write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of
 
@@ -58,8 +59,7 @@ def scores_cli(
     except LatentError as error:
         fail("There are no scores", str(error))
     if metrics is not None:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        srsly.write_json(metrics, joined(names, found))
+        write_json(metrics, joined(names, found))
     if as_json:
         print(srsly.json_dumps(joined(names, found)))
         return

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import IncompatiblePair, LatentError, check_flags, check_whole
 from spacy_latent.estimators.noise import Noise, check_noise
-from spacy_latent.estimators.perturbed_best import PerturbedBest
+from spacy_latent.estimators.target_difference import NoisyTargetDifference
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 from spacy_latent.structures.relaxation import project_relaxed
 
 
-class Spigot(PerturbedBest):
+class Spigot(NoisyTargetDifference):
     """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018).
 
     step_size: η.
@@ -35,8 +34,6 @@ class Spigot(PerturbedBest):
         see no other.
     num_samples: with noise, the number K of structures drawn per item, each of weight 1/K.
     """
-
-    hard = True
 
     def __init__(
         self,
@@ -105,36 +102,16 @@ class Spigot(PerturbedBest):
             return project_relaxed(structure, points, lengths)
         return structure.sparsemap(points, lengths, self.max_iter, self.tolerance).mean
 
-    def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-        projected: Tensor = _ProjectedGradient.apply(scores, structure, lengths, self)
-        return projected
-
-
-class _ProjectedGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, structure: Structure, lengths: Tensor, estimator: Spigot
+    def gradient_of_scores(
+        self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:
-        z = structure.map(scores, lengths)
-        allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
-        ctx.save_for_backward(z, allowed, lengths)
-        ctx.structure, ctx.estimator = structure, estimator
-        return z
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        z, allowed, lengths = ctx.saved_tensors
-        estimator: Spigot = ctx.estimator
-        gradient = gradient.masked_fill(~allowed, 0.0)
         # The gradient of each sample is divided by their number already.
-        count = estimator.num_samples
-        items = gradient.shape[0] // count if estimator.scale_by_batch else 1
+        count = self.num_samples
+        items = gradient.shape[0] // count if self.scale_by_batch else 1
         gradient = gradient * (count * items)
-        if estimator.max_norm is not None:
+        if self.max_norm is not None:
             norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
-            gradient = gradient * (estimator.max_norm / norm.clamp_min(estimator.max_norm))
-        points = (z - estimator.step_size * gradient).masked_fill(~allowed, -torch.inf)
-        project = partial(estimator.project, ctx.structure)
-        step = z - of_copies(project, points, lengths, len(lengths) // count)
-        return step / count, None, None, None
+            gradient = gradient * (self.max_norm / norm.clamp_min(self.max_norm))
+        points = (z - self.step_size * gradient).masked_fill(scores.isneginf(), -torch.inf)
+        project = partial(self.project, structure)
+        return (z - of_copies(project, points, lengths, len(lengths) // count)) / count

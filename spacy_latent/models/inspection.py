@@ -67,11 +67,6 @@ def latent_module(model: Model) -> SpanModule | TextModule:
     return latent_shim(model).module
 
 
-def latent_temperature(model: Model) -> float:
-    """What one of :func:`latent_models` divides scores by."""
-    return latent_shim(model).temperature
-
-
 class KeptVectors:
     """What embedders gave, for further runs over the same docs. What there is no room for is not
     kept. room: in bytes."""

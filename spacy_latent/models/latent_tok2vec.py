@@ -164,8 +164,3 @@ def latent_layer(model: Model) -> LatentLayer:
     """The torch module with the structure, of a model built by this module."""
     shim: Any = model.layers[1].shims[0]
     return shim.module.latent
-
-
-def latent_nodes(model: Model) -> list[Model]:
-    """The latent models inside any component's model."""
-    return [node for node in model.walk() if node.name == NAME]

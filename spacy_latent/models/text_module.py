@@ -24,7 +24,6 @@ from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
 from spacy_latent.structures.base import Structure
 
-POOLINGS = ("root", "first", "last", "max", "mean")
 # Those that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
 
@@ -45,9 +44,9 @@ class Kept:
 class TextModule(nn.Module):
     """Rows ``(N, d)`` to one vector per doc and structure.
 
-    pooling: which of POOLINGS make a text's vector, one after another, out of those of its tokens.
-        Of these "root" is the sum of the tokens on the root, each as far as it is on it, and the
-        mean of those sums where a text has several spans.
+    pooling: what makes a text's vector, one after another, out of those of its tokens: some of
+        "first", "last", "max", "mean" and "root", the sum of the tokens on the root, each as far as
+        it is on it, and the mean of those sums where a text has several spans.
     texts: how many texts a doc has, whose vectors make the doc's, one after another.
     entropy_weight: see ``build_latent_text_classifier_v2``.
     evidence: for a bound on the evidence of the words; the layer then has to say which words a

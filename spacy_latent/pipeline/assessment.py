@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from spacy.language import Language
 from spacy.scorer import Scorer
-from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis import agreement as agreements
@@ -33,13 +32,12 @@ from spacy_latent.analysis.figures import (
     Trained,
     TrainedControl,
     TrainedScore,
-    plain,
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.reference_check import unknown_labels
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.controls import (
     beside_the_trees,
@@ -52,6 +50,7 @@ from spacy_latent.pipeline.inspection import (
     choose_components,
     inspect_pipe,
     latent_components,
+    refuse_lost,
 )
 from spacy_latent.pipeline.learnt_calibration import entity_components
 from spacy_latent.pipeline.references import Beside, Spans
@@ -71,10 +70,11 @@ LONG_ENOUGH = 4
 @dataclass
 class Assessment:
     """figures: numbers and names only, see docs/reports.md; NaN where something is not known.
-    :func:`plain` makes the JSON of them. verdicts: for each latent layer what is to be said of it.
-    examples: with the predictions. uncertainties: for each of them that of each layer. scores: for
-    each of them its score by the first measure, NaN if there is none. heads: for each of them the
-    reference's heads at the predicted tokens, −1 where they are not known, or None.
+    :func:`spacy_latent.analysis.figures.plain` makes the JSON of them. verdicts: for each latent
+    layer what is to be said of it. examples: with the predictions. uncertainties: for each of them
+    that of each layer. scores: for each of them its score by the first measure, NaN if there is
+    none. heads: for each of them the reference's heads at the predicted tokens, −1 where they are
+    not known, or None.
     """
 
     figures: Figures
@@ -203,14 +203,10 @@ class _Run:
         )
         found, sure = [], []
         shown = list(self.progress(stream, stage, len(examples)))
-        if len(shown) < len(examples):
-            raise LatentError(
-                f"An error handler of the pipeline let go {len(examples) - len(shown)} of "
-                f"{number_of(len(examples), 'doc')}, so that no figure would be right. Assess it "
-                "without one, to see the error, or leave these docs out."
-            )
+        advice = "Assess it without one, to see the error, or leave these docs out."
+        refuse_lost(len(examples), len(shown), "doc", advice)
         for example, (doc, known) in zip(examples, shown, strict=True):
-            found.append(_with_prediction(example, doc))
+            found.append(Example(doc, example.reference))
             sure.append(known)
         return found, sure
 
@@ -460,7 +456,7 @@ class _Run:
         }
 
     def _alone(self, key: str, node: Any, spans: Spans) -> LoneStructures | None:
-        from spacy_latent.models.inspection import latent_temperature
+        from spacy_latent.models.inspection import latent_shim
 
         warmths = []
         for d, found in spans.items():
@@ -472,7 +468,7 @@ class _Run:
             return None
         share = sum(warmth > 1 for warmth in warmths) / len(warmths)
         half = sorted(warmths)[(len(warmths) - 1) // 2]
-        temperature = latent_temperature(node)
+        temperature = latent_shim(node).temperature
         return LoneStructures(share, temperature, half * temperature)
 
     def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
@@ -534,10 +530,6 @@ def _predicted_heads(example: Example) -> np.ndarray | None:
         return None
     found, _ = example.get_aligned_parse(projectivize=False)
     return np.array([-1 if head is None else head for head in found], dtype="int64")
-
-
-def _with_prediction(example: Example, doc: Doc) -> Example:
-    return Example(doc, example.reference)
 
 
 def _spans_of(examples: Sequence[Example], key: str) -> Spans:
@@ -633,4 +625,4 @@ def _between(
     )
 
 
-__all__ = ["Assessment", "Beside", "assess", "plain"]
+__all__ = ["Assessment", "assess"]

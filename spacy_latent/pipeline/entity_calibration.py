@@ -38,6 +38,7 @@ from spacy_latent.pipeline.calibration_fit import (
     choose_confidence,
     feasible,
 )
+from spacy_latent.pipeline.inspection import applied, refuse_lost
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
 
 # Sets of entities would be all spans.
@@ -268,18 +269,9 @@ def _up_to(
     for before, pipe in nlp.pipeline:
         if before == name:
             break
-        size = nlp.batch_size
-        stream = (
-            pipe.pipe(docs, batch_size=size)
-            if hasattr(pipe, "pipe")
-            else (pipe(doc) for doc in docs)
-        )
-        docs = list(progress(stream, before, len(docs)))
-    if len(docs) != len(examples):
-        raise LatentError(
-            f"An error handler of the pipeline let go {len(examples) - len(docs)} of "
-            f"{number_of(len(examples), 'doc')}. Calibrate it without one, or leave these docs out."
-        )
+        docs = list(progress(applied(pipe, docs, nlp.batch_size), before, len(docs)))
+    advice = "Calibrate it without one, or leave these docs out."
+    refuse_lost(len(examples), len(docs), "doc", advice)
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 

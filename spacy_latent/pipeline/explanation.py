@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.rationales import doc_of_words, mask_of
 from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
@@ -165,20 +166,19 @@ def explain(
     count = len(doc)
     if not count:
         nothing = np.zeros(0)
-        none: dict[str, Faithfulness] = {}
         return Explanation(
-            doc,
-            name,
-            target.label,
-            None,
-            target.probability,
-            target.probability,
-            nothing,
-            nothing,
-            nothing.astype(bool),
-            "text",
-            none,
-            none,
+            doc=doc,
+            component=name,
+            label=target.label,
+            entity=None,
+            probability=target.probability,
+            without=target.probability,
+            weights=nothing,
+            falls=nothing,
+            chosen=nothing.astype(bool),
+            hidden="text",
+            faithfulness={},
+            erased={},
         )
     from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
@@ -190,10 +190,10 @@ def explain(
     # 0, the greater fall goes first: their last digits are noise.
     order = np.lexsort((-falls, -weights.round(SHOWN_DIGITS)))
     kept = shortest_prefix(scores, order, margin)
-    chosen = _mask(count, order[:kept])
-    alone = _mask(count, np.argsort(-falls, kind="stable")[:kept])
+    chosen = mask_of(count, order[:kept])
+    alone = mask_of(count, np.argsort(-falls, kind="stable")[:kept])
     rng = random.Random(seed)
-    draws = [_mask(count, rng.sample(range(count), kept)) for _ in range(RANDOM_DRAWS)]
+    draws = [mask_of(count, rng.sample(range(count), kept)) for _ in range(RANDOM_DRAWS)]
     rivals = {MASK: [chosen], LEAVE_ONE_OUT: [alone], RANDOM: draws}
     return Explanation(
         doc=doc,
@@ -217,12 +217,6 @@ def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
     found = scores(np.concatenate([np.ones((1, masks.shape[1])), 1 - masks, masks]))
     whole, without, only = found[0], found[1 : len(masks) + 1], found[len(masks) + 1 :]
     return Faithfulness(float(whole - without.mean()), float(whole - only.mean()))
-
-
-def _mask(count: int, words: Iterable[int]) -> np.ndarray:
-    mask = np.zeros(count, dtype=bool)
-    mask[list(words)] = True
-    return mask
 
 
 # ---------------------------------------------------------------- what is explained
@@ -420,7 +414,7 @@ class _FromText:
     def __call__(self, masks: np.ndarray) -> np.ndarray:
         kept = masks >= 0.5
         new = {row.tobytes(): row for row in kept if row.tobytes() not in self.known}
-        docs = [self._only(row) for row in new.values()]
+        docs = [doc_of_words(self.doc, row) for row in new.values()]
         with self.nlp.select_pipes(enable=self.enabled):
             for (key, row), doc in zip(new.items(), docs):
                 self.known[key] = self._score(doc, row)
@@ -437,11 +431,6 @@ class _FromText:
             # much as nothing; what can be read was, when the whole text was.
             return self.target.guess
         return float(self.target.of_text(doc, kept))
-
-    def _only(self, kept: np.ndarray) -> Doc:
-        tokens = [token for token in self.doc if kept[token.i]]
-        spaces = [bool(token.whitespace_) for token in tokens]
-        return Doc(self.doc.vocab, words=[token.text for token in tokens], spaces=spaces)
 
 
 def _vector_scores(

@@ -149,7 +149,7 @@ def inspect_pipe(
                     for key, node in layers.items()
                     if name in chosen
                 ]
-                given, batch = batch, list(_apply(pipe, batch))
+                given, batch = batch, list(applied(pipe, batch, len(batch)))
             places = _places(name, given, batch)
             sure = [sure[place] for place in places]
             for key, structures, nats in read:
@@ -208,10 +208,21 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     return [place[id(doc)] for doc in left]
 
 
-def _apply(pipe: Any, docs: list[Doc]) -> Iterable[Doc]:
+def applied(pipe: Any, docs: list[Doc], batch_size: int) -> Iterable[Doc]:
+    """What a component makes of docs; it need not be able to take several at a time."""
     if hasattr(pipe, "pipe"):
-        return pipe.pipe(docs, batch_size=len(docs))
-    return [pipe(doc) for doc in docs]
+        return pipe.pipe(docs, batch_size=batch_size)
+    return (pipe(doc) for doc in docs)
+
+
+def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
+    """Raise LatentError where a pipeline gave back fewer texts than it was given. noun: for one of
+    these. advice: a sentence."""
+    if left != given:
+        raise LatentError(
+            f"An error handler of the pipeline let go {given - left} of {number_of(given, noun)}, "
+            f"so that no figure would be right. {advice}"
+        )
 
 
 def inspect_docs(

@@ -42,7 +42,7 @@ from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tr
 from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
-from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 
 ALL = "all"
 # What is said of the value, and of each kind of tree.
@@ -283,11 +283,7 @@ class _Run:
         docs = [Doc(self.nlp.vocab, words=tokens) for tokens in self.words[:limit]]
         shown = self.progress(self.nlp.pipe(docs), f"{self.stage}, {stage}", len(docs))
         found = list(shown)
-        if len(found) != len(docs):
-            raise LatentError(
-                f"An error handler of the pipeline let go {len(docs) - len(found)} of {len(docs)} "
-                "expressions, so that no figure would be right. Judge it without one."
-            )
+        refuse_lost(len(docs), len(found), "expression", "Judge it without one.")
         return found
 
     def _examples(self, docs: list[Doc]) -> list[Example]:

@@ -45,7 +45,6 @@ TITLES = {
     "commonest tag": "common",
     "segment length": "seg len",
     "monotonicity": "monot",
-    "trees of that entropy": "exp ent",
     "relative entropy": "rel ent",
 }
 WIDEST_TITLE = 13

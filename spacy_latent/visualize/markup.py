@@ -50,10 +50,10 @@ def _sign(character: str) -> str:
     return character
 
 
-def shortened(text: str, longest: int = LONGEST_WORD) -> str:
-    """The visible text, cut with an ellipsis where it is longer than ``longest`` characters."""
+def shortened(text: str) -> str:
+    """The visible text, cut with an ellipsis where it is longer than :data:`LONGEST_WORD`."""
     shown = visible(text)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    return shown if len(shown) <= LONGEST_WORD else shown[: LONGEST_WORD - 1] + "…"
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: str) -> str:

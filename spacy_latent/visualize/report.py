@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from spacy_latent import __version__
@@ -42,6 +41,7 @@ from spacy_latent.visualize.elements import (
     tag,
 )
 from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
+from spacy_latent.visualize.page import packaged
 
 MOST_RELATIONS = 60
 # Nobody decides otherwise for a confidence that is off by so much.
@@ -73,9 +73,9 @@ def render_report(
         render_gallery(assessment, gallery_bytes) if figures.components else None,
         _foot({part.kind for part in figures.components.values()}),
     ]
-    style = _resource("report.css")
+    style = packaged("report.css")
     # It draws the gallery.
-    script = _resource("report.js") if figures.components else ""
+    script = packaged("report.js") if figures.components else ""
     page = tag(
         "html",
         tag(
@@ -90,10 +90,6 @@ def render_report(
         lang="en",
     )
     return f"<!DOCTYPE html>\n{page}\n"
-
-
-def _resource(name: str) -> str:
-    return files("spacy_latent.visualize").joinpath(name).read_text(encoding="utf8")
 
 
 # ---------------------------------------------------------------- what was found
@@ -191,7 +187,7 @@ def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
     return tag(
         "tr",
         tag("td", label, trainings),
-        tag("td", percent(row.value) if math.isfinite(row.value) else "–", class_="number"),
+        tag("td", _share(row.value), class_="number"),
         tag("td", bar(row.value, row.low, row.high, not own)),
         tag("td", ahead),
         class_="own" if own else None,
@@ -270,7 +266,7 @@ def _use(part: LayerFigures) -> Markup | None:
             tag(
                 "tr",
                 tag("td", label),
-                tag("td", percent(value) if math.isfinite(value) else "–", class_="number"),
+                tag("td", _share(value), class_="number"),
                 tag("td", bar(value, other=not own)),
                 class_=kind or None,
             )
@@ -317,11 +313,10 @@ def _controls(part: LayerFigures) -> Markup | None:
 def _bar_row(
     label: str, share: float, low: float = math.nan, high: float = math.nan, other: bool = False
 ) -> Markup:
-    shown = percent(share) if math.isfinite(share) else "–"
     return tag(
         "tr",
         tag("td", label),
-        tag("td", shown, class_="number"),
+        tag("td", _share(share), class_="number"),
         tag("td", bar(share, low, high, other)),
         class_=None if other else "own",
     )
@@ -354,11 +349,13 @@ def _histogram(row: Statistic, is_share: bool) -> Markup:
     return histogram(row.histogram, _number(row.low, is_share), _number(row.high, is_share))
 
 
+def _share(value: float) -> str:
+    return percent(value) if math.isfinite(value) else "–"
+
+
 def _number(value: float, is_share: bool = False) -> str:
-    if not math.isfinite(value):
-        return "–"
-    if is_share:
-        return percent(value)
+    if is_share or not math.isfinite(value):
+        return _share(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     if value >= structures.LARGE:
@@ -468,7 +465,7 @@ def _others(part: LayerFigures) -> Markup | None:
         tag(
             "tr",
             tag("th", name),
-            [tag("td", percent(v) if math.isfinite(v) else "–", class_="number") for v in row],
+            [tag("td", _share(value), class_="number") for value in row],
         )
         for name, row in zip(names, others.matrix)
     ]
@@ -505,9 +502,9 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
             "tr",
             tag("td", f"{row.threshold:g}", class_="number"),
             tag("td", f"{row.kept:,}", class_="number"),
-            tag("td", percent(row.precision) if row.kept else "–", class_="number"),
+            tag("td", _share(row.precision), class_="number"),
             tag("td", bar(row.precision, row.low, row.high)),
-            tag("td", percent(row.recall) if math.isfinite(row.recall) else "–", class_="number"),
+            tag("td", _share(row.recall), class_="number"),
         )
         for row in found.cuts
     ]

@@ -13,11 +13,11 @@ from spacy_latent.analysis.agreement import (
     head_words,
     nearest_head_word,
     reference_brackets,
-    span_controls,
     tag_information,
 )
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind
 
 
 def test_the_nearest_head_word_is_that_of_words_that_mostly_have_modifiers() -> None:
@@ -34,17 +34,17 @@ def test_the_nearest_head_word_is_that_of_words_that_mostly_have_modifiers() -> 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 6])
 def test_controls_of_a_span(n: int) -> None:
-    trees = span_controls("heads", ["w"] * n, frozenset("w"))
+    trees = find_kind("heads").controls(["w"] * n, frozenset("w"), ())
     assert set(trees) == {"left-branching", "right-branching", "flat", "balanced", "nearest"}
     assert all(len(heads) == n for heads in trees.values())
-    for brackets in span_controls("spans", ["w"] * n, frozenset()).values():
+    for brackets in find_kind("spans").controls(["w"] * n, frozenset(), ()).values():
         assert brackets.shape == (max(0, n - 1), 2)
     if n == 6:
         assert trees["left-branching"].tolist() == [1, 2, 3, 4, 5, 5]
         assert trees["right-branching"].tolist() == [0, 0, 1, 2, 3, 4]
-        right = span_controls("spans", ["w"] * n, frozenset())["right-branching"]
+        right = find_kind("spans").controls(["w"] * n, frozenset(), ())["right-branching"]
         assert {tuple(b) for b in right.tolist()} == {(i, 5) for i in range(5)}
-    assert span_controls("items", ["w"], frozenset()) == {}
+    assert find_kind("items").controls(["w"], frozenset(), ()) == {}
 
 
 def test_common_parts() -> None:

@@ -125,9 +125,9 @@ def step(
 
 
 def latent_layers(nlp: Language, name: str) -> list[Any]:
-    from spacy_latent.models.latent_tok2vec import latent_layer, latent_nodes
+    from spacy_latent.models.inspection import latent_models, latent_module
 
-    return [latent_layer(node) for node in latent_nodes(nlp.get_pipe(name).model)]  # type: ignore[union-attr]
+    return [latent_module(node).latent for node in latent_models(nlp.get_pipe(name).model)]  # type: ignore[union-attr]
 
 
 def scorer_weights(nlp: Language, name: str) -> np.ndarray:

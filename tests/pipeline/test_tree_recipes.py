@@ -13,7 +13,8 @@ from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Adam
 
-from spacy_latent.models.latent_tok2vec import latent_layer, latent_nodes
+from spacy_latent.models.inspection import latent_models
+from spacy_latent.models.latent_tok2vec import latent_layer
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TOK2VEC,
@@ -135,7 +136,7 @@ def test_under_a_graph() -> None:
     nlp.add_pipe("tagger", config=stock("tagger", graph))
     sample = examples(nlp)
     initialized(nlp, sample=sample)
-    nodes = latent_nodes(nlp.get_pipe("tagger").model)  # type: ignore[union-attr]
+    nodes = latent_models(nlp.get_pipe("tagger").model)  # type: ignore[union-attr]
     assert sorted(latent_layer(node).structure.name for node in nodes) == ["Bits", "SpanningTree"]
 
     def weights() -> list[np.ndarray]:
