@@ -39,10 +39,8 @@ def main(
 ) -> None:
     """Report unlabelled attachment of the best trees, and measures that ask for no convention of
     heads, beside a parser's and trees of no model."""
-    from spacy.cli._util import setup_gpu
-
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import load, trained_name
+    from spacy_latent.cli.pipelines import load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
 
     import_code(code)
@@ -50,7 +48,7 @@ def main(
         if not path.exists():
             fail(f"{path} does not exist.")
     refuse_other_order(corpus, models)
-    setup_gpu(gpu_id)
+    use_gpu(gpu_id)
     table: dict[str, dict[str, Share]] = {}
     names = [trained_name(path) for path in models]
     for path, short in zip(models, names):

@@ -172,17 +172,15 @@ def report_cli(
 ) -> None:
     """Accuracy and the best trees by several measures, by depth, beside controls; and accuracy with
     other trees put in the place of the pipeline's own."""
-    from spacy.cli._util import setup_gpu
-
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_tables import conclusion, print_tables
-    from spacy_latent.cli.pipelines import load
+    from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.listops_assessment import assess_listops
     from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
 
-    setup_gpu(gpu_id)
+    use_gpu(gpu_id)
     try:
         files = named_files(corpora)
         paths = named_models(model, beside or ())
