@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from weakref import WeakKeyDictionary
 
 from spacy.displacy import get_doc_settings
 from spacy.tokens import Doc, Span
 
-from spacy_latent.annotations import DocAnnotations, LatentAnnotation
+from spacy_latent.annotations import DocAnnotations, LatentAnnotation, stored_state
 
 EXTENSION = "confidence"
 Place = tuple[int, int, str]
@@ -41,10 +42,22 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
     return found
 
 
+# For a loop over the entities of a doc: what its annotations were, and the confidences in them.
+_State = tuple[bytes, list[object]]
+_known: WeakKeyDictionary[Doc, tuple[_State, dict[Place, float]]] = WeakKeyDictionary()
+
+
 def confidence(span: Span) -> float | None:
     """How probable it is that this span is an entity with its label, in [0, 1]; None where no
     component that stored probabilities found it."""
-    return confidences(span.doc).get((span.start, span.end, span.label_))
+    doc = span.doc
+    tokens, values = stored_state(doc)
+    (of_tokens, of_values), found = _known.get(doc, ((b"", []), {}))
+    same = len(values) == len(of_values) and all(a is b for a, b in zip(values, of_values))
+    if tokens != of_tokens or not same:
+        found = confidences(doc)
+        _known[doc] = (tokens, values), found
+    return found.get((span.start, span.end, span.label_))
 
 
 def register_extension(force: bool = False) -> bool:

@@ -150,6 +150,15 @@ def _places(idx: np.ndarray, length: np.ndarray) -> int:
     return zlib.crc32(places.tobytes())
 
 
+def stored_state(doc: Doc) -> tuple[bytes, list[object]]:
+    """Where the tokens are, and the objects that hold structures, which are replaced where these
+    change: what :func:`read` gives is the same as long as the first are equal and the others the
+    same objects."""
+    user_data: dict[Any, Any] = doc.user_data
+    found = [value for key, value in user_data.items() if _is_ours(key)]
+    return doc.to_array([IDX, LENGTH]).tobytes(), found
+
+
 def read(doc: Doc) -> dict[str, list[SpanStructure]]:
     user_data: dict[Any, Any] = doc.user_data
     keys = sorted(key for key in user_data if _is_ours(key))

@@ -116,6 +116,8 @@ def set_refs(model: Model) -> Model:
     """Name the parts. ``Model.copy`` drops the names, so ``nlp.replace_listeners`` calls this."""
     tok2vec, latent = model.layers
     model.set_ref("embedder", tok2vec)
+    # By the name that all other models have for it: of 'spacy pretrain', as pretraining.layer.
+    model.set_ref("tok2vec", tok2vec)
     model.set_ref("latent", latent)
     for name in ("embed", "encode"):
         if tok2vec.has_ref(name):

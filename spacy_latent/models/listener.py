@@ -6,25 +6,45 @@ from difflib import get_close_matches
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from spacy.attrs import IDX
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
+from thinc.util import get_array_module
 
 from spacy_latent.errors import LatentError, LatentWarning
 
 # doc.tensor may belong to another component and is stored with the doc; these vectors live and die
-# with the Doc object and are never stored.
-_vectors: "WeakKeyDictionary[Doc, dict[str, Floats2d]]" = WeakKeyDictionary()
+# with the Doc object and are never stored. With them, where the tokens began that they are of.
+_vectors: "WeakKeyDictionary[Doc, dict[str, tuple[np.ndarray, Floats2d]]]" = WeakKeyDictionary()
 
 
 def remember(doc: Doc, upstream: str, vectors: Floats2d) -> None:
     """Keep the vectors of a doc for the listeners of the component ``upstream``."""
-    _vectors.setdefault(doc, {})[upstream] = vectors
+    _vectors.setdefault(doc, {})[upstream] = _starts(doc), vectors
 
 
 def recall(doc: Doc, upstream: str) -> Floats2d | None:
-    return _vectors.get(doc, {}).get(upstream)
+    """The vectors that were kept, for the tokens that there are now: of several that were merged
+    that of the last, as spaCy has it for doc.tensor, and that of one that was split for each part.
+    """
+    kept = _vectors.get(doc, {}).get(upstream)
+    if kept is None:
+        return None
+    before, vectors = kept
+    now = _starts(doc)
+    if np.array_equal(before, now):
+        return vectors
+    ends = np.append(now[1:], np.iinfo(np.int64).max)
+    last = np.searchsorted(before, ends) - 1
+    return vectors[get_array_module(vectors).asarray(last)]
+
+
+def _starts(doc: Doc) -> np.ndarray:
+    """At which character each token begins."""
+    return doc.to_array(IDX).astype("int64")
 
 
 def no_such_component(component: str, upstream: str, there: str, encoders: Iterable[str]) -> str:
@@ -128,7 +148,8 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
         warnings.warn(
             f"No vectors from {model.upstream_name!r}: a component that was trained on them now "
             "gets zeros. Keep that component in the pipeline, enabled, before the ones that listen "
-            "to it, and under this name.",
+            "to it, and under this name; and let no component between them pass on another Doc, "
+            "such as a copy.",
             LatentWarning,
             stacklevel=2,
         )

@@ -100,7 +100,9 @@ class CrfEntityRecognizer(TrainedComponent):
     annotate: "map" writes the tags to ``doc._.latent``, "probabilities" those of tags and of
         entities as well, "none" nothing there.
     threshold: tags less probable than this are not stored.
-    alternatives: how many ranked sequences to store, the best among them.
+    alternatives: how many ranked sequences to store, the best among them; with "quadratic" and
+        "sparsemap" the heaviest of what these losses make of the scores, of which the first need
+        not be what ``doc.ents`` has.
     min_confidence: entities less probable than this are left out of ``doc.ents``; they stay in
         ``doc._.latent``. 0 for all. ``spacy latent calibrate --precision`` finds a value.
     incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities

@@ -330,7 +330,8 @@ class LatentEncoder(TrainedComponent):
     def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
         batch, structures = predictions
         stock = any(not isinstance(found, LatentListener) for found in self.listeners)
-        upstream = {found.upstream_name for found in self.listeners}
+        # Of a component that is disabled the listener is not linked, and may be enabled later.
+        upstream = {self.name, *(found.upstream_name for found in self.listeners)}
         for doc, vectors, spans in zip(docs, batch.vectors, structures):
             # A copy: a view would keep the vectors of the whole batch alive.
             vectors = vectors.copy()

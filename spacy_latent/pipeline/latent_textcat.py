@@ -236,7 +236,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         docs = list(docs)
         if not any(len(doc) for doc in docs):
             nothing: list[Any] = [[] for _ in docs]
-            return self.model.ops.xp.zeros((len(docs), len(self.labels))), nothing, nothing
+            zeros = self.model.ops.alloc2f(len(docs), len(self.labels))
+            return self.scores_of(zeros), nothing, nothing
         self.tell_model()
         found, _ = run(self.model, docs, is_train=False)
         level = self.cfg["annotate"]
@@ -254,10 +255,16 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             from spacy_latent.models.rationale_text_cat import chosen_weights
 
             chosen = chosen_weights(self.model, found.made.batch)
-        scores = self.scores_of(found.scores)
+        probabilities = found.scores
         # As for a batch of empty docs: whatever else is in the batch.
-        scores[[not len(doc) for doc in docs]] = 0.0
-        return scores, structures, chosen
+        probabilities[[not len(doc) for doc in docs]] = 0.0
+        return self.scores_of(probabilities), structures, chosen
+
+    def add_label(self, label: str) -> int:
+        """As spaCy's, without labels that are empty."""
+        if label == "":
+            raise LatentError(f"{self.name}: a label of categories must not be empty.")
+        return super().add_label(label)
 
     def tell_model(self) -> None:
         """Have it know what is known of the labels, before it runs."""

@@ -19,6 +19,7 @@ from spacy.training import Example
 
 from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.calibration_fit import (
@@ -422,6 +423,30 @@ def test_confidence_of_what_was_found_and_of_nothing_else(nlp: Language) -> None
     assert nlp.get_pipe("crf_ner")(given).ents[0]._.confidence is None  # type: ignore[operator]
     blank = Doc(nlp.vocab, words=["London"])
     assert Span(blank, 0, 1, "GPE")._.confidence is None
+
+
+def test_confidences_are_read_once_for_a_loop_and_again_when_they_change(
+    nlp: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, whole = [], confidence.confidences
+
+    def counted(doc: Doc) -> dict[tuple[int, int, str], float]:
+        read.append(doc)
+        return whole(doc)
+
+    monkeypatch.setattr(confidence, "confidences", counted)
+    doc = nlp(TEXT)
+    (ent,) = doc.ents
+    known = [ent._.confidence for _ in range(3)]
+    assert len(read) == 1 and len(set(known)) == 1
+    # It is written again; tokens are others; nothing is left.
+    write(doc, "crf_ner", doc._.latent["crf_ner"].spans)
+    assert ent._.confidence == known[0] and len(read) == 2
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[ent.end : ent.end + 2])
+    assert doc[ent.start : ent.end]._.confidence is None and len(read) == 3
+    doc.user_data.clear()
+    assert doc[ent.start : ent.end]._.confidence is None and len(read) == 4
 
 
 def test_somebody_elses_extension_is_left_alone() -> None:

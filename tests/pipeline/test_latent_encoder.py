@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import spacy
 import torch
+from spacy.language import Language
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
@@ -194,3 +195,71 @@ def test_a_trained_listener_without_its_encoder_says_so(change):
         loaded.rename_pipe("latent_encoder", "shared")
     with pytest.warns(LatentWarning, match="No vectors from 'latent_encoder'"):
         loaded("this is good")
+
+
+def tagged(*between):
+    """A trained encoder with a tagger that listens to it, and components between them."""
+    fix_random_seed(0)
+    other = latent_pipeline("tagger")
+    text = "this is good stuff"
+    gold = {"tags": ["D", "V", "A", "N"]}
+    examples = [Example.from_dict(other.make_doc(text), gold)]
+    optimizer = other.initialize(lambda: examples)
+    for _ in range(30):
+        other.update(examples, sgd=optimizer)
+    assert [token.tag_ for token in other(text)] == gold["tags"]
+    for name in between:
+        other.add_pipe(name, before="tagger")
+    return other, [token.tag_ for token in other(text)]
+
+
+@Language.component("tests_merge_first")
+def merge_first(doc):
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[0:2])
+    return doc
+
+
+@Language.component("tests_split_third")
+def split_third(doc):
+    with doc.retokenize() as retokenizer:
+        retokenizer.split(doc[2], ["go", "od"], heads=[doc[1], doc[1]])
+    return doc
+
+
+@Language.component("tests_merge_and_split")
+def merge_and_split(doc):
+    """As many tokens as before, and others."""
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[0:2])
+        retokenizer.split(doc[2], ["go", "od"], heads=[doc[3], doc[3]])
+    return doc
+
+
+@pytest.mark.parametrize(
+    ("between", "tags"),
+    [
+        ("tests_merge_first", ["V", "A", "N"]),
+        ("tests_split_third", ["D", "V", "A", "A", "N"]),
+        ("tests_merge_and_split", ["V", "A", "A", "N"]),
+    ],
+)
+def test_tokens_merged_and_split_before_a_listener_keep_their_vectors(between, tags):
+    """Of what was merged the last one's, as with doc.tensor; else all that follow would shift."""
+    assert tagged(between)[1] == tags
+
+
+def test_a_listener_that_was_disabled_gets_vectors_when_it_is_enabled(tmp_path):
+    other, tags = tagged()
+    other.to_disk(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        for options in ({"disable": ["tagger"]}, {"enable": ["latent_encoder"]}):
+            loaded = spacy.load(tmp_path, **options)
+            loaded.enable_pipe("tagger")
+            assert [token.tag_ for token in loaded("this is good stuff")] == tags
+
+
+def test_the_embedder_has_the_name_by_which_it_is_pretrained(nlp):
+    model = nlp.get_pipe("latent_encoder").model
+    assert model.get_ref("tok2vec") is model.get_ref("embedder") is model.layers[0]

@@ -158,6 +158,8 @@ def test_regression_gives_scores_in_its_range() -> None:
     for example in made:
         doc = nlp(example.text)
         assert doc.cats["stars"] == pytest.approx(example.reference.cats["stars"], abs=0.3)
+    # The lowest of the range, alone and beside others.
+    assert nlp("").cats["stars"] == next(nlp.pipe(["", "good stuff"])).cats["stars"] == -1.0
     beyond = Example.from_dict(nlp.make_doc("good"), {"cats": {"stars": 4.0}})
     with pytest.raises(LatentError, match=r"4\.0, outside of score_range"):
         nlp.update([beyond])
@@ -233,6 +235,8 @@ def test_bad_settings_say_what_to_do() -> None:
         nlp.add_pipe("latent_textcat", config={"model": model})
     with pytest.raises(LatentError, match="no reduction is used"):
         pipeline(use_reduce_mean=False)
+    with pytest.raises(LatentError, match="must not be empty"):
+        pipeline().get_pipe("latent_textcat").add_label("")
     with pytest.raises(LatentError, match="score_range is"):
         pipeline("latent_textcat_multilabel", config={"score_range": [1.0, 0.0]})
     with pytest.raises(LatentError, match="has no latent structures"):
