@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from spacy.util import registry
-from thinc.api import Model
-from thinc.types import Floats2d, Ragged
+from thinc.api import Model, chain, noop
+from thinc.types import Floats2d
 
 # Layers of Thinc that refuse a text of no words, and what configs call them.
 NEED_WORDS = {f"reduce_{which}": f"use_reduce_{which}" for which in ("first", "last", "max")}
-_NAME = "zeros_for_empty"
+FLATTEN, _NAME = "list2ragged", "zeros_for_empty"
 
 
 def build_text_cat_reduce_v1(
@@ -44,43 +44,56 @@ def build_text_cat_reduce_v1(
         use_reduce_mean=use_reduce_mean,
         nO=nO,
     )
-    for layer in list(_pooling(model, tok2vec)):
-        model.replace_node(layer, _zeros_for_empty(layer))
+    before, pooling = _pooling(model)
+    model.replace_node(before, noop())
+    model.replace_node(pooling, _zeros_for_empty(before, pooling))
     return model
 
 
 def refuses_empty_texts(model: Model) -> list[str]:
     """Settings of a classifier of pooled vectors for which it fails at a text without tokens."""
-    safe = {layer.id for node in model.walk() if node.name == _NAME for layer in node.layers}
+    safe = {inner.id for node in model.walk() if node.name == _NAME for inner in node.walk()}
     tok2vec = model.maybe_get_ref("tok2vec")
-    refuse = {node.name for node in _pooling(model, tok2vec) if node.id not in safe}
+    below = set() if tok2vec is None else {node.id for node in tok2vec.walk()}
+    refuse = {node.name for node in model.walk() if node.id not in safe | below}
     return [setting for name, setting in NEED_WORDS.items() if name in refuse]
 
 
-def _pooling(model: Model, tok2vec: Model | None) -> Iterator[Model]:
-    """Pooling layers that need words, of the classifier itself and not of what is below it."""
-    below = set() if tok2vec is None else {node.id for node in tok2vec.walk()}
-    return (node for node in model.walk() if node.name in NEED_WORDS and node.id not in below)
+def _pooling(model: Model) -> tuple[Model, Model]:
+    """Of spaCy's classifier the layer that puts the vectors of all texts one after another, and the
+    next, which pools them."""
+    for node in model.walk():
+        for before, after in zip(node.layers, node.layers[1:]):
+            # A chain may be inside of another.
+            last = before
+            while last.name != FLATTEN and ">>" in last.name:
+                last = last.layers[-1]
+            if last.name == FLATTEN:
+                return last, after
+    raise ValueError("spacy.TextCatReduce.v1 is not made of the layers that are known here.")
 
 
-def _zeros_for_empty(pooling: Model[Ragged, Floats2d]) -> Model[Ragged, Floats2d]:
-    return Model(_NAME, _forward, layers=[pooling])
+def _zeros_for_empty(flatten: Model, pooling: Model) -> Model[list[Floats2d], Floats2d]:
+    return Model(_NAME, _forward, layers=[chain(flatten, pooling)])
 
 
 def _forward(
-    model: Model[Ragged, Floats2d], given: Ragged, is_train: bool
-) -> tuple[Floats2d, Callable[[Floats2d], Ragged]]:
+    model: Model[list[Floats2d], Floats2d], texts: list[Floats2d], is_train: bool
+) -> tuple[Floats2d, Callable[[Floats2d], list[Floats2d]]]:
     pooling: Model[Any, Any] = model.layers[0]
-    some = given.lengths > 0
-    if some.all():
-        return pooling(given, is_train)
-    # Of texts without words there are no rows to leave out.
-    pooled, backpropagate_pooled = pooling(Ragged(given.dataXd, given.lengths[some]), is_train)
-    found = model.ops.alloc2f(len(given.lengths), pooled.shape[1])
+    # By shapes: numbers of tokens on a GPU would have to be waited for.
+    some = [place for place, vectors in enumerate(texts) if len(vectors)]
+    if len(some) == len(texts):
+        return pooling(texts, is_train)
+    pooled, backpropagate_pooled = pooling([texts[place] for place in some], is_train)
+    found = model.ops.alloc2f(len(texts), pooled.shape[1])
     found[some] = pooled
 
-    def backpropagate(gradient: Floats2d) -> Ragged:
-        return Ragged(backpropagate_pooled(gradient[some]).dataXd, given.lengths)
+    def backpropagate(gradient: Floats2d) -> list[Floats2d]:
+        given = [model.ops.alloc2f(*vectors.shape) for vectors in texts]
+        for place, own in zip(some, backpropagate_pooled(gradient[some])):
+            given[place] = own
+        return given
 
     return found, backpropagate
 
