@@ -7,14 +7,23 @@ All three read ``doc._.latent``, which holds probabilities where ``crf_ner`` has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from spacy.displacy import get_doc_settings
 from spacy.tokens import Doc, Span
 
-from spacy_latent.annotations import DocAnnotations, LatentAnnotation, stored_state
+from spacy_latent.annotations import (
+    DocAnnotations,
+    Entity,
+    LatentAnnotation,
+    SpanStructure,
+    record_key,
+    stored_records,
+)
 
 EXTENSION = "confidence"
 Place = tuple[int, int, str]
@@ -29,6 +38,13 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
     component: of this one alone.
     """
     found: dict[Place, float] = {}
+    for _, entity, probability in _entities(doc, component):
+        found.setdefault((entity.start, entity.end, entity.label), probability)
+    return found
+
+
+def _entities(doc: Doc, component: str | None) -> Iterator[tuple[SpanStructure, Entity, float]]:
+    """Entities that a component found, with the structures that they are from."""
     for annotation in DocAnnotations(doc).values():
         if component not in (None, annotation.component):
             continue
@@ -37,27 +53,57 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
                 continue
             for entity in LatentAnnotation(doc, annotation.component, [span]).entities():
                 if not entity.given and entity.probability is not None:
-                    place = entity.start, entity.end, entity.label
-                    found.setdefault(place, entity.probability)
-    return found
+                    yield span, entity, entity.probability
 
 
-# For a loop over the entities of a doc: what its annotations were, and the confidences in them.
-_State = tuple[bytes, list[object]]
-_known: WeakKeyDictionary[Doc, tuple[_State, dict[Place, float]]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Known:
+    """What a doc says, as long as it has as many tokens and the same records.
+
+    found: by characters and label the confidence, and where in ``doc.user_data`` the record is that
+        it was read from, and that record.
+    """
+
+    tokens: int
+    records: list[object]
+    found: dict[Place, tuple[float, Hashable, object]]
+
+    def holds(self, doc: Doc, place: Place) -> bool:
+        """Records are replaced, not changed. The one that a confidence is from is all that has to
+        be the same; where there is none, all are looked at."""
+        if self.tokens != len(doc):
+            return False
+        if place in self.found:
+            _, key, record = self.found[place]
+            user_data: dict[Any, Any] = doc.user_data
+            return user_data.get(key) is record
+        now = stored_records(doc)
+        same = len(now) == len(self.records)
+        return same and all(a is b for a, b in zip(now, self.records))
+
+
+# For a loop over the entities of a doc.
+_known: WeakKeyDictionary[Doc, _Known] = WeakKeyDictionary()
 
 
 def confidence(span: Span) -> float | None:
     """How probable it is that this span is an entity with its label, in [0, 1]; None where no
     component that stored probabilities found it."""
-    doc = span.doc
-    tokens, values = stored_state(doc)
-    (of_tokens, of_values), found = _known.get(doc, ((b"", []), {}))
-    same = len(values) == len(of_values) and all(a is b for a, b in zip(values, of_values))
-    if tokens != of_tokens or not same:
-        found = confidences(doc)
-        _known[doc] = (tokens, values), found
-    return found.get((span.start, span.end, span.label_))
+    doc, place = span.doc, (span.start_char, span.end_char, span.label_)
+    known = _known.get(doc)
+    if known is None or not known.holds(doc, place):
+        known = _known[doc] = _read(doc)
+    return known.found[place][0] if place in known.found else None
+
+
+def _read(doc: Doc) -> _Known:
+    user_data: dict[Any, Any] = doc.user_data
+    found: dict[Place, tuple[float, Hashable, object]] = {}
+    for structure, entity, probability in _entities(doc, None):
+        own, key = doc[entity.start : entity.end], record_key(doc, structure.start, structure.end)
+        place = own.start_char, own.end_char, entity.label
+        found.setdefault(place, (probability, key, user_data[key]))
+    return _Known(len(doc), stored_records(doc), found)
 
 
 def register_extension(force: bool = False) -> bool:

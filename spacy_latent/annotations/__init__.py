@@ -18,7 +18,7 @@ from spacy_latent.annotations.latent_annotation import (
     no_counters_message,
     no_probabilities_message,
 )
-from spacy_latent.annotations.records import stored_state, write
+from spacy_latent.annotations.records import record_key, stored_records, write
 from spacy_latent.annotations.settings import LEVELS, check_settings
 from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
 from spacy_latent.annotations.span_structure import (
@@ -50,9 +50,10 @@ __all__ = [
     "no_counters_message",
     "no_probabilities_message",
     "probability_of_parts",
+    "record_key",
     "runs",
     "set_heads",
-    "stored_state",
+    "stored_records",
     "to_json",
     "write",
     "write_spans",

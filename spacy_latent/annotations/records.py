@@ -35,8 +35,7 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         # So that a loop over docs finds an annotation on those with nothing to choose from, too.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
-        first, last = doc[span.start], doc[span.end - 1]
-        key = ("._.", STORED, first.idx, last.idx + len(last))
+        key = record_key(doc, span.start, span.end)
         record = _record_of(span, doc, idx, length)
         user_data[key] = {**user_data.get(key, {}), component: record}
 
@@ -150,13 +149,16 @@ def _places(idx: np.ndarray, length: np.ndarray) -> int:
     return zlib.crc32(places.tobytes())
 
 
-def stored_state(doc: Doc) -> tuple[bytes, list[object]]:
-    """Where the tokens are, and the objects that hold structures, which are replaced where these
-    change: what :func:`read` gives is the same as long as the first are equal and the others the
-    same objects."""
+def stored_records(doc: Doc) -> list[object]:
+    """The objects that hold structures, in order. They are replaced where these change."""
     user_data: dict[Any, Any] = doc.user_data
-    found = [value for key, value in user_data.items() if _is_ours(key)]
-    return doc.to_array([IDX, LENGTH]).tobytes(), found
+    return [value for key, value in user_data.items() if _is_ours(key)]
+
+
+def record_key(doc: Doc, start: int, end: int) -> tuple[str, str, int, int]:
+    """Under what the structures over these tokens are in ``doc.user_data``."""
+    last = doc[end - 1]
+    return "._.", STORED, doc[start].idx, last.idx + len(last)
 
 
 def read(doc: Doc) -> dict[str, list[SpanStructure]]:

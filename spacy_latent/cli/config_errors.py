@@ -173,7 +173,8 @@ def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[st
             and settings_of(block)[0] == named[1]
             and all(refused.get(name) == value for name, value in plain_settings(block))
         ]
-        place = places[0] if places else ".".join(outer)
+        # A pipeline that is made has no other block that is checked as a whole.
+        place = places[0] if places else ".".join(outer) or "nlp"
         value = f"{key} is {refused[key]!r}: " if key in refused else f"{key}: "
         yield f"[{place}] {value}{in_words(str(one.get('msg')))}."
 

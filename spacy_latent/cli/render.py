@@ -119,7 +119,7 @@ def render_cli(
                 "Give a .jsonl file, or a .tsv file whose first line names its columns, with a "
                 "field for each text, or a .spacy file.",
             )
-        if not pairs and Path(data).suffix in (".csv", ".json"):
+        if not pairs and Path(data).suffix.lower() in (".csv", ".tsv", ".json"):
             # Line by line, its header and all columns would be texts.
             fail(
                 f"{data} is no list of texts",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -106,8 +106,9 @@ def read_docs(
     for number, row in read(path):
         texts = [_text(path, number, row, field) for field in (first, second)]
         doc = make_pair_doc(nlp, *texts)
-        if isinstance(row.get("cats"), dict):
-            doc.cats = {name: float(value) for name, value in row["cats"].items()}
+        cats = _cats(path, number, row)
+        if cats is not None:
+            doc.cats = cats
         elif row.get(label) not in (None, ""):
             doc.cats = {name: float(name == str(row[label])) for name in labels}
         yield doc
@@ -121,7 +122,7 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
         count += 1
         if row.get(label) not in (None, ""):
             labels.add(str(row[label]))
-        elif not row.get("cats"):
+        elif _cats(path, number, row) is None:
             without.append(number)
     if 0 < len(without) < count:
         warnings.warn(
@@ -143,7 +144,7 @@ def field_names(path: Path) -> list[str]:
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of each line, and its fields."""
-    with path.open(encoding="utf8") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
@@ -158,12 +159,20 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf8", newline="") as file:
-        # Quotation marks are part of texts here, not around them.
-        rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        header = next(rows, [])
-        for number, row in enumerate(rows, 2):
-            if not row:
+    header: list[str] = []
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            # Quotation marks are part of texts here, not around them.
+            row = line.rstrip("\r\n").split("\t")
+            if not any(cell.strip() for cell in row):
+                continue
+            if not header:
+                header = row
+                if twice := [name for name in header if header.count(name) > 1]:
+                    raise LatentError(
+                        f"{path}, line {number}: two columns are called {twice[0]!r}. The first "
+                        "line names the columns; give each a name of its own."
+                    )
                 continue
             if len(row) != len(header):
                 raise LatentError(
@@ -172,6 +181,30 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     "an empty one, and none inside a text."
                 )
             yield number, dict(zip(header, row))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """With or without the mark that some programs put at the start of a file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise LatentError(f"{path} is not in UTF-8: {error}. Save it in UTF-8.") from None
+
+
+def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | None:
+    """The object of labels and numbers of a pair; None where it has none."""
+    cats = row.get("cats")
+    if cats is None or cats == {}:
+        return None
+    numbers = isinstance(cats, dict) and all(isinstance(v, (int, float)) for v in cats.values())
+    if not numbers:
+        raise LatentError(
+            f"{path}, line {number}: 'cats' is {cats!r}; expected an object of labels and numbers, "
+            'as {"yes": 1.0, "no": 0.0}.'
+        )
+    return {name: float(value) for name, value in cats.items()}
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:

@@ -136,7 +136,8 @@ def _column(number, i, j, of_i, of_m):
 
 @kernel(forceinline=True)
 def _inside(number, n):
-    """Fill the inside chart of n words, an even number; of ``Sums`` or ``Tangents``."""
+    """Fill the inside chart of n words, an even number; of any number of
+    kernels.lane_numbers."""
     columns = columns_of(number)
     for i in range(n - 2, -1, -2):
         m, above = i + 1, i * columns

@@ -242,7 +242,7 @@ def _inside(w, n, first, floor, charts):
         return right[0, n]
     total = 0.0
     for r in range(1, n + 1):
-        total += left[1, r] * right[r, n] * w[0, r]
+        total += left[1, r] * right[r, n] * (w[0, r] + floor)
     return total
 
 

@@ -294,9 +294,9 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
         n = sizes[lane]
         total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
         for r in range(1, first * n + 1):
-            total += (
-                charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * charts[WEIGHT, 0, r, lane]
-            )
+            # What is under it may be so large that a weight of 0 has lost something.
+            weight = charts[WEIGHT, 0, r, lane] + smallest
+            total += charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * weight
         partitions[lane] = total
 
 

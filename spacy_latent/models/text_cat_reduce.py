@@ -25,7 +25,9 @@ def build_text_cat_reduce_v1(
 ) -> Model:
     """``spacy.TextCatReduce.v1``, which gives a text without tokens the categories of a vector of
     zeros, as it does by itself with ``use_reduce_mean`` alone. With the other ways of pooling
-    spaCy's own raises an error at such a text. All else is the same, to the last digit.
+    spaCy's own raises an error at such a text. All else is the same, to the last digit. (Where a
+    batch has nothing but empty texts, the component gives them 0 for each label, as it always
+    does.)
 
     tok2vec: gives the vectors of tokens.
     exclusive_classes: whether a text has one category.

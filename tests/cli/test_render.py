@@ -51,6 +51,7 @@ def inputs(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "broken.spacy").write_text("this is no DocBin")
     (folder / "empty.txt").write_text("\n")
     (folder / "table.csv").write_text("text,label\na,b\n")
+    (folder / "table.TSV").write_text("text\tlabel\na\tb\n")
     return folder
 
 
@@ -210,6 +211,7 @@ def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None
     [
         ("heads", "missing.txt", "a.html", [], "does not exist"),
         ("heads", "table.csv", "a.html", [], "table.csv is no list of texts"),
+        ("heads", "table.TSV", "a.html", [], "table.TSV is no list of texts"),
         ("heads", "texts.txt", "a.pdf", [], ".html or .svg"),
         ("heads", "texts.txt", "a.html", ["--gold"], ".spacy file"),
         ("heads", "plain.spacy", "a.html", ["--gold"], "no dependency trees"),

@@ -100,6 +100,34 @@ def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path, row):
         read(path)
 
 
+def test_files_as_other_programs_write_them(tmp_path):
+    """With a mark at the start, lines of Windows, empty lines, and a text of any length."""
+    long = "a " * 100_000
+    path = tmp_path / "pairs.tsv"
+    text = f"\ufeff\r\ntext_a\ttext_b\tlabel\r\n\r\na\t{long}\tx\r\n \r\n"
+    path.write_bytes(text.encode("utf8"))
+    (example,) = read(path)
+    assert example.reference.cats == {"x": 1.0} and len(example.predicted) == 100_001
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text_a": "a", "text_b": "b"}\r\n')
+    assert len(read(path)) == 1
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("a.tsv", "text_a\ttext_b\n\u00e4\tb\n".encode("latin1"), "not in UTF-8"),
+        ("a.tsv", b"text_a\ttext_b\ttext_b\na\tb\tc\n", "two columns are called 'text_b'"),
+        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1: 'cats' is"),
+        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": ["x"]}', "line 1: 'cats' is"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(LatentError, match=said):
+        read(tmp_path / name)
+
+
 def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("text_a\ttext_b\tlabel\na\tb\tx\na\tb\t\na\tb\t\n", encoding="utf8")

@@ -76,6 +76,26 @@ def test_a_batch_gives_what_each_item_gives(structure: Structure, scale: float) 
             torch.testing.assert_close(ours[b], theirs[0], rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("low", [-650.0, -720.0, -745.0, -2000.0])
+@pytest.mark.parametrize("single_root", [True, False])
+def test_arcs_of_the_root_may_be_far_below_others(low: float, single_root: bool) -> None:
+    """One of them is in every tree with a single root: log Z falls by as much, and nothing else
+    changes, whatever of them underflows over the best tree."""
+    lengths = torch.tensor([20] * 8)
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.randn(8, 21, 21, generator=generator, dtype=torch.float64)
+    structure = ProjectiveTree(single_root=single_root)
+    if not single_root:
+        # Else trees with one arc of the root are all that counts.
+        scores[:, 0] -= 40.0
+    lower = scores.clone()
+    lower[:, 0] += low
+    expected, found = _all(structure, scores, lengths), _all(structure, lower, lengths)
+    torch.testing.assert_close(found[0] - low, expected[0], rtol=1e-12, atol=1e-10)
+    for ours, theirs in zip(found[1:], expected[1:]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_threads_change_nothing(structure: Structure, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = torch.tensor([9, 12, 1, 13, 2, 12, 11, 30, 28, 29, 13, 3, 12, 10, 12, 14, 5] * 2)
