@@ -86,7 +86,9 @@ def show_cli(
             if as_json:
                 words = [token.text for token in doc]
                 found = to_json(doc, names, kinds, threshold)
-                print(srsly.json_dumps({"text": doc.text, "tokens": words, "latent": found}))
+                cats = {"cats": doc.cats} if doc.cats else {}
+                shown = {"text": doc.text, "tokens": words, **cats, "latent": found}
+                print(srsly.json_dumps(shown))
             else:
                 for name in names:
                     if name in doc._.latent:

@@ -153,7 +153,9 @@ def test_a_typed_pair_is_shown(model, tmp_path):
     assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
     best = max(doc.cats, key=doc.cats.get)
     assert f"categories: {best} {doc.cats[best]:.2f}, " in result.output
-    found = srsly.json_loads(show(model[1], first, second, "--json").stdout)["latent"][NAME]
+    shown = srsly.json_loads(show(model[1], first, second, "--json").stdout)
+    found = shown["latent"][NAME]
+    assert shown["cats"] == pytest.approx(doc.cats)
     assert [one[:2] for one in found["cells"]] == [[cell.source, cell.target] for cell in cells]
 
 
