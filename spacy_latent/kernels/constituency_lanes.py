@@ -42,6 +42,7 @@ from spacy_latent.kernels.lanes import (
     exponential_lanes,
     interleave,
     keep,
+    keep_trusted,
     lanes_shape,
     load,
     longest_beside,
@@ -186,28 +187,20 @@ def _weights_of_best(charts, n, sizes, centers, low):
 def _trusted_sums(charts, n, sizes, centers, low, partitions):
     """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
     where they cannot be trusted; and whether they can be in all lanes."""
-    bounds, safe, all_trusted = np.zeros(LANES), True, True
+    bounds, logs = np.zeros(LANES), np.zeros(LANES)
     for lane in range(LANES):
         # One word has no weight.
         if sizes[lane] > 1:
-            bounds[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
-            safe &= bounds[lane] >= LOG_SMALLEST
-    if not safe:
+            logs[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
+    if logs.min() < LOG_SMALLEST:
         _inside(Sums(charts, FLOOR), n)
         for lane in range(LANES):
-            if bounds[lane] < LOG_SMALLEST:
+            if logs[lane] < LOG_SMALLEST:
                 bounds[lane] = charts[INSIDE, 0, sizes[lane] - 1, lane]
-            else:
-                bounds[lane] = 0.0
     _inside(Sums(charts, 0.0), n)
     for lane in range(LANES):
-        total = charts[INSIDE, 0, sizes[lane] - 1, lane] if sizes[lane] > 0 else 0.0
-        trusted = 0.0 < total < np.inf
-        if not safe and not bounds[lane] <= 0.0:
-            trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
-        partitions[lane] = total if trusted else 0.0
-        all_trusted &= trusted or sizes[lane] == 0
-    return all_trusted
+        partitions[lane] = charts[INSIDE, 0, sizes[lane] - 1, lane] if sizes[lane] > 0 else 0.0
+    return keep_trusted(bounds, sizes, partitions)
 
 
 @kernel(forceinline=True)

@@ -42,6 +42,7 @@ from spacy_latent.kernels.lanes import (
     exponential_lanes,
     interleave,
     keep,
+    keep_trusted,
     lanes_shape,
     load,
     log_of_products,
@@ -304,26 +305,13 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
 def _trusted_sums(charts, last, first, sizes, low, partitions):
     """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
     where they cannot be trusted; and whether they can be in all lanes."""
-    bounds, safe, all_trusted = np.empty(LANES), True, True
-    for lane in range(LANES):
-        bounds[lane] = sizes[lane] * low[0, 0, lane]
-        safe &= bounds[lane] >= LOG_SMALLEST
-    if not safe:
+    bounds, logs = np.zeros(LANES), sizes * low[0, 0]
+    if logs.min() < LOG_SMALLEST:
         _inside_sums(charts, last, first, sizes, FLOOR, partitions)
         for lane in range(LANES):
-            if bounds[lane] < LOG_SMALLEST:
-                bounds[lane] = partitions[lane]
-            else:
-                bounds[lane] = 0.0
+            bounds[lane] = partitions[lane] if logs[lane] < LOG_SMALLEST else 0.0
     _inside_sums(charts, last, first, sizes, 0.0, partitions)
-    for lane in range(LANES):
-        total = partitions[lane]
-        trusted = 0.0 < total < np.inf
-        if not safe and not bounds[lane] <= 0.0:
-            trusted &= total > FLOOR and bounds[lane] - total <= 1e-15 * total
-        partitions[lane] = total if trusted else 0.0
-        all_trusted &= trusted or sizes[lane] == 0
-    return all_trusted
+    return keep_trusted(bounds, sizes, partitions)
 
 
 @kernel

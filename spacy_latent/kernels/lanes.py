@@ -341,6 +341,23 @@ def open_charts(group, longest, count, operation, kept, spare, partitions):
 
 
 @kernel
+def keep_trusted(bounds, sizes, partitions):
+    """Set to 0 each sum over structures of which something may be lost. bounds: what the sums are
+    at most, with FLOOR wherever something may have underflowed; 0 where nothing can. RETURNS:
+    whether none is lost."""
+    all_trusted = True
+    for lane in range(LANES):
+        total, bound = partitions[lane], bounds[lane]
+        trusted = 0.0 < total < np.inf
+        if not bound <= 0.0:
+            # A sum below FLOOR may itself have lost digits.
+            trusted &= total > FLOOR and bound - total <= 1e-15 * total
+        partitions[lane] = total if trusted else 0.0
+        all_trusted &= trusted or sizes[lane] == 0
+    return all_trusted
+
+
+@kernel
 def drop_lost(lost, row, partitions):
     """Give up what was found for the lanes where ``lost``, a sum of zero times each number, is not
     zero. A sum over spans may be so small that its relative change is above all numbers. row:
