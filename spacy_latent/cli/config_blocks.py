@@ -14,6 +14,8 @@ LATENT = "spacy-latent.LatentTok2Vec.v1"
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
 # Of any version: models and what gives the spans, where docs have two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
+# Of what a latent layer is made, as its settings are called.
+LAYERS = ("structure", "estimator", "scorer", "composer")
 LISTENER = "spacy-latent.LatentListener.v1"
 ENCODER = "latent_encoder"
 SHARED = ("tok2vec", "transformer", "curated_transformer")

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 from catalogue import RegistryError
 from confection import ConfigValidationError
 
-from spacy_latent.cli.config_blocks import Block, names_of, nearest, short
+from spacy_latent.cli.config_blocks import LAYERS, Block, names_of, nearest, short
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
-
-# Of what a latent layer is made, as its settings are called.
-LAYERS = ("structure", "estimator", "scorer", "composer")
 
 
 @contextmanager
@@ -221,16 +218,12 @@ def invalid_training(nlp: Language) -> Iterator[str]:
 def defaults_taken(config: Block) -> Iterator[str]:
     """For each latent layer that a config has no block for, though it has the layer's model,
     sentences: a block that was deleted, or never written, and what is taken in its place."""
-    from spacy.util import registry
-
     for place, block in inner_first(config):
-        name, takes = settings_of(block)
+        _, takes = settings_of(block)
         layers = [key for key in LAYERS if key in (takes or ())]
         if not {"structure", "estimator"} <= set(layers):
             continue
-        kind = next(key[1:] for key in block if key.startswith("@"))
-        parameters = inspect.signature(registry.get(kind, name)).parameters
-        missing = [key for key in layers if key not in block and parameters[key].default is None]
+        missing = [key for key in layers if key not in block]
         if missing:
             blocks = ", ".join(f"[{place}.{key}]" for key in missing)
             are = "is no block" if len(missing) == 1 else "are no blocks"

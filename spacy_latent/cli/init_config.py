@@ -17,6 +17,7 @@ from spacy_latent.cli.config_blocks import (
     EMBEDDER,
     ENCODER,
     LATENT,
+    LAYERS,
     LISTENER,
     OWNERS,
     SHARED,
@@ -352,7 +353,7 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
 
     layers = {
         argument: dict(block[argument])
-        for argument in ("structure", "estimator", "scorer", "composer")
+        for argument in LAYERS
         if isinstance(block.get(argument), dict)
     }
     chooses = "composer" not in block

@@ -58,7 +58,7 @@ def find_traps(nlp: Language) -> list[Finding]:
             found += [
                 Finding("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
             ]
-        for sentence in unreached_stages(latent.pipe.model, last_step(nlp)):
+        for sentence in unreached_stages(latent.pipe.model, last_step(training)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
     found += about_sentences(nlp)

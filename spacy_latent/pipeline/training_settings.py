@@ -12,8 +12,8 @@ def training_settings(nlp: Language) -> dict[str, Any]:
     return dict(nlp.config.interpolate().get("training") or {})
 
 
-def last_step(nlp: Language) -> int:
-    """After how many updates training ends by the config; 0 for no such end, and where it is no
+def last_step(training: dict[str, Any]) -> int:
+    """After how many updates training ends by these settings; 0 for no such end, and where it is no
     number, which is for spaCy to say: it checks the block when training begins."""
-    max_steps = training_settings(nlp).get("max_steps")
+    max_steps = training.get("max_steps")
     return max_steps if isinstance(max_steps, int) else 0

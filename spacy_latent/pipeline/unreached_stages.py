@@ -39,7 +39,7 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
     """Raise LatentError where there is one; name: of the component."""
     if nlp is None:
         return
-    for sentence in unreached_stages(model, last_step(nlp)):
+    for sentence in unreached_stages(model, last_step(training_settings(nlp))):
         raise LatentError(f"{name}: {sentence}")
 
 
