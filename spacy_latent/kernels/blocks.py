@@ -36,12 +36,15 @@ Body = Callable[..., Any]
 Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 
 LARGEST_BLOCK = 256
-# Batches of fewer items are solved on the CPU. Not yet measured: a launch and its wait take as long
-# as the CPU needs for some short items.
-LEAST_ITEMS = 1
+# Batches of fewer items are solved on the CPU. A block takes as long for one item as for a hundred:
+# an H200 took 1.3 to 3.3 times as long for one to eight items as sixteen cores of its machine, and
+# 0.8 to 1.7 times for 32 (benchmarks/RESULTS.md, "On a GPU"). Steps that are captured in a graph of
+# CUDA can ask no CPU: they need 1.
+LEAST_ITEMS = 16
 # What this GPU turned out not to do.
 _failed: set[Blocks] = set()
-# What has given, once in this process, what the CPU gives: blocks, operation, dtype and options.
+# What has given, once in this process, what the CPU gives: blocks, operation, dtype, and options,
+# with 1 behind them where torch's operations took part.
 _confirmed: set[tuple[Blocks, int, torch.dtype, tuple[int, ...]]] = set()
 # Of the largest number: how far float32 and other orders of sums may bring results apart.
 TOLERANCE = 1e-4
@@ -60,16 +63,30 @@ class Blocks:
     room: numbers of ``room`` from the shape of the scores and the operation, which is BEST for the
         best.
     threads: how many can have work at once, from the same.
+    batched: what total is, of a whole batch by torch's own operations, from (scores, lengths,
+        options, operation, along); asked where scores have ``batched_from`` places or more. The
+        kernel does the items that it does not answer for.
     """
 
     best: Maker
     total: Maker
     room: Callable[[torch.Size, int], int]
     threads: Callable[[torch.Size, int], int]
+    batched: Callable[[Tensor, Tensor, Sequence[int], int, Tensor], Batched] | None = None
+    batched_from: int = 0
 
     def block(self, shape: torch.Size, operation: int) -> int:
         """Threads of a block: whole warps."""
         return min(-(-self.threads(shape, operation) // 32) * 32, LARGEST_BLOCK)
+
+
+class Batched(NamedTuple):
+    """The result, which the log-partition alone has not, and the log-partition of the items that
+    are ``trusted`` ``(B,)``; anything of the others."""
+
+    result: Tensor | None
+    log_partition: Tensor
+    trusted: Tensor
 
 
 class Found(NamedTuple):
@@ -270,17 +287,25 @@ def _run(
     status = torch.full((len(scores),), FEASIBLE, dtype=torch.int8, device=scores.device)
     sizes = lengths.to(device=scores.device, dtype=torch.int64).contiguous()
     # Not empty: fewer versions of numba know how to pass that.
-    arguments = (scores.detach().contiguous(), sizes, tuple(options) or (0,), *outputs, status)
+    given = scores.detach().contiguous()
+    batched = None
     try:
+        if blocks.batched and operation != BEST and scores.shape[1] >= blocks.batched_from:
+            batched = blocks.batched(given, sizes, options, operation, outputs[0])
+            # There is nothing to be done for an item without words.
+            sizes = sizes.masked_fill(batched.trusted, 0)
+        arguments = (given, sizes, tuple(options) or (0,), *outputs, status)
         body = blocks.best if operation == BEST else blocks.total
         kernel = launch.best_kernel(body) if operation == BEST else launch.total_kernel(body)
         threads, room = blocks.block(scores.shape, operation), blocks.room(scores.shape, operation)
         launch.launch(kernel, threads, room, arguments)
         found = Found(outputs[-1], None if operation == BEST else outputs[2], status)
+        if batched is not None:
+            found = _joined(found, batched)
         if operation == HESSIAN_PRODUCT:
             # Of scores whose sums were found before, and looked at.
             found = found._replace(status=np.zeros(len(scores), dtype=np.int8))
-        key = (blocks, operation, scores.dtype, tuple(options))
+        key = (blocks, operation, scores.dtype, (*options, int(batched is not None)))
         if key not in _confirmed:
             agrees = found.agrees(on_cpu(), scores)
             if agrees is False:
@@ -302,6 +327,17 @@ def _run(
         warn(message, LatentWarning, stacklevel=3)
         return None
     return found
+
+
+def _joined(found: Found, batched: Batched) -> Found:
+    """What a kernel has found, but for the items that were not left to it."""
+    assert found.log_partition is not None
+    log_partition = torch.where(batched.trusted, batched.log_partition, found.log_partition)
+    result = found.result
+    if batched.result is not None:
+        trusted = batched.trusted.view(-1, *[1] * (result.dim() - 1))
+        result = torch.where(trusted, batched.result, result)
+    return found._replace(result=result, log_partition=log_partition)
 
 
 def works_still(device: torch.device) -> bool:

@@ -16,6 +16,7 @@ import torch
 from spacy_latent.kernels.arborescence_blocks import make_best_arborescence, room_of
 from spacy_latent.kernels.blocks import Blocks, make_get, make_log_add, make_log_sum, make_put
 from spacy_latent.kernels.inside_outside_blocks import make_arc_score
+from spacy_latent.kernels.matrix_tree_batched import sum_over_trees_of_a_batch
 from spacy_latent.kernels.status import (
     FEASIBLE,
     INFEASIBLE,
@@ -189,4 +190,8 @@ BLOCKS = Blocks(
     total=make_sum_over_trees,
     room=_room,
     threads=lambda shape, what: shape[1] if what < 0 else shape[1] ** 2,
+    batched=sum_over_trees_of_a_batch,
+    # On an H200, 256 sentences of 64 words took the kernel 3.3 ms and torch 1.2, and of 32 words
+    # 1.0 and 0.5, with launches of many small operations to come on top of torch's.
+    batched_from=64,
 )

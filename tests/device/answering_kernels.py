@@ -68,6 +68,7 @@ def answering_kernels(after: Callable[[int], None] = lambda count: None) -> Iter
 
     with (
         patch.object(blocks, "on_device", lambda scores: scores.is_cuda),
+        patch.object(blocks, "LEAST_ITEMS", 1),
         patch.object(blocks, "_failed", set()),
         patch.object(blocks, "_confirmed", set()),
         patch.object(launch, "best_kernel", lambda maker: maker),

@@ -124,6 +124,7 @@ def emulated(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Em
     for name in ("best_kernel", "total_kernel", "view", "stream_of"):
         monkeypatch.delattr(just_in_time, name)
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
+    monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
     monkeypatch.setattr(blocks, "_failed", set())
     # Else kernels for the CPU would be compiled for float32.
     monkeypatch.setattr(blocks, "_confirmed", _Everything())

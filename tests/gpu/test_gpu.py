@@ -11,6 +11,7 @@ import torch
 from benchmarks.cases import scores_for, structures
 from spacy_latent.kernels import ahead_of_time, blocks, launch
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.compile_gpu_kernels import kernels
 from tests.kernels.test_blocks import STRUCTURES as BLOCKS_OF
 from tests.kernels.test_blocks import batch, everything
@@ -20,6 +21,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
 ]
 OPERATIONS = ("map", "log_partition", "marginals", "entropy", "sparsemap", "sample", "top_k")
+
+
+@pytest.fixture(autouse=True)
+def any_batch_goes_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +73,24 @@ def test_kernels_of_its_own_agree_with_those_for_the_cpu(
     assert not blocks._failed
     for own, same, reference in zip(found, again, everything(structure, scores, lengths)):
         assert own.is_cuda and own.dtype == dtype and torch.equal(own, same)
+        torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("single_root", [False, True])
+def test_sums_over_the_trees_of_long_sentences_agree_with_the_cpu(
+    single_root: bool, dtype: torch.dtype
+) -> None:
+    """By torch's decompositions, and by the kernel where the root weighs nothing."""
+    structure = SpanningTree(single_root=single_root)
+    scores, lengths = scores_for(structure, 80, 20, "cuda")
+    scores = scores.to(dtype)
+    scores[3, 0] -= 60.0
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-5
+    found = everything(structure, scores, lengths)
+    assert not blocks._failed
+    for own, reference in zip(found, everything(structure, scores.cpu(), lengths.cpu())):
+        assert own.is_cuda and own.dtype == dtype
         torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
 
 

@@ -111,6 +111,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(launch, "LARGEST_ROOM", 2 * 8 * 200)
     monkeypatch.setattr(launch, "launch", count)
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
+    monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
     # Else a wrong result would be replaced by the CPU's.
     monkeypatch.setattr(blocks, "_failed", set())
     monkeypatch.setattr(blocks.Found, "agrees", lambda *_: True)
@@ -237,6 +238,7 @@ def test_what_a_kernel_cannot_do_the_cpu_does(monkeypatch: pytest.MonkeyPatch) -
     expected = everything(structure, scores, lengths)
     monkeypatch.setattr(blocks, "_failed", set())
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
+    monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
     monkeypatch.setattr(launch, "launch", refuse)
     with pytest.warns(LatentWarning, match="no compiler") as warned:
         found = everything(structure, scores, lengths)
