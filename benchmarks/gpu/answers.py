@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -96,12 +97,17 @@ def load() -> dict[str, dict[str, np.ndarray]]:
 
 
 def launched(
-    structure: CompiledStructure, stored: dict[str, Tensor], operation: str, dtype: torch.dtype
+    structure: CompiledStructure,
+    stored: dict[str, Tensor],
+    operation: str,
+    dtype: torch.dtype,
+    device: str,
 ) -> Found | None:
-    """What the kernel of the GPU finds; None where none was launched, or one failed."""
+    """What the kernel of the GPU finds; None where none was launched, or one failed. stored: on the
+    CPU, where :class:`Found` has what the kernels for it find."""
     family = family_of(structure.family)
-    read = {key: value.to(dtype) for key, value in stored.items() if key in ("scores", "along")}
-    scores, lengths = read["scores"], stored["lengths"]
+    there = {key: stored[key].to(device, dtype) for key in ("scores", "along", "marginals")}
+    scores, lengths = there["scores"], stored["lengths"]
     status = np.full(len(scores), FEASIBLE, dtype=np.int8)
     options = structure._options(scores)
     if operation == "best":
@@ -110,9 +116,9 @@ def launched(
         return blocks.best(family.device, scores, lengths, options, shape, lambda: answer)
     answer = Found(stored["product"].to(dtype), None, status)
     if operation == "product":
-        asked = scores if family.product is None else stored["marginals"].to(dtype)
+        asked = scores if family.product is None else there["marginals"]
         return blocks.total(
-            family.device, asked, lengths, options, HESSIAN_PRODUCT, lambda: answer, read["along"]
+            family.device, asked, lengths, options, HESSIAN_PRODUCT, lambda: answer, there["along"]
         )
     answer = Found(stored["marginals"].to(dtype), stored["log_partition"].to(dtype), status)
     return blocks.total(family.device, scores, lengths, options, MARGINALS, lambda: answer)
@@ -132,7 +138,7 @@ def run(machine: Machine, record: Record) -> None:
     failures = 0
     for name, parts in load().items():
         structure = STRUCTURES[name]
-        stored = {key: torch.from_numpy(v).to(machine.device) for key, v in parts.items()}
+        stored = {key: torch.from_numpy(v) for key, v in parts.items()}
         for dtype, tolerance in TOLERANCES.items():
             for operation in OPERATIONS:
                 if operation == "log_partition":
@@ -142,10 +148,11 @@ def run(machine: Machine, record: Record) -> None:
                 if machine.pretended:
                     record(structure=name, operation=operation, dtype=kind, apart=None)
                     continue
-                with warnings.catch_warnings():
+                # The batches here are smaller than those that a kernel is used for.
+                with warnings.catch_warnings(), patch.object(blocks, "LEAST_ITEMS", 1):
                     warnings.simplefilter("error", LatentWarning)
                     try:
-                        found = launched(structure, stored, operation, dtype)
+                        found = launched(structure, stored, operation, dtype, machine.device)
                     except LatentWarning as warning:
                         record(structure=name, operation=operation, dtype=kind, failed=str(warning))
                         failures += 1

@@ -14,7 +14,8 @@ def run(machine: Machine, record: Record) -> None:
         # They run in another process, and ask torch itself for a GPU.
         record(ended="not on a pretended GPU", failed=[])
         return
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"]
+    # pyproject.toml says -q: once more, and the count of tests is left out.
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -22,9 +23,10 @@ def run(machine: Machine, record: Record) -> None:
             print(line, end="", flush=True)
             lines.append(line.strip())
     said = [line for line in lines if line]
-    record(ended=said[-1] if said else "no output", failed=[s for s in said if s[:6] == "FAILED"])
+    ended = said[-1] if said else "no output"
+    record(ended=ended, failed=[line for line in said if line.startswith("FAILED")])
     if process.returncode:
-        raise SystemExit(said[-1] if said else "pytest said nothing")
+        raise SystemExit(ended)
 
 
 def report(records: list[dict[str, Any]]) -> list[str]:
