@@ -7,7 +7,7 @@ pipeline is made, because it is named as an entry point.
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,9 @@ class TrainingBatch(HeldBatch):
         self.losses: dict[str, float] = {}
         self.name = ""
         self.nothing: list[Floats2d] | None = None
-        self.gradients: list[Floats2d] | None = None
+        # Of all docs, one below the other, and how many rows each doc has.
+        self.rows: Floats2d | None = None
+        self.lengths: list[int] = []
         self.flushed = False
 
     def begin(
@@ -151,16 +153,14 @@ class TrainingBatch(HeldBatch):
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
         """The callback of a listener. It may be called by some listeners and never by others."""
         if len(gradients):
-            squares: list[Any] = [d**2 for d in gradients]
-            # All at once: a GPU is waited for at each number that is read.
-            sums: Any = get_array_module(squares[0]).stack([square.sum() for square in squares])
-            self.losses[self.name] += sum(sums.tolist())
-            if self.gradients is None:
-                # A copy: the listener may go on writing to its array.
-                self.gradients = [d.copy() for d in gradients]
+            # All docs at once: a GPU takes as long for one as for all of them, and is waited for at
+            # each number that is read. And a copy: the listener may go on writing to its arrays.
+            rows: Any = get_array_module(gradients[0]).concatenate(gradients)
+            self.losses[self.name] += float((rows**2).sum())
+            if self.rows is None:
+                self.rows, self.lengths = rows, [len(d) for d in gradients]
             else:
-                for total, d in zip(self.gradients, gradients):
-                    total += d
+                self.rows += rows
         return []
 
     def flush(self, complete: bool = True) -> bool:
@@ -169,19 +169,20 @@ class TrainingBatch(HeldBatch):
         complete: no more will arrive, so that what there is to learn without it is to be learned.
         """
         self.flush_waiting()
-        gradients = self.gradients
-        if gradients is None and complete:
-            gradients = self.nothing
+        gradients = self.nothing if complete else None
+        if self.rows is not None:
+            ends = list(accumulate(self.lengths))
+            gradients = [self.rows[end - n : end] for n, end in zip(self.lengths, ends)]
         if gradients is None or self.backprop is None:
             return False
-        self.gradients = self.nothing = None
+        self.rows = self.nothing = None
         self.flushed = True
         self.backprop(gradients)
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         # A listener may hold on to this, and the graph of a batch cannot be pickled.
-        lost = dict.fromkeys(("backprop", "gradients", "nothing"))
+        lost = dict.fromkeys(("backprop", "rows", "nothing"))
         return {**vars(self), **lost, "losses": {}, "waiting": []}
 
 
