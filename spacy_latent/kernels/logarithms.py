@@ -30,6 +30,20 @@ def log_sum_of_pairs(a, b, da, db):
     return top + math.log(total), mean / total
 
 
+@kernel
+def log_add(a, b):
+    """log(e^a + e^b), and the share of e^b in it."""
+    if b == -np.inf:
+        return a, 0.0
+    if a == -np.inf:
+        return b, 1.0
+    if a >= b:
+        ratio = math.exp(b - a)
+        return a + math.log1p(ratio), ratio / (1.0 + ratio)
+    ratio = math.exp(a - b)
+    return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
+
+
 def logarithm_of(builder: Any, x: Any) -> Any:
     """log of a vector of float32 or float64: of finite numbers that are not subnormal, −∞ of others
     and of what is not above 0; right to two units in the last place, or of 1 near it.

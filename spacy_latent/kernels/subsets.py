@@ -9,23 +9,10 @@ import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.draws import uniform_of_splitmix
+from spacy_latent.kernels.logarithms import log_add
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
-
-
-@kernel
-def _log_add(a, b):
-    """log(e^a + e^b), and the share of e^b in it."""
-    if b == -np.inf:
-        return a, 0.0
-    if a == -np.inf:
-        return b, 1.0
-    if a >= b:
-        ratio = math.exp(b - a)
-        return a + math.log1p(ratio), ratio / (1.0 + ratio)
-    ratio = math.exp(a - b)
-    return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
 
 
 @kernel
@@ -54,7 +41,7 @@ def _forward(row, drow, n, k, sums, dsums):
     for i in range(n):
         sums[i + 1, 0] = 0.0
         for j in range(1, k + 1):
-            value, share = _log_add(sums[i, j], sums[i, j - 1] + row[i])
+            value, share = log_add(sums[i, j], sums[i, j - 1] + row[i])
             sums[i + 1, j] = value
             change = (1.0 - share) * dsums[i, j]
             if share > 0.0:
@@ -69,7 +56,7 @@ def _whole(sums, dsums, n, k, exactly, top):
         return sums[n, k], dsums[n, k]
     total, change = sums[n, 0] - k * top, dsums[n, 0]
     for j in range(1, k + 1):
-        total, share = _log_add(total, sums[n, j] + (j - k) * top)
+        total, share = log_add(total, sums[n, j] + (j - k) * top)
         change = (1.0 - share) * change + share * dsums[n, j]
     return total, change
 

@@ -1,0 +1,272 @@
+"""Sums over choices of items that lie in few runs of neighbours, on logarithms, O(n · k · runs) for
+an item.
+
+A state says how many items were chosen, in how many runs, and whether the last one was. The sums up
+to each item give the rest: from the last item to the first, the probability of each state divides
+among the two that can stand before it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.draws import uniform_of_splitmix
+from spacy_latent.kernels.logarithms import log_add
+from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
+from spacy_latent.kernels.operators import Family
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+
+@kernel
+def _read(scores, n, row):
+    wrong = 0
+    for i in range(n):
+        row[i] = scores[i]
+        wrong += 0 if row[i] < np.inf else 1
+    return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@kernel
+def _before(items, used, last):
+    """How many items and runs a state has before its last item: the items, the runs where the item
+    before it was not chosen, and where it was. last: 1 where the item itself is chosen; it then
+    begins a run, or goes on with one."""
+    if last == 0:
+        return items, used, used
+    return items - 1, used - 1, used
+
+
+@kernel
+def _forward(row, drow, n, k, runs, sums, dsums):
+    """sums[i, items, used, last]: log of the sum over what leads there in the first i items; dsums:
+    its derivative."""
+    sums[: n + 1] = -np.inf
+    dsums[: n + 1] = 0.0
+    sums[0, 0, 0, 0] = 0.0
+    for i in range(n):
+        for items in range(min(k, i + 1) + 1):
+            for used in range(min(runs, items) + 1):
+                for last in range(2 if items > 0 and used > 0 else 1):
+                    earlier, begun, running = _before(items, used, last)
+                    value, share = log_add(sums[i, earlier, begun, 0], sums[i, earlier, running, 1])
+                    if value == -np.inf:
+                        continue
+                    change = 0.0
+                    if share < 1.0:
+                        change += (1.0 - share) * dsums[i, earlier, begun, 0]
+                    if share > 0.0:
+                        change += share * dsums[i, earlier, running, 1]
+                    if last == 1:
+                        value += row[i]
+                        change += drow[i]
+                    sums[i + 1, items, used, last] = value
+                    dsums[i + 1, items, used, last] = change if value > -np.inf else 0.0
+
+
+@kernel
+def _whole(sums, dsums, n, k, runs, exactly):
+    """log Z and its derivative."""
+    total, change = -np.inf, 0.0
+    for items in range(k if exactly else 0, k + 1):
+        for used in range(runs + 1):
+            for last in range(2):
+                own = sums[n, items, used, last]
+                if own > -np.inf:
+                    total, share = log_add(total, own)
+                    change += share * (dsums[n, items, used, last] - change)
+    return total, change
+
+
+@kernel
+def _backward(n, k, runs, exactly, sums, dsums, whole, dwhole, flows, dflows, operation, result):
+    """Marginals, or their derivatives. flows, dflows: (2, k + 1, runs + 1, 2), the probabilities of
+    the states after an item and before it."""
+    flows[0], dflows[0] = 0.0, 0.0
+    for items in range(k if exactly else 0, k + 1):
+        for used in range(runs + 1):
+            for last in range(2):
+                own = math.exp(sums[n, items, used, last] - whole)
+                flows[0, items, used, last] = own
+                if own > 0.0:
+                    change = dsums[n, items, used, last] - dwhole
+                    dflows[0, items, used, last] = own * change
+    present = 0
+    for i in range(n - 1, -1, -1):
+        flow, dflow = flows[present], dflows[present]
+        present = 1 - present
+        ahead, dahead = flows[present], dflows[present]
+        ahead[:], dahead[:] = 0.0, 0.0
+        marginal = 0.0
+        for items in range(min(k, i + 1) + 1):
+            for used in range(min(runs, items) + 1):
+                for last in range(2):
+                    own, change = flow[items, used, last], dflow[items, used, last]
+                    if own == 0.0 and change == 0.0:
+                        continue
+                    if last == 1:
+                        marginal += own if operation == MARGINALS else change
+                    earlier, begun, running = _before(items, used, last)
+                    apart, joined = sums[i, earlier, begun, 0], sums[i, earlier, running, 1]
+                    _, share = log_add(apart, joined)
+                    ahead[earlier, begun, 0] += own * (1.0 - share)
+                    ahead[earlier, running, 1] += own * share
+                    if operation == HESSIAN_PRODUCT:
+                        moved = 0.0
+                        if 0.0 < share < 1.0:
+                            moved = own * share * (1.0 - share)
+                            moved *= dsums[i, earlier, running, 1] - dsums[i, earlier, begun, 0]
+                        dahead[earlier, begun, 0] += change * (1.0 - share) - moved
+                        dahead[earlier, running, 1] += change * share + moved
+        result[i] = min(marginal, 1.0) if operation == MARGINALS else marginal
+
+
+@kernel
+def sum_over_runs(
+    start,
+    stop,
+    scores,
+    lengths,
+    largest,
+    most_runs,
+    exactly,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; most_runs: their bound;
+    exactly: 1 or 0."""
+    room = scores.shape[1]
+    most = min(largest, room)
+    bound = min(most_runs, most)
+    row, drow = np.empty(room), np.zeros(room)
+    shape = (room + 1, most + 1, bound + 1, 2)
+    sums, dsums = np.empty(shape), np.zeros(shape)
+    flows, dflows = np.empty((2, *shape[1:])), np.empty((2, *shape[1:]))
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        runs = min(most_runs, k)
+        log_partition[b] = 0.0
+        if operation != LOG_PARTITION:
+            result[b] = 0.0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE or n == 0:
+            continue
+        if operation == HESSIAN_PRODUCT:
+            for i in range(n):
+                drow[i] = along[b, i] if row[i] > -np.inf else 0.0
+        _forward(row, drow, n, k, runs, sums, dsums)
+        whole, dwhole = _whole(sums, dsums, n, k, runs, exactly)
+        if whole == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = whole
+        if operation != LOG_PARTITION:
+            _backward(
+                *(n, k, runs, exactly, sums, dsums, whole, dwhole, flows, dflows),
+                operation,
+                result[b],
+            )
+
+
+@kernel
+def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, status):
+    """0/1 for each item."""
+    room = scores.shape[1]
+    most = min(largest, room)
+    bound = min(most_runs, most)
+    row = np.empty(room)
+    totals = np.empty((room + 1, most + 1, bound + 1, 2))
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        runs = min(most_runs, k)
+        best[b] = 0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE:
+            continue
+        totals[: n + 1] = -np.inf
+        totals[0, 0, 0, 0] = 0.0
+        for i in range(n):
+            for items in range(min(k, i + 1) + 1):
+                for used in range(min(runs, items) + 1):
+                    for last in range(2 if items > 0 and used > 0 else 1):
+                        earlier, begun, running = _before(items, used, last)
+                        value = max(totals[i, earlier, begun, 0], totals[i, earlier, running, 1])
+                        totals[i + 1, items, used, last] = value + (row[i] if last == 1 else 0.0)
+        total, items, used, last = -np.inf, 0, 0, 0
+        for j in range(k if exactly else 0, k + 1):
+            for r in range(runs + 1):
+                for chosen in range(2):
+                    if totals[n, j, r, chosen] > total:
+                        total, items, used, last = totals[n, j, r, chosen], j, r, chosen
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        for i in range(n - 1, -1, -1):
+            best[b, i] = last
+            earlier, begun, running = _before(items, used, last)
+            joined = totals[i, earlier, running, 1] > totals[i, earlier, begun, 0]
+            items = earlier
+            used, last = (running, 1) if joined else (begun, 0)
+
+
+@kernel
+def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds, samples, status):
+    """Exact samples: from the last item to the first, each state by the one behind it."""
+    room = scores.shape[1]
+    most = min(largest, room)
+    bound = min(most_runs, most)
+    row, nothing = np.empty(room), np.zeros(room)
+    shape = (room + 1, most + 1, bound + 1, 2)
+    sums, dsums = np.empty(shape), np.zeros(shape)
+    state = np.empty(1, dtype=np.uint64)
+    for b in range(start, stop):
+        n = lengths[b]
+        k = min(largest, n)
+        runs = min(most_runs, k)
+        samples[:, b] = 0
+        status[b] = _read(scores[b], n, row)
+        if status[b] != FEASIBLE or n == 0:
+            continue
+        _forward(row, nothing, n, k, runs, sums, dsums)
+        whole, _ = _whole(sums, dsums, n, k, runs, exactly)
+        if whole == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        state[0] = seeds[b]
+        for draw in range(samples.shape[0]):
+            point = uniform_of_splitmix(state)
+            passed, items, used, last = 0.0, 0, 0, 0
+            for j in range(k if exactly else 0, k + 1):
+                for r in range(runs + 1):
+                    for chosen in range(2):
+                        share = math.exp(sums[n, j, r, chosen] - whole)
+                        # Rounding at the end must not choose a state that nothing leads to.
+                        if share > 0.0 and passed <= point:
+                            items, used, last = j, r, chosen
+                        passed += share
+            for i in range(n - 1, -1, -1):
+                samples[draw, b, i] = last
+                earlier, begun, running = _before(items, used, last)
+                _, share = log_add(sums[i, earlier, begun, 0], sums[i, earlier, running, 1])
+                joined = uniform_of_splitmix(state) < share
+                items = earlier
+                used, last = (running, 1) if joined else (begun, 0)
+
+
+FAMILY = Family(
+    name="Runs",
+    best=best_runs,
+    total=sum_over_runs,
+    sample=sample_runs,
+    best_shape=tuple,
+    best_cost=lambda n: 200 + 200.0 * n,
+    total_cost=lambda n: 500 + 2000.0 * n,
+)
