@@ -44,158 +44,153 @@ def _read(scores, rows, columns, window, s):
 
 
 @kernel
-def _join(a, da, b, db):
-    """log(e^a + e^b) and its derivative from those of a and b."""
-    if b == -np.inf:
-        return a, da
-    if a == -np.inf:
-        return b, db
-    if a < b:
-        a, da, b, db = b, db, a, da
-    ratio = math.exp(b - a)
-    return a + math.log1p(ratio), (da + ratio * db) / (1.0 + ratio)
+def _sum(a, b, c):
+    """log(e^a + e^b + e^c), and the share of each in it; all 0 where there is nothing."""
+    top = max(a, max(b, c))
+    if top == -np.inf:
+        return -np.inf, 0.0, 0.0, 0.0
+    a, b, c = math.exp(a - top), math.exp(b - top), math.exp(c - top)
+    total = a + b + c
+    return top + math.log(total), a / total, b / total, c / total
 
 
 @kernel
-def _forward(s, ds, rows, columns, moves, sums, dsums):
+def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
     """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
-    either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone."""
+    either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone.
+    dsums: their derivatives, for a product with the Hessian alone. shares (5, rows + 1,
+    columns + 1): in what leads to a point in the first state, of the way past a row, past a column
+    or with a match from the first state, and diagonally or with a match from the second; then in
+    what leads to it in the second state, of the two states.
+
+    RETURNS: log Z."""
     sums[:, : rows + 1, : columns + 1] = -np.inf
-    dsums[:, : rows + 1, : columns + 1] = 0.0
+    slopes = operation == HESSIAN_PRODUCT
+    if slopes:
+        dsums[:, : rows + 1, : columns + 1] = 0.0
     first, dfirst = sums[0], dsums[0]
     if moves == WARPING:
         for i in range(1, rows + 1):
             for j in range(1, columns + 1):
                 if i == 1 and j == 1:
-                    value, change = 0.0, 0.0
+                    value, up, left, both = 0.0, 0.0, 0.0, 0.0
                 else:
-                    value, change = _join(
-                        first[i - 1, j], dfirst[i - 1, j], first[i, j - 1], dfirst[i, j - 1]
+                    value, up, left, both = _sum(
+                        first[i - 1, j], first[i, j - 1], first[i - 1, j - 1]
                     )
-                    value, change = _join(value, change, first[i - 1, j - 1], dfirst[i - 1, j - 1])
                 value += s[i - 1, j - 1]
                 first[i, j] = value
-                dfirst[i, j] = change + ds[i - 1, j - 1] if value > -np.inf else 0.0
-        return first[rows, columns], dfirst[rows, columns]
+                shares[0, i, j], shares[1, i, j], shares[2, i, j] = up, left, both
+                if slopes and value > -np.inf:
+                    change = up * dfirst[i - 1, j] + left * dfirst[i, j - 1]
+                    dfirst[i, j] = change + both * dfirst[i - 1, j - 1] + ds[i - 1, j - 1]
+        return first[rows, columns]
     second, dsecond = sums[1], dsums[1]
     first[0, 0] = 0.0
     for i in range(rows + 1):
         for j in range(columns + 1):
             if i > 0:
-                first[i, j], dfirst[i, j] = first[i - 1, j], dfirst[i - 1, j]
+                matched, other = -np.inf, -np.inf
                 if j > 0 and s[i - 1, j - 1] > -np.inf:
-                    value, change = _join(
-                        first[i - 1, j - 1],
-                        dfirst[i - 1, j - 1],
-                        second[i - 1, j - 1],
-                        dsecond[i - 1, j - 1],
-                    )
-                    value += s[i - 1, j - 1]
-                    change += ds[i - 1, j - 1]
-                    first[i, j], dfirst[i, j] = _join(first[i, j], dfirst[i, j], value, change)
+                    matched = first[i - 1, j - 1] + s[i - 1, j - 1]
+                    other = second[i - 1, j - 1] + s[i - 1, j - 1]
+                value, passed, a, b = _sum(first[i - 1, j], matched, other)
+                first[i, j] = value
+                shares[0, i, j], shares[1, i, j], shares[2, i, j] = passed, a, b
+                if slopes:
+                    change = passed * dfirst[i - 1, j]
+                    if a + b > 0.0:
+                        change += a * dfirst[i - 1, j - 1] + b * dsecond[i - 1, j - 1]
+                        change += (a + b) * ds[i - 1, j - 1]
+                    dfirst[i, j] = change
             if j > 0:
-                second[i, j], dsecond[i, j] = _join(
-                    first[i, j - 1], dfirst[i, j - 1], second[i, j - 1], dsecond[i, j - 1]
-                )
-    return _join(
-        first[rows, columns],
-        dfirst[rows, columns],
-        second[rows, columns],
-        dsecond[rows, columns],
-    )
+                value, passed, b, _ = _sum(first[i, j - 1], second[i, j - 1], -np.inf)
+                second[i, j] = value
+                shares[3, i, j], shares[4, i, j] = passed, b
+                if slopes:
+                    dsecond[i, j] = passed * dfirst[i, j - 1] + b * dsecond[i, j - 1]
+    return _sum(first[rows, columns], second[rows, columns], -np.inf)[0]
 
 
 @kernel
-def _shares(a, da, b, db, c, dc):
-    """Shares of e^a, e^b and e^c in their sum, where one at least is above −inf, and the derivative
-    of the sum's logarithm."""
-    top = max(a, max(b, c))
-    a, b, c = math.exp(a - top), math.exp(b - top), math.exp(c - top)
-    total = a + b + c
-    return a / total, b / total, c / total, (a * da + b * db + c * dc) / total
-
-
-@kernel
-def _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, operation, result):
-    """Marginals (what = 1) or their derivatives. flow, dflow: workspaces like sums, of the
-    probability of each point and state.
+def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow, result):
+    """Marginals, or their derivatives. flow, dflow: workspaces like sums, of the probability of
+    each point and state.
 
     From the last point back, each divides its probability among those that lead to it. What adds up
     to 1 stays so at scores of any size, where the sums that lead to a point and those that follow
     it no longer fit together.
     """
+    slopes = operation == HESSIAN_PRODUCT
     flow[:, : rows + 1, : columns + 1] = 0.0
-    dflow[:, : rows + 1, : columns + 1] = 0.0
     first, dfirst = sums[0], dsums[0]
     of_first, d_of_first = flow[0], dflow[0]
+    if slopes:
+        dflow[:, : rows + 1, : columns + 1] = 0.0
     if moves == WARPING:
         of_first[rows, columns] = 1.0
         for i in range(rows, 0, -1):
             for j in range(columns, 0, -1):
-                own, change = of_first[i, j], d_of_first[i, j]
-                result[i - 1, j - 1] = change if operation == HESSIAN_PRODUCT else own
+                own = of_first[i, j]
+                if slopes:
+                    result[i - 1, j - 1] = d_of_first[i, j]
+                else:
+                    result[i - 1, j - 1] = own
                 if own == 0.0 or (i == 1 and j == 1):
                     continue
-                up, left, both, mean = _shares(
-                    *(first[i - 1, j], dfirst[i - 1, j], first[i, j - 1], dfirst[i, j - 1]),
-                    *(first[i - 1, j - 1], dfirst[i - 1, j - 1]),
-                )
-                change -= own * mean
+                up, left, both = shares[0, i, j], shares[1, i, j], shares[2, i, j]
                 of_first[i - 1, j] += own * up
-                d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
                 of_first[i, j - 1] += own * left
-                d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
                 of_first[i - 1, j - 1] += own * both
-                d_of_first[i - 1, j - 1] += (change + own * dfirst[i - 1, j - 1]) * both
+                if slopes:
+                    # Of the shares: what a way in changes by, less the mean of all three.
+                    change = d_of_first[i, j] - own * (dfirst[i, j] - ds[i - 1, j - 1])
+                    d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
+                    d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
+                    d_of_first[i - 1, j - 1] += (change + own * dfirst[i - 1, j - 1]) * both
         return
     second, dsecond = sums[1], dsums[1]
     of_second, d_of_second = flow[1], dflow[1]
-    nothing = -np.inf
-    whole, other, _, mean = _shares(
-        *(first[rows, columns], dfirst[rows, columns]),
-        *(second[rows, columns], dsecond[rows, columns]),
-        *(nothing, 0.0),
-    )
+    _, whole, other, _ = _sum(first[rows, columns], second[rows, columns], -np.inf)
     of_first[rows, columns], of_second[rows, columns] = whole, other
-    d_of_first[rows, columns] = (dfirst[rows, columns] - mean) * whole
-    d_of_second[rows, columns] = (dsecond[rows, columns] - mean) * other
+    if slopes:
+        mean = whole * dfirst[rows, columns] + other * dsecond[rows, columns]
+        d_of_first[rows, columns] = (dfirst[rows, columns] - mean) * whole
+        d_of_second[rows, columns] = (dsecond[rows, columns] - mean) * other
     for i in range(rows, -1, -1):
         for j in range(columns, -1, -1):
-            own, change = of_second[i, j], d_of_second[i, j]
+            own = of_second[i, j]
             if own > 0.0:
                 # A column was passed last.
-                a, b, _, mean = _shares(
-                    *(first[i, j - 1], dfirst[i, j - 1], second[i, j - 1], dsecond[i, j - 1]),
-                    *(nothing, 0.0),
-                )
-                change -= own * mean
+                a, b = shares[3, i, j], shares[4, i, j]
                 of_first[i, j - 1] += own * a
-                d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * a
                 of_second[i, j - 1] += own * b
-                d_of_second[i, j - 1] += (change + own * dsecond[i, j - 1]) * b
-            own, change = of_first[i, j], d_of_first[i, j]
+                if slopes:
+                    change = d_of_second[i, j] - own * dsecond[i, j]
+                    d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * a
+                    d_of_second[i, j - 1] += (change + own * dsecond[i, j - 1]) * b
+            own = of_first[i, j]
             if own == 0.0 or i == 0:
                 continue
-            if j == 0 or s[i - 1, j - 1] == -np.inf:
-                of_first[i - 1, j] += own
-                d_of_first[i - 1, j] += change
-                continue
             # A row was passed, or a match made in one of two states.
-            score, dscore = s[i - 1, j - 1], ds[i - 1, j - 1]
-            after, dafter = dfirst[i - 1, j - 1] + dscore, dsecond[i - 1, j - 1] + dscore
-            passed, a, b, mean = _shares(
-                *(first[i - 1, j], dfirst[i - 1, j]),
-                *(first[i - 1, j - 1] + score, after, second[i - 1, j - 1] + score, dafter),
-            )
-            change -= own * mean
+            passed, a, b = shares[0, i, j], shares[1, i, j], shares[2, i, j]
             of_first[i - 1, j] += own * passed
-            d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * passed
-            d_a, d_b = (change + own * after) * a, (change + own * dafter) * b
+            if slopes:
+                change = d_of_first[i, j] - own * dfirst[i, j]
+                d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * passed
+            if a + b == 0.0:
+                continue
             of_first[i - 1, j - 1] += own * a
-            d_of_first[i - 1, j - 1] += d_a
             of_second[i - 1, j - 1] += own * b
-            d_of_second[i - 1, j - 1] += d_b
-            result[i - 1, j - 1] = d_a + d_b if operation == HESSIAN_PRODUCT else own * (a + b)
+            if slopes:
+                score = ds[i - 1, j - 1]
+                d_a = (change + own * (dfirst[i - 1, j - 1] + score)) * a
+                d_b = (change + own * (dsecond[i - 1, j - 1] + score)) * b
+                d_of_first[i - 1, j - 1] += d_a
+                d_of_second[i - 1, j - 1] += d_b
+                result[i - 1, j - 1] = d_a + d_b
+            else:
+                result[i - 1, j - 1] = own * (a + b)
 
 
 @kernel
@@ -227,6 +222,7 @@ def sum_over_alignments(
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
     sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    shares = np.empty((5, *shape[1:]))
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         log_partition[b] = 0.0
@@ -239,13 +235,16 @@ def sum_over_alignments(
             for i in range(rows):
                 for j in range(columns):
                     ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
-        total, _ = _forward(s, ds, rows, columns, moves, sums, dsums)
+        total = _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total
         if operation != LOG_PARTITION:
-            _backward(s, ds, rows, columns, moves, sums, dsums, flow, dflow, operation, result[b])
+            _backward(
+                *(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow),
+                result[b],
+            )
 
 
 @kernel
@@ -332,7 +331,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
     most_rows, most_columns = _room(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
-    sums, dsums = np.empty(shape), np.empty(shape)
+    sums, nothing, shares = np.empty(shape), np.empty((2, 0, 0)), np.empty((5, *shape[1:]))
     state, weights = np.empty(1, dtype=np.uint64), np.empty(3)
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
@@ -340,7 +339,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
         status[b] = _read(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
-        total, _ = _forward(s, ds, rows, columns, moves, sums, dsums)
+        total = _forward(s, ds, rows, columns, moves, LOG_PARTITION, sums, nothing, shares)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
@@ -370,10 +369,10 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
                     weights[0] = sums[0, i - 1, j]
                     weights[1] = -np.inf
                     if j > 0 and s[i - 1, j - 1] > -np.inf:
-                        weights[1], _ = _join(
-                            sums[0, i - 1, j - 1], 0.0, sums[1, i - 1, j - 1], 0.0
+                        either, _, _, _ = _sum(
+                            sums[0, i - 1, j - 1], sums[1, i - 1, j - 1], -np.inf
                         )
-                        weights[1] += s[i - 1, j - 1]
+                        weights[1] = either + s[i - 1, j - 1]
                     if _pick(weights, 2, state) == 0:
                         i -= 1
                         continue
