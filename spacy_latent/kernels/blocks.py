@@ -33,19 +33,23 @@ from spacy_latent.kernels.status import FEASIBLE, LARGE, TOO_LARGE
 from spacy_latent.kernels.transfers import fetch
 
 Body = Callable[..., Any]
+# Blocks, operation, dtype and options.
+Key = tuple["Blocks", int, torch.dtype, tuple[int, ...]]
 Maker = Callable[[Callable[[Body], Body], Callable[[], None]], Body]
 
 LARGEST_BLOCK = 256
 # Batches of fewer items are solved on the CPU. A block takes as long for one item as for a hundred:
-# an H200 took 1.3 to 3.3 times as long for one to eight items as sixteen cores of its machine, and
-# 0.8 to 1.7 times for 32 (benchmarks/RESULTS.md, "On a GPU"). Steps that are captured in a graph of
-# CUDA can ask no CPU: they need 1.
+# for one to eight items an H200 took, on average over operations and lengths, 1.3 to 3.3 times as
+# long as sixteen cores of its machine, by structure, and for 32 items 0.8 to 1.7 times
+# (benchmarks/RESULTS.md, "On a GPU"). Steps that are captured in a graph of CUDA can ask no CPU:
+# they need 1.
 LEAST_ITEMS = 16
 # What this GPU turned out not to do.
 _failed: set[Blocks] = set()
-# What has given, once in this process, what the CPU gives: blocks, operation, dtype, and options,
-# with 1 behind them where torch's operations took part.
-_confirmed: set[tuple[Blocks, int, torch.dtype, tuple[int, ...]]] = set()
+# What has given, once in this process, what the CPU gives: a kernel, on a whole batch, and under a
+# key with one more option what it is joined with.
+_confirmed: set[Key] = set()
+JOINED = -1
 # Of the largest number: how far float32 and other orders of sums may bring results apart.
 TOLERANCE = 1e-4
 
@@ -286,32 +290,32 @@ def _run(
 
     status = torch.full((len(scores),), FEASIBLE, dtype=torch.int8, device=scores.device)
     sizes = lengths.to(device=scores.device, dtype=torch.int64).contiguous()
-    # Not empty: fewer versions of numba know how to pass that.
     given = scores.detach().contiguous()
     batched = None
+    key = (blocks, operation, scores.dtype, tuple(options))
     try:
         if blocks.batched and operation != BEST and scores.shape[1] >= blocks.batched_from:
             batched = blocks.batched(given, sizes, options, operation, outputs[0])
-            # There is nothing to be done for an item without words.
-            sizes = sizes.masked_fill(batched.trusted, 0)
+            if key in _confirmed:
+                # There is nothing to be done for an item without words.
+                sizes = sizes.masked_fill(batched.trusted, 0)
+        # Not empty: fewer versions of numba know how to pass that.
         arguments = (given, sizes, tuple(options) or (0,), *outputs, status)
         body = blocks.best if operation == BEST else blocks.total
         kernel = launch.best_kernel(body) if operation == BEST else launch.total_kernel(body)
         threads, room = blocks.block(scores.shape, operation), blocks.room(scores.shape, operation)
         launch.launch(kernel, threads, room, arguments)
         found = Found(outputs[-1], None if operation == BEST else outputs[2], status)
-        if batched is not None:
-            found = _joined(found, batched)
         if operation == HESSIAN_PRODUCT:
             # Of scores whose sums were found before, and looked at.
             found = found._replace(status=np.zeros(len(scores), dtype=np.int8))
-        key = (blocks, operation, scores.dtype, (*options, int(batched is not None)))
         if key not in _confirmed:
-            agrees = found.agrees(on_cpu(), scores)
-            if agrees is False:
-                raise ArithmeticError("its first result is not the CPU's")
-            if agrees:
-                _confirmed.add(key)
+            _confirm(key, found, on_cpu, scores)
+        if batched is not None:
+            found = _joined(found, batched)
+            joined = (*key[:3], (*options, JOINED))
+            if joined not in _confirmed:
+                _confirm(joined, found, on_cpu, scores)
     except torch.cuda.OutOfMemoryError:
         return None
     except Exception as error:
@@ -327,6 +331,15 @@ def _run(
         warn(message, LatentWarning, stacklevel=3)
         return None
     return found
+
+
+def _confirm(key: Key, found: Found, on_cpu: Callable[[], Found], scores: Tensor) -> None:
+    """Raise an error for a first result that is not the CPU's."""
+    agrees = found.agrees(on_cpu(), scores)
+    if agrees is False:
+        raise ArithmeticError("its first result is not the CPU's")
+    if agrees:
+        _confirmed.add(key)
 
 
 def _joined(found: Found, batched: Batched) -> Found:

@@ -3,8 +3,7 @@ sentences on a GPU (Koo et al. 2007, sections 3.1 and 3.2).
 
 The Laplacian is inverted by torch, which subtracts: very unlike scores lose their digits. How far
 each item's results can be off is bounded from its own numbers, and an item that could be wrong is
-left to the kernel of matrix_tree_blocks, which works on logarithms, word by word, and takes two to
-ten times as long.
+left to the kernel of matrix_tree_blocks, which works on logarithms, word by word, and takes longer.
 """
 
 from __future__ import annotations
@@ -17,10 +16,13 @@ from torch import Tensor
 from spacy_latent.kernels.blocks import Batched
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 
-# Of an item, for what is allowed: a probability, or a derivative of one by a score.
+# How far a probability or a log-partition may be off, or what marginals change by along a vector as
+# a share of its largest number, for an item to be trusted.
 TOLERANCES = {torch.float32: 1e-8, torch.float64: 1e-10}
-# Bytes of the matrices at once, of which there are about so many.
-LARGEST_ROOM, MATRICES = 2**30, 16
+# About so many matrices are there at once for each item; with more items than have room in so many
+# bytes, they are done in parts.
+MATRICES, LARGEST_ROOM = 16, 2**30
+EPSILON = torch.finfo(torch.float64).eps
 
 
 def sum_over_trees_of_a_batch(
@@ -29,15 +31,18 @@ def sum_over_trees_of_a_batch(
     """As ``Blocks.total``, for scores and lengths on one device, without a wait for it."""
     side = scores.shape[1]
     at_once = max(1, LARGEST_ROOM // (8 * MATRICES * side**2))
-    parts = [
-        _sum(scores[i : i + at_once], lengths[i : i + at_once], options, operation, change)
-        for i in range(0, len(scores), at_once)
-        for change in (along[i : i + at_once],)
-    ]
+    parts = []
+    for i in range(0, len(scores), at_once):
+        here = slice(i, i + at_once)
+        parts.append(_sum(scores[here], lengths[here], options, operation, along[here]))
     if len(parts) == 1:
         return parts[0]
-    results, sums, trusted = zip(*parts)
-    return Batched(torch.cat(results), torch.cat(sums), torch.cat(trusted))
+    results = [part.result for part in parts if part.result is not None]
+    return Batched(
+        torch.cat(results) if results else None,
+        torch.cat([part.log_partition for part in parts]),
+        torch.cat([part.trusted for part in parts]),
+    )
 
 
 def _sum(
@@ -59,26 +64,30 @@ def _sum(
     determinant = decomposed.diagonal(dim1=1, dim2=2).abs().log().sum(1)
     log_partition = top.sum((1, 2)) + determinant
 
-    # Of the inverse, by the rounding of the decomposition (Higham 2002, section 14.1), and of what
-    # follows from it.
-    size = inverse.abs()
-    condition = size @ laplacian.abs()
-    error = (side * torch.finfo(torch.float64).eps) * (condition @ size)
-    off = _largest(weights * _reach(error, single_root, torch.add))
-    off = off.maximum(condition.diagonal(dim1=1, dim2=2).sum(1) * side * 2e-16)
-    marginals = weights * _reach(inverse, single_root, torch.sub)
+    # What is decomposed differs from the Laplacian by so much at most, and the inverse then by its
+    # product with it from either side (Higham 2002, theorems 9.3 and 14.1). Not by the Laplacian's
+    # own size: with a root for a first row its factors can be far larger.
+    permuted, lower, upper = torch.lu_unpack(decomposed, pivots)
+    rounding = side * EPSILON * (permuted @ (lower.abs() @ upper.abs()))
+    absolute = inverse.abs()
+    relative = absolute @ rounding
+    error = relative @ absolute
+    # The logarithm of a determinant changes by the trace of inverse times change.
+    off = relative.diagonal(dim1=1, dim2=2).sum(1)
+    off = off.maximum(_largest(weights * _reach(error, single_root, torch.add)))
+    # Rounding can leave a probability of nearly 0 below it.
+    marginals = (weights * _reach(inverse, single_root, torch.sub)).clamp_min(0.0)
     result = marginals
     if operation == HESSIAN_PRODUCT:
         direction = along.double().masked_fill(~arcs, 0.0)
         change = _laplacian(weights * direction, single_root)
         moved = -(inverse @ change @ inverse)
         result = direction * marginals + weights * _reach(moved, single_root, torch.sub)
-        of_moved = error @ change.abs() @ size
-        of_moved = of_moved + size @ change.abs() @ error
+        of_moved = error @ change.abs() @ absolute + absolute @ change.abs() @ error
+        # As a share of the largest, since gradients of a mean loss are small.
         largest = _largest(direction)
-        off = off * largest + _largest(weights * _reach(of_moved, single_root, torch.add))
-        # A gradient counts by its own size.
-        off = off / largest.clamp(min=1.0)
+        share = _largest(weights * _reach(of_moved, single_root, torch.add)) / largest
+        off = off + torch.where(largest > 0.0, share, 0.0)
     trusted = (failed == 0) & (off <= TOLERANCES[scores.dtype]) & log_partition.isfinite()
     if operation == LOG_PARTITION:
         return Batched(None, log_partition.to(scores.dtype), trusted)

@@ -1,9 +1,12 @@
 """Sums over choices of items that lie in few runs of neighbours, on logarithms, O(n · k · runs) for
 an item.
 
-A state says how many items were chosen, in how many runs, and whether the last one was. The sums up
-to each item give the rest: from the last item to the first, the probability of each state divides
-among the two that can stand before it.
+After each item a state says how many items were chosen so far, in how many runs, and whether this
+one was. The sums up to each item give the rest: from the last item to the first, the probability of
+each state divides among the two that can stand before it.
+
+Of each bound there are three: ``largest`` and ``most_runs`` are the structure's, ``most`` and
+``bound`` what a batch has room for, ``k`` and ``runs`` what an item's own length leaves of them.
 """
 
 from __future__ import annotations
@@ -22,11 +25,26 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 @kernel
 def _read(scores, n, row):
+    """Copy the scores. RETURNS: FEASIBLE or NOT_FINITE."""
     wrong = 0
     for i in range(n):
         row[i] = scores[i]
         wrong += 0 if row[i] < np.inf else 1
     return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@kernel
+def _take_off(row, n):
+    """Take the largest score off each, so that what all have in common costs no digits. RETURNS:
+    it, or 0 where it is no number."""
+    top = -np.inf
+    for i in range(n):
+        top = max(top, row[i])
+    if top == -np.inf:
+        return 0.0
+    for i in range(n):
+        row[i] -= top
+    return top
 
 
 @kernel
@@ -67,32 +85,43 @@ def _forward(row, drow, n, k, runs, sums, dsums):
 
 
 @kernel
-def _whole(sums, dsums, n, k, runs, exactly):
-    """log Z and its derivative."""
-    total, change = -np.inf, 0.0
-    for items in range(k if exactly else 0, k + 1):
+def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
+    """The probabilities of the states after the last item, and their derivatives, to flow and
+    dflow. They add up to 1 also where scores are so large that sums of them have few digits.
+
+    top: what was taken off each score. RETURNS: log Z less k · top."""
+    flow[:] = 0.0
+    dflow[:] = 0.0
+    fewest = k if exactly else 0
+    highest = -np.inf
+    for items in range(fewest, k + 1):
         for used in range(runs + 1):
             for last in range(2):
-                own = sums[n, items, used, last]
-                if own > -np.inf:
-                    total, share = log_add(total, own)
-                    change += share * (dsums[n, items, used, last] - change)
-    return total, change
+                highest = max(highest, sums[n, items, used, last] + (items - k) * top)
+    if highest == -np.inf:
+        return highest
+    total, mean = 0.0, 0.0
+    for items in range(fewest, k + 1):
+        for used in range(runs + 1):
+            for last in range(2):
+                own = math.exp(sums[n, items, used, last] + (items - k) * top - highest)
+                flow[items, used, last] = own
+                total += own
+                mean += own * dsums[n, items, used, last]
+    mean /= total
+    for items in range(fewest, k + 1):
+        for used in range(runs + 1):
+            for last in range(2):
+                own = flow[items, used, last] / total
+                flow[items, used, last] = own
+                dflow[items, used, last] = own * (dsums[n, items, used, last] - mean)
+    return highest + math.log(total)
 
 
 @kernel
-def _backward(n, k, runs, exactly, sums, dsums, whole, dwhole, flows, dflows, operation, result):
-    """Marginals, or their derivatives. flows, dflows: (2, k + 1, runs + 1, 2), the probabilities of
-    the states after an item and before it."""
-    flows[0], dflows[0] = 0.0, 0.0
-    for items in range(k if exactly else 0, k + 1):
-        for used in range(runs + 1):
-            for last in range(2):
-                own = math.exp(sums[n, items, used, last] - whole)
-                flows[0, items, used, last] = own
-                if own > 0.0:
-                    change = dsums[n, items, used, last] - dwhole
-                    dflows[0, items, used, last] = own * change
+def _backward(n, k, runs, sums, dsums, flows, dflows, operation, result):
+    """Marginals, or their derivatives. flows, dflows: (2, k + 1, runs + 1, 2), in the first the
+    probabilities of the states after the last item."""
     present = 0
     for i in range(n - 1, -1, -1):
         flow, dflow = flows[present], dflows[present]
@@ -161,18 +190,15 @@ def sum_over_runs(
         if operation == HESSIAN_PRODUCT:
             for i in range(n):
                 drow[i] = along[b, i] if row[i] > -np.inf else 0.0
+        top = _take_off(row, n)
         _forward(row, drow, n, k, runs, sums, dsums)
-        whole, dwhole = _whole(sums, dsums, n, k, runs, exactly)
+        whole = _ends(sums, dsums, n, k, runs, exactly, top, flows[0], dflows[0])
         if whole == -np.inf:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = whole
+        log_partition[b] = whole + k * top
         if operation != LOG_PARTITION:
-            _backward(
-                *(n, k, runs, exactly, sums, dsums, whole, dwhole, flows, dflows),
-                operation,
-                result[b],
-            )
+            _backward(n, k, runs, sums, dsums, flows, dflows, operation, result[b])
 
 
 @kernel
@@ -226,6 +252,7 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
     row, nothing = np.empty(room), np.zeros(room)
     shape = (room + 1, most + 1, bound + 1, 2)
     sums, dsums = np.empty(shape), np.zeros(shape)
+    ends, dends = np.empty(shape[1:]), np.empty(shape[1:])
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
         n = lengths[b]
@@ -235,9 +262,9 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
         status[b] = _read(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
+        top = _take_off(row, n)
         _forward(row, nothing, n, k, runs, sums, dsums)
-        whole, _ = _whole(sums, dsums, n, k, runs, exactly)
-        if whole == -np.inf:
+        if _ends(sums, dsums, n, k, runs, exactly, top, ends, dends) == -np.inf:
             status[b] = INFEASIBLE
             continue
         state[0] = seeds[b]
@@ -247,7 +274,7 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
             for j in range(k if exactly else 0, k + 1):
                 for r in range(runs + 1):
                     for chosen in range(2):
-                        share = math.exp(sums[n, j, r, chosen] - whole)
+                        share = ends[j, r, chosen]
                         # Rounding at the end must not choose a state that nothing leads to.
                         if share > 0.0 and passed <= point:
                             items, used, last = j, r, chosen

@@ -157,10 +157,16 @@ class TrainingBatch(HeldBatch):
             # each number that is read. And a copy: the listener may go on writing to its arrays.
             rows: Any = get_array_module(gradients[0]).concatenate(gradients)
             self.losses[self.name] += float((rows**2).sum())
+            lengths = [len(d) for d in gradients]
             if self.rows is None:
-                self.rows, self.lengths = rows, [len(d) for d in gradients]
-            else:
+                self.rows, self.lengths = rows, lengths
+            elif lengths == self.lengths:
                 self.rows += rows
+            else:
+                raise ValueError(
+                    f"{self.name}: a listener sent gradients for docs of {lengths} tokens; "
+                    f"expected those of the batch, of {self.lengths}."
+                )
         return []
 
     def flush(self, complete: bool = True) -> bool:

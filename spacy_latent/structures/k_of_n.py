@@ -170,7 +170,8 @@ class KOfN(ItemSet, CompiledStructure):
         sizes = lengths.to(values.device)
         inside = torch.arange(values.shape[1], device=values.device) < sizes[:, None]
         largest = torch.where(inside, values, 0.0).abs().amax()
-        # The usual case. On a GPU this look at them would be waited for.
+        # None is further than FAR from another then, and nothing would move. Not asked on a GPU,
+        # which would have to be waited for.
         if not values.is_cuda and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()

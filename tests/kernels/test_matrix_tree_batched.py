@@ -87,15 +87,48 @@ def test_what_it_answers_for_is_what_the_kernels_give(
             rtol=rounding,
             atol=tolerance,
         )
+        assert operation != MARGINALS or (found.result[trusted] >= 0.0).all()
     alone = sum_over_trees_of_a_batch(scores, LENGTHS, options, LOG_PARTITION, along)
     assert alone.result is None and torch.equal(alone.log_partition, found.log_partition)
 
 
-def test_a_batch_of_any_size_is_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scale", [10.0, 20.0, 50.0])
+@pytest.mark.parametrize("direction", ["any", "later"])
+def test_with_a_single_root_it_trusts_no_decomposition_that_has_grown(
+    direction: Any, scale: float
+) -> None:
+    """Its Laplacian has the root's arcs for a first row, which decompositions can do badly with."""
+    structure = SpanningTree(single_root=True, direction=direction)
+    for size, seed in ((10, 0), (63, 0), (63, 1), (90, 2)):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(16, size + 1, size + 1, generator=generator, dtype=torch.float64)
+        scores, lengths = scale * scores, torch.full((16,), size)
+        options = structure._options(scores)
+        found = sum_over_trees_of_a_batch(scores, lengths, options, MARGINALS, scores)
+        assert found.trusted.any() and found.result is not None
+        own, expected = found.result[found.trusted], structure.marginals(scores, lengths)
+        torch.testing.assert_close(own, expected[found.trusted], rtol=0.0, atol=1e-10)
+        sums = structure.log_partition(scores, lengths)[found.trusted]
+        torch.testing.assert_close(found.log_partition[found.trusted], sums, rtol=1e-12, atol=1e-9)
+
+
+def test_it_counts_a_gradient_by_its_own_size() -> None:
+    """Those of a mean loss are small."""
+    scores, along = batch(5.0)
+    options = [0, -1, 0]
+    found = sum_over_trees_of_a_batch(scores, LENGTHS, options, HESSIAN_PRODUCT, along)
+    small = sum_over_trees_of_a_batch(scores, LENGTHS, options, HESSIAN_PRODUCT, 1e-9 * along)
+    assert torch.equal(found.trusted, small.trusted)
+
+
+@pytest.mark.parametrize("operation", [LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT])
+def test_a_batch_of_any_size_is_done_in_parts(
+    operation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores, along = batch(1.0)
-    whole = sum_over_trees_of_a_batch(scores, LENGTHS, [0, -1, 0], HESSIAN_PRODUCT, along)
+    whole = sum_over_trees_of_a_batch(scores, LENGTHS, [0, -1, 0], operation, along)
     monkeypatch.setattr(matrix_tree_batched, "LARGEST_ROOM", 1)
-    parts = sum_over_trees_of_a_batch(scores, LENGTHS, [0, -1, 0], HESSIAN_PRODUCT, along)
+    parts = sum_over_trees_of_a_batch(scores, LENGTHS, [0, -1, 0], operation, along)
     for one, other in zip(whole, parts):
         torch.testing.assert_close(one, other)
 
@@ -135,8 +168,10 @@ def test_the_kernel_of_a_gpu_does_the_items_that_it_leaves(monkeypatch: pytest.M
         there, lengths = scores.to(CUDA), send(LENGTHS, CUDA)
         with monkeypatch.context() as patched:
             patched.setattr(launch, "launch", watched)
-            found = _found(structure, there, lengths, along.to(CUDA))
-        assert sizes == [[0, 0, 0, 0, 5, 0]] * 3
+            for _ in range(2):
+                found = _found(structure, there, lengths, along.to(CUDA))
+        # The first of each operation shows whether the kernel is right.
+        assert sizes == [LENGTHS.tolist()] * 3 + [[0, 0, 0, 0, 5, 0]] * 3
         for own, reference in zip(found, expected):
             torch.testing.assert_close(fetch(own).double(), reference, rtol=1e-5, atol=1e-6)
         log.clear()
@@ -157,6 +192,25 @@ def test_a_wrong_answer_of_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(matrix_tree_batched, "_reach", lambda *given: 2.0 * reach(*given))
     scores, along = batch(1.0, torch.float32)
     with from_the_first_word(), pretended_gpu(), answering_kernels():
+        there, lengths = scores.to(CUDA), send(LENGTHS, CUDA)
+        with pytest.warns(LatentWarning, match="not the CPU's"):
+            found = SpanningTree().marginals(there, lengths)
+    expected = by_kernels(SpanningTree(), scores, along)[1]
+    torch.testing.assert_close(fetch(found).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_that_is_wrong_is_found_out_by_items_that_it_would_not_be_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scores, along = batch(1.0, torch.float32)
+    with from_the_first_word(), pretended_gpu(), answering_kernels():
+        launch_kernel = launch.launch
+
+        def wrong(kernel: Any, threads: int, room: int, arguments: tuple[Any, ...]) -> None:
+            launch_kernel(kernel, threads, room, arguments)
+            arguments[-2].held.mul_(3.0)
+
+        monkeypatch.setattr(launch, "launch", wrong)
         there, lengths = scores.to(CUDA), send(LENGTHS, CUDA)
         with pytest.warns(LatentWarning, match="not the CPU's"):
             found = SpanningTree().marginals(there, lengths)

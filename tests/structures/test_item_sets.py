@@ -16,6 +16,7 @@ from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.runs import Runs
 
 SETS: list[Structure] = [
     OneOfN(),
@@ -46,6 +47,35 @@ def test_long_items_stay_exact() -> None:
     marginals = KOfN(100).marginals(scores, lengths)
     torch.testing.assert_close(marginals.sum(), torch.tensor(100.0).double(), rtol=1e-10, atol=0)
     assert (marginals >= 0).all() and (marginals <= 1).all()
+
+
+@pytest.mark.parametrize("offset", [-1e8, -1e6, 1e6, 1e8])
+def test_runs_lose_nothing_to_what_all_scores_have_in_common(offset: float) -> None:
+    torch.manual_seed(2)
+    structure, lengths = Runs(4, 3), torch.tensor([30, 12])
+    scores = torch.randn(2, 30, dtype=torch.float64)
+    moved = scores + offset
+    # What is left of the scores' own digits beside the offset.
+    near, tolerance = moved - offset, 1e-14 * abs(offset)
+    for own, expected in (
+        (structure.marginals(moved, lengths), structure.marginals(near, lengths)),
+        (structure.entropy(moved, lengths), structure.entropy(near, lengths)),
+        (
+            structure.log_partition(moved, lengths) - 4 * offset,
+            structure.log_partition(near, lengths),
+        ),
+    ):
+        torch.testing.assert_close(own, expected, rtol=0.0, atol=30 * tolerance)
+
+
+def test_marginals_of_runs_add_up_where_fewer_words_are_left_than_are_chosen() -> None:
+    scores = torch.full((1, 7), -1e30, dtype=torch.float64)
+    scores[0, 2] = 0.6
+    marginals = Runs(4, 4).marginals(scores, torch.tensor([7]))
+    torch.testing.assert_close(marginals.sum(), torch.tensor(4.0).double())
+    assert marginals[0, 2] == 1.0
+    chosen = Runs(4, 2).sample(scores, torch.tensor([7]), 20)
+    assert (chosen.sum(2) == 4.0).all() and (chosen[..., 2] == 1.0).all()
 
 
 @given(
