@@ -49,7 +49,7 @@ def _sum(
     scores: Tensor, lengths: Tensor, options: Sequence[int], operation: int, along: Tensor
 ) -> Batched:
     side, single_root = scores.shape[1], bool(options[2])
-    arcs = _arcs(side, lengths, options) & (scores != -torch.inf)
+    arcs = allowed_arcs(side, lengths, *options[:2]) & (scores != -torch.inf)
     known = scores.double().masked_fill(~arcs, -torch.inf)
     top = known.amax(1, keepdim=True)
     # A NaN or +inf stays, makes all of its item so, and is told of by the kernel.
@@ -94,9 +94,8 @@ def _sum(
     return Batched(result.to(scores.dtype), log_partition.to(scores.dtype), trusted)
 
 
-def _arcs(side: int, lengths: Tensor, options: Sequence[int]) -> Tensor:
+def allowed_arcs(side: int, lengths: Tensor, direction: int, longest: int) -> Tensor:
     """``(B, N+1, N+1)``: those that status.is_arc allows, without padding."""
-    direction, longest = options[0], options[1]
     node = torch.arange(side, device=lengths.device)
     head, modifier = node[:, None], node[None, :]
     allowed = (head != modifier) & (modifier > 0)

@@ -20,31 +20,8 @@ from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.logarithms import log_add
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
-
-
-@kernel
-def _read(scores, n, row):
-    """Copy the scores. RETURNS: FEASIBLE or NOT_FINITE."""
-    wrong = 0
-    for i in range(n):
-        row[i] = scores[i]
-        wrong += 0 if row[i] < np.inf else 1
-    return FEASIBLE if wrong == 0 else NOT_FINITE
-
-
-@kernel
-def _take_off(row, n):
-    """Take the largest score off each, so that what all have in common costs no digits. RETURNS:
-    it, or 0 where it is no number."""
-    top = -np.inf
-    for i in range(n):
-        top = max(top, row[i])
-    if top == -np.inf:
-        return 0.0
-    for i in range(n):
-        row[i] -= top
-    return top
+from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
+from spacy_latent.kernels.subsets import read_items, take_off_largest
 
 
 @kernel
@@ -184,13 +161,13 @@ def sum_over_runs(
         log_partition[b] = 0.0
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        status[b] = _read(scores[b], n, row)
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
         if operation == HESSIAN_PRODUCT:
             for i in range(n):
                 drow[i] = along[b, i] if row[i] > -np.inf else 0.0
-        top = _take_off(row, n)
+        top = take_off_largest(row, n)
         _forward(row, drow, n, k, runs, sums, dsums)
         whole = _ends(sums, dsums, n, k, runs, exactly, top, flows[0], dflows[0])
         if whole == -np.inf:
@@ -214,7 +191,7 @@ def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, s
         k = min(largest, n)
         runs = min(most_runs, k)
         best[b] = 0
-        status[b] = _read(scores[b], n, row)
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE:
             continue
         totals[: n + 1] = -np.inf
@@ -259,10 +236,10 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
         k = min(largest, n)
         runs = min(most_runs, k)
         samples[:, b] = 0
-        status[b] = _read(scores[b], n, row)
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
-        top = _take_off(row, n)
+        top = take_off_largest(row, n)
         _forward(row, nothing, n, k, runs, sums, dsums)
         if _ends(sums, dsums, n, k, runs, exactly, top, ends, dends) == -np.inf:
             status[b] = INFEASIBLE

@@ -16,20 +16,27 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 
 @kernel
-def _read(scores, n, row):
-    """Copy the scores less the largest, so that what all have in common costs no digits. RETURNS:
-    FEASIBLE or NOT_FINITE, and the largest, 0 where it is no number."""
-    wrong, top = 0, -np.inf
-    for j in range(n):
-        value = float(scores[j])
-        row[j] = value
-        wrong += 0 if value < np.inf else 1
-        top = max(top, value)
-    if wrong > 0 or top == -np.inf:
-        return FEASIBLE if wrong == 0 else NOT_FINITE, 0.0
-    for j in range(n):
-        row[j] -= top
-    return FEASIBLE, top
+def read_items(scores, n, row):
+    """Copy the scores of n items. RETURNS: FEASIBLE or NOT_FINITE."""
+    wrong = 0
+    for i in range(n):
+        row[i] = scores[i]
+        wrong += 0 if row[i] < np.inf else 1
+    return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@kernel
+def take_off_largest(row, n):
+    """Take the largest score off each, so that what all have in common costs no digits. RETURNS:
+    it, or 0 where it is no number."""
+    top = -np.inf
+    for i in range(n):
+        top = max(top, row[i])
+    if top == -np.inf:
+        return 0.0
+    for i in range(n):
+        row[i] -= top
+    return top
 
 
 @kernel
@@ -132,9 +139,10 @@ def sum_over_subsets(
         log_partition[b] = 0.0
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        status[b], top = _read(scores[b], n, row)
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
+        top = take_off_largest(row, n)
         if operation == HESSIAN_PRODUCT:
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
@@ -157,10 +165,7 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
         k = min(largest, n)
         best[b] = 0
         # As they are: a difference could round two of them to one.
-        status[b], row[:n] = FEASIBLE, scores[b, :n]
-        for i in range(n):
-            if not row[i] < np.inf:
-                status[b] = NOT_FINITE
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE:
             continue
         order = np.argsort(-row[:n], kind="mergesort")
@@ -184,9 +189,10 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
         n = lengths[b]
         k = min(largest, n)
         samples[:, b] = 0
-        status[b], top = _read(scores[b], n, row)
+        status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE or n == 0:
             continue
+        top = take_off_largest(row, n)
         _forward(row, nothing, n, k, sums, dsums)
         total, _ = _whole(sums, dsums, n, k, exactly, top)
         if total == -np.inf:

@@ -68,8 +68,12 @@ class DependencyTree(CompiledStructure):
         )
 
     def _options(self, scores: Tensor) -> list[int]:
-        longest = -1 if self.max_arc_length is None else self.max_arc_length
-        return [DIRECTIONS[self.direction], longest, int(self.single_root)]
+        return [DIRECTIONS[self.direction], self._longest, int(self.single_root)]
+
+    @property
+    def _longest(self) -> int:
+        """The bound of arcs as kernels take it: negative for none."""
+        return -1 if self.max_arc_length is None else self.max_arc_length
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
@@ -82,17 +86,10 @@ class DependencyTree(CompiledStructure):
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        node = torch.arange(scores.shape[-1], device=scores.device)
-        head, modifier = node[:, None], node[None, :]
-        mask = (head != modifier) & (modifier > 0)
-        if self.direction == "earlier":
-            mask &= head < modifier
-        elif self.direction == "later":
-            mask &= (head > modifier) | (head == 0)
-        if self.max_arc_length is not None:
-            mask &= ((head - modifier).abs() <= self.max_arc_length) | (head == 0)
-        inside = node[None, :] <= lengths.to(scores.device)[:, None]
-        return mask[None] & inside[:, :, None] & inside[:, None, :]
+        from spacy_latent.kernels.matrix_tree_batched import allowed_arcs
+
+        sizes = lengths.to(scores.device)
+        return allowed_arcs(scores.shape[-1], sizes, DIRECTIONS[self.direction], self._longest)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding: what ``map``
