@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import srsly
@@ -83,11 +85,18 @@ def blocks(page: Path) -> list[Block]:
 
 def run_python(page: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
     """The namespace after the page's Python, block after block. given: what is in it before."""
-    scope: dict[str, Any] = {"__name__": page.stem, **(given or {})}
-    for block in blocks(page):
-        if block.language == "python":
-            # With the line numbers of the page, for tracebacks.
-            exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
+    module = ModuleType(page.stem)
+    scope = vars(module)
+    scope.update(given or {})
+    # So that what the page defines can be pickled.
+    sys.modules[page.stem] = module
+    try:
+        for block in blocks(page):
+            if block.language == "python":
+                # With the line numbers of the page, for tracebacks.
+                exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
+    finally:
+        del sys.modules[page.stem]
     return scope
 
 
