@@ -814,6 +814,24 @@ def _marginals_alone(scores, size, single_root, empty, value, result, nothing, s
 
 
 @kernel
+def _has_tree(scores, n):
+    """Whether there is a way from the root to each of n tokens by arcs that are allowed."""
+    reached = np.zeros(n + 1, dtype=np.uint8)
+    queue = np.zeros(n + 1, dtype=np.int64)
+    reached[0] = 1
+    first, end = 0, 1
+    while first < end:
+        head = queue[first]
+        first += 1
+        for token in range(1, n + 1):
+            if not reached[token] and scores[head, token] > -np.inf:
+                reached[token] = 1
+                queue[end] = token
+                end += 1
+    return end == n + 1
+
+
+@kernel
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
     if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
@@ -862,9 +880,13 @@ def sample_trees(
         marginals = np.empty((1, n + 1, n + 1))
         size, value = np.full(1, n), np.empty(1)
         flag = np.empty(1, dtype=np.int8)
-        _marginals_alone(matrix, size, single_root, empty, value, marginals, nothing, flag)
-        status[b] = flag[0]
-        if flag[0] != FEASIBLE:
+        if single_root:
+            # The root is drawn from its marginals.
+            _marginals_alone(matrix, size, single_root, empty, value, marginals, nothing, flag)
+            status[b] = flag[0]
+        elif not _has_tree(matrix[0], n):
+            status[b] = INFEASIBLE
+        if status[b] != FEASIBLE:
             continue
         state = seeds[b : b + 1].copy()
         column = np.empty(n + 1)
@@ -878,7 +900,9 @@ def sample_trees(
                         column[token] = math.log(marginals[0, 0, token])
                 root = choose(column, n + 1, state)
                 heads[root] = 0
-            if _wilson(matrix[0], n, root, heads, column, state, 100 * (n + 1)):
+            # So many take less than half of the time that is taken without them.
+            steps = max(100 * (n + 1), (n + 1) ** 3 // 100)
+            if _wilson(matrix[0], n, root, heads, column, state, steps):
                 continue
             # Popped cycles say nothing of the tree: giving up on long walks does not bias it.
             # The chosen root stays: some roots make walks longer than others do.

@@ -265,6 +265,9 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
 
 def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:
     """log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
+    # What two tables forbid is no less possible than what one does. Below the floor of ``largest``
+    # a sum would be 0, and the gradient of its logarithm NaN.
+    values = values.clamp_min(NEVER)
     places = target.expand_as(values)
     shape = (*values.shape[:-1], rows)
     with torch.no_grad():

@@ -68,10 +68,11 @@ def read_gold(
     found[arcs] = [_place(example, label, labels, component) for label in hashes]
     starts = np.full(len(predicted), -1)
     if reference.has_annotation("SENT_START") and (worded.all() or not worded.any()):
-        starts = _starts(example, known[:, 2] == 1)
+        starts = _starts(example, _at_words(known[:, 2] == 1, known[:, 3] != 0))
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
         spans = set_sentences(predicted, max_length)
+        _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
     # Where white space hangs is not learned.
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
@@ -85,11 +86,17 @@ def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
     return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
 
 
+def same_tokens(example: Example) -> bool:
+    """Whether reference and prediction are cut into the same words, one for one."""
+    ours, theirs = (doc.to_array("ORTH") for doc in (example.predicted, example.reference))
+    return np.array_equal(ours, theirs)
+
+
 def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
     """For each token of the prediction the place of the reference's that is the same, ``(n,)``, and
     for each of the reference's that of the prediction's which it lies in, ``(m,)``; −1 for none."""
     reference, predicted = example.reference, example.predicted
-    if np.array_equal(reference.to_array("ORTH"), predicted.to_array("ORTH")):
+    if same_tokens(example):
         place = np.arange(len(predicted))
         return place, place
     to_gold, to_own = example.alignment.x2y, example.alignment.y2x
@@ -101,6 +108,27 @@ def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
 
 def _only(aligned: np.ndarray) -> int:
     return int(aligned[0]) if len(aligned) == 1 else -1
+
+
+def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
+    """Sentence starts ``(n,)`` of which none but the first is at white space: one there is that of
+    the word after it, as in predictions."""
+    words, given = np.flatnonzero(~spaces), np.flatnonzero(starts)
+    following = np.searchsorted(words, given)
+    moved = np.zeros_like(starts)
+    moved[:1] = True
+    # Before the first word there is a start already.
+    moved[words[following[(following > 0) & (following < len(words))]]] = True
+    return moved
+
+
+def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:
+    """Several roots in one span are those of sentences of which it is not known where they start,
+    and no tree over the span has them all: each may then hang on any word."""
+    own = heads == np.arange(len(heads))
+    for start, end in spans:
+        if own[start:end].sum() > 1:
+            heads[start:end][own[start:end]] = -1
 
 
 def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:

@@ -190,7 +190,8 @@ class _GroupParse:
             scores = self._label_scores(b, heads[k, b, m] - 1, m)
             labels[k, b, m] = 1 + _numpy(scores.argmax(1))
         for item, host in self.hosts.items():
-            labels[:, item, : len(host)][:, host >= 0] = len(self.request.names) - 1
+            own, hanging = labels[:, item, : len(host)], heads[:, item, : len(host)] > 0
+            own[hanging & (host >= 0)] = len(self.request.names) - 1
         return labels
 
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
@@ -211,7 +212,7 @@ class _GroupParse:
         spaces = np.zeros((len(marginals), marginals.shape[1]), dtype=bool)
         for item, host in self.hosts.items():
             spaces[item, 1 : len(host) + 1] = host >= 0
-        space = spaces[b, m]
+        space = spaces[b, m] & (h > 0)
         each[space, -1] = 1.0
         worded = (h > 0) & ~space
         if worded.any():

@@ -15,6 +15,7 @@ from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.kinds import complete_kind, find_kind
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.gold_trees import same_tokens
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.fenchel_young import structured_loss
 
@@ -198,7 +199,7 @@ def _annotated(
 ) -> dict[tuple[int, ...], np.ndarray]:
     """What the component's name has on the reference, by the offsets of its texts."""
     annotation = example.reference._.latent.get(component)
-    if annotation is None or len(example.reference) != len(example.predicted):
+    if annotation is None or not same_tokens(example):
         return {}
     for span in annotation.spans:
         if span.kind != kind:
@@ -224,7 +225,7 @@ def _heads(example: Example) -> np.ndarray | None:
     offsets, labels = reference.to_array(["HEAD", "DEP"]).view("int64").T
     # As token.has_head() has it: a head without a label is none.
     heads = np.where(labels != 0, np.arange(len(reference)) + offsets, -1)
-    if np.array_equal(reference.to_array("ORTH"), predicted.to_array("ORTH")):
+    if same_tokens(example):
         return heads
     to_gold, to_own = example.alignment.x2y, example.alignment.y2x
     own = np.full(len(predicted), -1)

@@ -30,6 +30,8 @@ FOLDS = 5
 # to zero by: a label that held-out text does not have keeps a finite bias.
 SPREAD = 1.0
 STEPS = 60
+# Of the log-odds: a surer entity stays the surer one.
+LEAST_SLOPE = 0.05
 
 # ---------------------------------------------------------------- temperature and biases
 
@@ -177,16 +179,30 @@ def fit_confidence(
     right = np.asarray(correct, dtype="float64")
     odds = np.log(said) - np.log1p(-said)
     own = [np.asarray([label == name for label in labels], dtype="float64") for name in names]
-    inputs = np.stack([odds, np.ones_like(odds), *own], 1)
-    start = point = np.eye(1, 2 + len(names))[0]
+    shared = np.stack([np.ones_like(odds), *own], 1)
+    zero = np.zeros(1 + len(names))
+    slope, *rest = _newton(np.column_stack([odds, shared]), np.array([1.0, *zero]), 0.0, right)
+    if slope < LEAST_SLOPE:
+        # The shifts are those that go with the slope that is taken.
+        slope, rest = LEAST_SLOPE, _newton(shared, zero, LEAST_SLOPE * odds, right)
+    shift, *shifts = rest
+    return EntityCalibration(slope=slope, shift=shift, shifts=dict(zip(names, shifts)))
+
+
+def _newton(
+    inputs: np.ndarray, start: np.ndarray, offset: np.ndarray | float, right: np.ndarray
+) -> list[float]:
+    """Weights ``(W,)`` of the inputs ``(N, W)`` of a logistic regression on ``right`` ``(N,)``,
+    drawn to ``start``. offset: what is added to the log-odds, ``(N,)``."""
+    point = start
 
     def loss(at: np.ndarray) -> float:
-        found = inputs @ at
+        found = offset + inputs @ at
         drawn = 0.5 * ((at - start) ** 2).sum() / SPREAD**2
         return float((np.logaddexp(0, found) - right * found).sum() + drawn)
 
     for _ in range(STEPS):
-        value = np.exp(-np.logaddexp(0, -(inputs @ point)))
+        value = np.exp(-np.logaddexp(0, -(offset + inputs @ point)))
         gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
         curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
         step = np.linalg.solve(curvature, gradient)
@@ -196,8 +212,7 @@ def fit_confidence(
         point = point - step
         if np.abs(step).max() < 1e-9:
             break
-    slope, shift, *shifts = point.tolist()
-    return EntityCalibration(slope=max(slope, 0.05), shift=shift, shifts=dict(zip(names, shifts)))
+    return point.tolist()
 
 
 def choose_confidence(

@@ -457,8 +457,11 @@ class CrfEntityRecognizer(TrainedComponent):
                     f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
                     "labels before training."
                 )
-        for span in _blocked(example.reference):
-            for i in example.alignment.y2x[span.start].tolist():
+        if blocked := _blocked(example.reference):
+            # Made anew whenever it is asked for.
+            to_own = example.alignment.y2x
+        for span in blocked:
+            for i in to_own[span.start].tolist():
                 allowed[i] = False
                 allowed[i, 0] = True
         return allowed

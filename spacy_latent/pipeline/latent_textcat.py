@@ -504,9 +504,25 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        losses = super().rehearse(examples, drop=drop, sgd=None, losses=losses)
+        """Learn to say of a batch what it said when training was resumed; of labels that were added
+        since, nothing. RETURNS: the losses, the component's among them."""
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.rehearse")
+        self._validate_categories(examples)
+        docs = [example.predicted for example in examples]
+        if self._rehearsal_model is None or not any(len(doc) for doc in docs):
+            return losses
+        set_dropout_rate(self.model, drop)
+        scores, backprop = self.model.begin_update(docs)
+        target, _ = self._rehearsal_model.begin_update(docs)
+        gradient = scores * 0
+        gradient[:, : target.shape[1]] = scores[:, : target.shape[1]] - target
+        backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
+        losses[self.name] += float((gradient**2).sum())
         return losses
 
 
@@ -582,7 +598,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     def tell_model(self) -> None:
         from spacy_latent.models.latent_text_classifier import PROBABILITIES
 
-        if self.field is not None:
+        if self.labels and self.field is not None:
             self.model.attrs[PROBABILITIES] = self.field.probabilities
 
     def from_bytes(

@@ -26,6 +26,7 @@ from spacy_latent.analysis.figures import Interval, ReferenceFigures, Relation
 from spacy_latent.analysis.task import Value, accuracy
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.kinds import PARTS, complete_kind
+from spacy_latent.models.gold_trees import same_tokens
 
 # What the figures call measures of trees that have another name elsewhere.
 DIRECTED = {"attachment": "directed"}
@@ -193,7 +194,8 @@ def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
     gold: dict[int, list[SpanStructure]] = {}
     for d, spans in beside.spans.items():
         annotation = beside.examples[d].reference._.latent.get(beside.key)
-        theirs = [] if annotation is None else annotation.spans
+        alike = annotation is not None and same_tokens(beside.examples[d])
+        theirs = annotation.spans if annotation is not None and alike else []
         if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
             gold[d] = theirs
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from spacy.errors import Errors
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example, validate_get_examples
 from thinc.api import Optimizer, set_dropout_rate
 
@@ -86,15 +87,26 @@ class TrainedComponent(StoredComponent):
         """
         losses.setdefault(self.name, 0.0)
         examples = [example for example in examples if len(example.predicted)]
-        if not examples or not self.labels:
+        if not examples:
             return
+        docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
-        found, backprop = self.model.begin_update([example.predicted for example in examples])
+        if not self.labels:
+            self._answer_upstream(docs)
+            return
+        found, backprop = self.model.begin_update(docs)
         loss, gradient = measure(examples, found)
         backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
+
+    def _answer_upstream(self, docs: list[Doc]) -> None:
+        """Give a shared embedder a gradient of zero: it waits for the last of its listeners, and
+        without an answer it would learn nothing from the others."""
+        tok2vec = self.model.get_ref("tok2vec")
+        arrays, backprop = tok2vec.begin_update(docs)
+        backprop([array * 0 for array in arrays])
 
 
 __all__ = ["TrainedComponent"]

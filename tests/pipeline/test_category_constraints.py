@@ -69,6 +69,31 @@ def test_it_learns_and_what_it_says_is_allowed(nlp: Language) -> None:
         assert cats["good"] + cats["bad"] <= 1 + 1e-6 and cats["crime"] <= cats["novel"] + 1e-6
 
 
+def test_what_two_constraints_forbid_has_no_gradient() -> None:
+    """A state that two tables make impossible gave the weights a gradient of NaN."""
+    own = {
+        "@misc": "spacy-latent.CategoryConstraints.v1",
+        "exclusive": [["cat", "dog"]],
+        "implied": [["kitten", "cat", "animal"]],
+    }
+    nlp = pipeline(constraints=own)
+    labels = ("animal", "cat", "dog", "kitten")
+    made = [
+        Example.from_dict(nlp.make_doc(text), {"cats": {x: float(x in true) for x in labels}})
+        for text, true in [("a puppy", ["dog"]), ("a kitten", ["animal", "cat", "kitten"])]
+    ]
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    losses = [nlp.update(made, sgd=optimizer)[NAME] for _ in range(30)]
+    assert losses[-1] < losses[0] / 2 and nlp("a puppy").cats["dog"] > 0.5
+
+
+def test_a_pipeline_that_is_not_initialized_is_saved_and_read() -> None:
+    again = pipeline().from_bytes(pipeline().to_bytes())
+    again.initialize(lambda: examples(again))
+    assert set(again("a text").cats) == set(LABELS)
+
+
 def test_before_training_too() -> None:
     nlp = pipeline()
     nlp.initialize(lambda: examples(nlp))

@@ -103,6 +103,13 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     few = judged(np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0)
     made, _ = choose_confidence(few, True)
     assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
+    # What is sure is right less often than what is not: no slope says so, the shift is right on
+    # average.
+    said = np.where(generator.random(2000) < 0.8, 1.0, 0.5)
+    right = generator.random(2000) < np.where(said == 1.0, 0.70, 0.75)
+    made = fit_confidence(said, right)
+    mapped = [made.confidence(p, "A") for p in said.tolist()]
+    assert np.mean(mapped) == pytest.approx(right.mean(), abs=0.005) and made.slope > 0
     # Nothing to learn from.
     assert fit_confidence([], []) == EntityCalibration()
 

@@ -105,3 +105,13 @@ def test_the_recipe_holds_for_a_listener_of_spacy() -> None:
     encoder: Any = nlp.get_pipe("latent_encoder")
     list(encoder.pipe([example.predicted for example in batch]))
     assert "textcat" in nlp.rehearse(batch, sgd=optimizer)
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_of_a_label_that_was_added_since_nothing_is_rehearsed(name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
+    optimizer = trained(nlp)
+    nlp.get_pipe(name).add_label("new")  # type: ignore[union-attr]
+    assert np.isfinite(nlp.rehearse(raw(nlp), sgd=optimizer)[name])
+    assert set(nlp("I like London").cats) == {"good", "bad", "new"}

@@ -377,6 +377,19 @@ def test_references_that_say_nothing_or_what_cannot_be() -> None:
     assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
 
 
+def test_structures_over_other_tokens_do_not_count_where_there_are_as_many() -> None:
+    nlp = spacy.blank("en")
+    reference = Doc(nlp.vocab, words=["do", "n't", "stop-now"], spaces=[False, True, False])
+    predicted = Doc(nlp.vocab, words=["don't", "stop", "-now"], spaces=[True, False, False])
+    heads = SpanStructure(0, 3, "SpanningTree", "heads", np.array([3, 1, 0]))
+    write(reference, "latent_encoder", [heads])
+    for prediction, known in ((predicted, False), (reference.copy(), True)):
+        ((gold,),) = gold_structures(
+            [Example(prediction, reference)], [[(0, 3)]], "latent_encoder", SpanningTree()
+        )
+        assert (gold is not None) == known
+
+
 @pytest.mark.parametrize("model", [SHIFT_REDUCE, MERGES], ids=["shift-reduce", "merges"])
 def test_spans_that_are_no_binary_tree_do_not_count(model: dict[str, Any]) -> None:
     nlp = pipeline(model, "textcat", teacher_forcing=True)

@@ -18,7 +18,7 @@ from spacy.training import Example
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.span_losses import crosses
-from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, step
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, step, stock
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC, "hidden_width": 16}
 KEY = "sc"
@@ -240,6 +240,36 @@ def test_it_trains_a_shared_embedder(upstream: str, tmp_path: Path) -> None:
         again.replace_listeners("tok2vec", "tree_spancat", ["model.tok2vec"])
         other.add_pipe("tree_spancat", source=again)
         assert found(other(FIRST)) == found(nlp(FIRST))
+
+
+def test_a_listener_trains_beside_an_empty_doc() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
+    nlp.add_pipe("tree_spancat", config={"model": {"tok2vec": listener, "hidden_width": 16}})
+    optimizer = initialized(nlp, sample=examples(nlp))
+    empty = Example(nlp.make_doc(""), nlp.make_doc(""))
+    first, *rest = examples(nlp)
+    for batch in ([empty, first, *rest], [first, empty, *rest], [first, *rest, empty]):
+        assert step(nlp, batch, optimizer)["tree_spancat"] > 0
+
+
+def test_without_labels_it_does_not_keep_a_shared_embedder_from_learning() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    nlp.add_pipe("tree_spancat", config={"spans_key": "none", "model": {"tok2vec": listener}})
+    tagged = [
+        Example.from_dict(nlp.make_doc(text), {"tags": ["A", "B"]}) for text in ("a b", "c d")
+    ]
+    with pytest.warns(LatentWarning, match="no span"):
+        optimizer = initialized(nlp, sample=tagged)
+    before = nlp.get_pipe("tok2vec").model.to_bytes()  # type: ignore[union-attr]
+    # The tagger's output begins at zero, and its gradient does.
+    for _ in range(2):
+        step(nlp, tagged, optimizer)
+    assert nlp.get_pipe("tok2vec").model.to_bytes() != before  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------- what the annotation says

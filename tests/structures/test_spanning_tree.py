@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels import matrix_tree, operators
 from spacy_latent.kernels.status import FEASIBLE, UNSOLVED
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -98,6 +98,14 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     assert all(tuple(s[0].flatten().tolist()) in allowed for s in samples[:200])
     again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
     assert torch.equal(samples, again)
+
+
+def test_samples_are_refused_where_some_token_cannot_be_reached() -> None:
+    scores = torch.zeros(2, 5, 5)
+    # Tokens 1 and 2 have each other alone.
+    scores[1, [0, 3, 4], 1:3] = -torch.inf
+    with pytest.raises(InfeasibleError, match="item"):
+        SpanningTree().sample(scores, torch.tensor([4, 4]))
 
 
 def test_items_do_not_depend_on_each_other_or_on_threads() -> None:
