@@ -63,8 +63,9 @@ class LinearChain(CompiledStructure):
             return scores.new_zeros(scores.shape[0])
         lengths = lengths.to(scores.device)
         reach = scores[:, 0, 0]
-        for position in range(1, scores.shape[1]):
-            wider = maximum((reach[:, :, None] + scores[:, position]).transpose(1, 2))
+        # Not by index: the gradient of each would be as large as the scores.
+        for position, block in enumerate(scores[:, 1:].transpose(2, 3).unbind(1), 1):
+            wider = maximum(reach[:, None] + block)
             reach = torch.where((position < lengths)[:, None], wider, reach)
         return torch.where(lengths > 0, maximum(reach), 0.0)
 
