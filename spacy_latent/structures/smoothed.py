@@ -82,8 +82,7 @@ def fenchel_young_loss(
     With "entropic" and γ = 1 the negative log-likelihood. The gradient is the expected structure
     less the gold one (Blondel et al. 2020)."""
     value = smoothed_value(structure, scores, lengths, regularizer, gamma)
-    taken = torch.where(gold != 0, scores, scores.new_zeros(()))
-    return value - (gold * taken).flatten(1).sum(1)
+    return value - structure.log_potential(gold, scores, lengths)
 
 
 def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:
