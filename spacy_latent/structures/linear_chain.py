@@ -15,6 +15,7 @@ from spacy_latent.structures.base import TopK
 from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.linear_chain:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed:CHAINS"
 
 
 class LinearChain(CompiledStructure):
@@ -35,6 +36,7 @@ class LinearChain(CompiledStructure):
     exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
     annotation: ClassVar[str] = "tags"
     family: ClassVar[str] = FAMILY
+    smoothed_family: ClassVar[str | None] = SMOOTHED
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.results import TopK
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed:PATHS"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
@@ -34,6 +35,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     """
 
     family: ClassVar[str] = FAMILY
+    smoothed_family: ClassVar[str | None] = SMOOTHED
 
     def __init__(
         self,
