@@ -30,7 +30,8 @@ def in_window(i, j, rows, columns, window):
 
 
 @kernel
-def _read(scores, rows, columns, window, s):
+def read_cells(scores, rows, columns, window, s):
+    """Copy the cells of an item to ``s``, with −inf outside of the window. RETURNS: its status."""
     wrong = 0
     for i in range(rows):
         for j in range(columns):
@@ -194,7 +195,8 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
 
 
 @kernel
-def _room(start, stop, lengths):
+def room_of(start, stop, lengths):
+    """The most rows and columns of the items."""
     rows, columns = 0, 0
     for b in range(start, stop):
         rows = max(rows, lengths[b, 0])
@@ -218,7 +220,7 @@ def sum_over_alignments(
     status,
 ):
     """``Family.total`` of kernels.operators; scores ``(B, N, M)``, lengths ``(B, 2)``."""
-    most_rows, most_columns = _room(start, stop, lengths)
+    most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
     sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
@@ -228,7 +230,7 @@ def sum_over_alignments(
         log_partition[b] = 0.0
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        status[b] = _read(scores[b], rows, columns, window, s)
+        status[b] = read_cells(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         if operation == HESSIAN_PRODUCT:
@@ -250,13 +252,13 @@ def sum_over_alignments(
 @kernel
 def best_alignments(start, stop, scores, lengths, moves, window, best, status):
     """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
-    most_rows, most_columns = _room(start, stop, lengths)
+    most_rows, most_columns = room_of(start, stop, lengths)
     s = np.empty((most_rows, most_columns))
     top = np.empty((most_rows + 1, most_columns + 1))
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         best[b] = 0
-        status[b] = _read(scores[b], rows, columns, window, s)
+        status[b] = read_cells(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         if moves == MATCHING:
@@ -328,7 +330,7 @@ def _pick(weights, count, state):
 @kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
     """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
-    most_rows, most_columns = _room(start, stop, lengths)
+    most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
     sums, nothing, shares = np.empty(shape), np.empty((2, 0, 0)), np.empty((5, *shape[1:]))
@@ -336,7 +338,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         samples[:, b] = 0
-        status[b] = _read(scores[b], rows, columns, window, s)
+        status[b] = read_cells(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         total = _forward(s, ds, rows, columns, moves, LOG_PARTITION, sums, nothing, shares)

@@ -266,12 +266,11 @@ def probabilities(
     walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic")
     of_pairs = walk.double().cpu().numpy()
     of_tags = of_pairs.sum(2)
-    steps = np.zeros(path.shape)
-    for b, length in enumerate(lengths.tolist()):
-        for i in range(length):
-            before, own = (path[b, i - 1], path[b, i]) if i else (0, path[b, i])
-            whole = of_tags[b, i - 1, before] if i else 1.0
-            steps[b, i] = of_pairs[b, i, before, own] / whole if whole > 0 else 0.0
+    items, places = np.indices(path.shape)
+    before = np.concatenate([np.zeros_like(path[:, :1]), path[:, :-1]], 1)
+    pair = of_pairs[items, places, before, path]
+    whole = np.where(places > 0, of_tags[items, places - 1, before], 1.0)
+    steps = np.divide(pair, whole, out=np.zeros(path.shape), where=(path >= 0) & (whole > 0))
     return Probabilities(of_tags, path, steps)
 
 

@@ -16,9 +16,12 @@ class CompiledStructure(Structure):
     :meth:`_options` and :meth:`_indicate`.
 
     family: where they are, "module:NAME" of a :class:`spacy_latent.kernels.operators.Family`.
+    smoothed_family: where those of the recursion with the quadratically smoothed maximum are, of
+        structures that have one, see :mod:`spacy_latent.structures.smoothed`.
     """
 
     family: ClassVar[str]
+    smoothed_family: ClassVar[str | None] = None
     masks_itself: ClassVar[bool] = True
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
@@ -49,6 +52,18 @@ class CompiledStructure(Structure):
 
         options = self._options(scores)
         return operators.log_partition(self._given(scores), lengths, self.family, options)
+
+    def smoothed_by_kernels(
+        self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
+    ) -> Tensor:
+        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: what its recursion gives,
+        ``(B,)``; scores and lengths as :meth:`check` leaves them."""
+        from spacy_latent.kernels import operators
+
+        family = self.family if regularizer == "entropic" else self.smoothed_family
+        assert family is not None
+        given = self._given(scores if gamma == 1.0 else scores / gamma)
+        return gamma * operators.log_partition(given, lengths, family, self._options(scores))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators

@@ -15,6 +15,7 @@ from spacy_latent.structures.base import TopK
 from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.linear_chain:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed:CHAINS"
 
 
 class LinearChain(CompiledStructure):
@@ -35,6 +36,7 @@ class LinearChain(CompiledStructure):
     exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
     annotation: ClassVar[str] = "tags"
     family: ClassVar[str] = FAMILY
+    smoothed_family: ClassVar[str | None] = SMOOTHED
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,8 +65,9 @@ class LinearChain(CompiledStructure):
             return scores.new_zeros(scores.shape[0])
         lengths = lengths.to(scores.device)
         reach = scores[:, 0, 0]
-        for position in range(1, scores.shape[1]):
-            wider = maximum((reach[:, :, None] + scores[:, position]).transpose(1, 2))
+        # Not by index: the gradient of each would be as large as the scores.
+        for position, block in enumerate(scores[:, 1:].transpose(2, 3).unbind(1), 1):
+            wider = maximum(reach[:, None] + block)
             reach = torch.where((position < lengths)[:, None], wider, reach)
         return torch.where(lengths > 0, maximum(reach), 0.0)
 

@@ -15,6 +15,7 @@ from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.results import TopK
 
 FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed:PATHS"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
@@ -34,6 +35,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     """
 
     family: ClassVar[str] = FAMILY
+    smoothed_family: ClassVar[str | None] = SMOOTHED
 
     def __init__(
         self,
@@ -115,11 +117,12 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         before = current = nowhere.expand(-1, rows)
         start = torch.cat([scores.new_zeros(batch, 1), nowhere.expand(-1, rows - 1)], 1)
         value = scores.new_zeros(batch)
-        for d in range(rows + columns - 1):
+        # Not by index: the gradient of each would be as large as the scores.
+        for d, cells in enumerate(skewed.unbind(2)):
             down = torch.cat([nowhere, current[:, :-1]], 1)
             diagonal = torch.cat([nowhere, before[:, :-1]], 1)
             reach = start if d == 0 else maximum(torch.stack([current, down, diagonal], -1))
-            before, current = current, reach + skewed[:, :, d]
+            before, current = current, reach + cells
             found = current.gather(1, last_row[:, None])[:, 0]
             value = torch.where(ends == d, found, value)
         return torch.where((lengths > 0).all(1), value, 0.0)

@@ -39,4 +39,5 @@ def project_simplex(points: Tensor) -> Tensor:
     excess = finite.cumsum(-1) - 1.0
     support = (rank * ordered > excess).sum(-1, keepdim=True)
     threshold = excess.gather(-1, (support - 1).clamp_min(0)) / support.clamp_min(1)
-    return (points - threshold).clamp_min(0.0)
+    # Not clamped: that would have a slope where a point equals the threshold, which then has none.
+    return torch.where(points > threshold, points - threshold, 0.0)

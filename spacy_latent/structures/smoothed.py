@@ -6,7 +6,9 @@ SparseMAP: each step of the recursion is sparse by itself. Both are 0 for a sure
 smoothed value is never below the best score.
 
 A structure is able when "smoothed" is in its ``tractable``: it then has ``smoothed_maximum(scores,
-lengths, maximum)``, the recursion with ``maximum`` over the last axis in place of max.
+lengths, maximum)``, the recursion with ``maximum`` over the last axis in place of max. Where it has
+a ``smoothed_family`` as well, kernels do the same, without operations of torch for each step: a
+subclass with another recursion sets that to None.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.relaxation import project_simplex
 
 Regularizer = Literal["entropic", "quadratic"]
@@ -43,6 +46,9 @@ def smoothed_value(
         raise NotTractable(
             structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
         )
+    if isinstance(structure, CompiledStructure) and structure.smoothed_family is not None:
+        scores, lengths = structure.check(scores, lengths)
+        return structure.smoothed_by_kernels(scores, lengths, regularizer, gamma)
     masked, lengths = structure.masked(scores, lengths)
     able: Any = structure
     value: Tensor = able.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))
@@ -82,8 +88,7 @@ def fenchel_young_loss(
     With "entropic" and γ = 1 the negative log-likelihood. The gradient is the expected structure
     less the gold one (Blondel et al. 2020)."""
     value = smoothed_value(structure, scores, lengths, regularizer, gamma)
-    taken = torch.where(gold != 0, scores, scores.new_zeros(()))
-    return value - (gold * taken).flatten(1).sum(1)
+    return value - structure.log_potential(gold, scores, lengths)
 
 
 def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:

@@ -43,6 +43,7 @@ class TagSequence(CompiledStructure):
     exclusive_axes: ClassVar[tuple[int, ...]] = (1,)
     annotation: ClassVar[str] = "tags"
     family: ClassVar[str] = FAMILY
+    smoothed_family: ClassVar[str | None] = LinearChain.smoothed_family
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(self) -> None:
@@ -96,6 +97,12 @@ class TagSequence(CompiledStructure):
         """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over
         positions."""
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
+
+    def smoothed_by_kernels(
+        self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
+    ) -> Tensor:
+        pairs = self.chain_scores(scores, lengths)
+        return LinearChain().smoothed_by_kernels(pairs, lengths, regularizer, gamma)
 
     def chain_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences at the

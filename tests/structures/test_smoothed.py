@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, NotTractable
 from spacy_latent.estimators.smoothed_dp import SmoothedDP
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.relaxation import project_simplex
 from spacy_latent.structures.smoothed import (
     fenchel_young_loss,
     maximum,
@@ -18,14 +23,17 @@ from spacy_latent.structures.smoothed import (
     smoothed_value,
 )
 from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 
 
 def cases() -> list[tuple[Structure, Tensor, Tensor]]:
     torch.manual_seed(0)
     chain = torch.randn(3, 4, 3, 3, dtype=torch.float64)
     cells = torch.randn(3, 4, 5, dtype=torch.float64)
+    tags, lengths = torch.randn(3, 4, 3, dtype=torch.float64), torch.tensor([4, 2, 0])
     return [
-        (LinearChain(), chain, torch.tensor([4, 2, 0])),
+        (LinearChain(), chain, lengths),
+        (TagSequence().bind(chain[0, 0], chain[0, 1, 0], chain[0, 1, 1]), tags, lengths),
         (MonotoneAlignment(), cells, torch.tensor([[4, 5], [2, 3], [0, 2]])),
         (MonotoneAlignment(window=1), cells, torch.tensor([[4, 5], [1, 3], [3, 3]])),
     ]
@@ -53,10 +61,13 @@ def test_entropic_values_are_log_partitions(
 ) -> None:
     for gamma in (0.3, 1.0, 4.0):
         value = smoothed_value(structure, scores, lengths, "entropic", gamma)
-        expected = gamma * structure.log_partition(scores / gamma, lengths)
+        cooled = structure
+        if isinstance(structure, TagSequence) and structure.bound is not None:
+            cooled = structure.bind(*(part / gamma for part in structure.bound))
+        expected = gamma * cooled.log_partition(scores / gamma, lengths)
         torch.testing.assert_close(value, expected)
         mean = smoothed_expectation(structure, scores, lengths, "entropic", gamma)
-        torch.testing.assert_close(mean, structure.marginals(scores / gamma, lengths))
+        torch.testing.assert_close(mean, cooled.marginals(scores / gamma, lengths))
 
 
 @EACH
@@ -116,6 +127,135 @@ def test_fenchel_young_losses(
     torch.testing.assert_close(gradient, mean - gold)
     if regularizer == "entropic":
         torch.testing.assert_close(loss, -structure.log_prob(gold, scores, lengths))
+
+
+def recursion(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
+) -> Tensor:
+    """As it is written, by operations of torch."""
+    masked, lengths = structure.masked(scores, lengths)
+    return structure.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))  # type: ignore[attr-defined,arg-type]
+
+
+def derivatives(
+    function: Callable[..., Tensor], scores: Tensor, *arguments: object
+) -> tuple[Tensor, ...]:
+    """Values; the gradient of a weighted sum of them; and the product with its Hessian."""
+    leaf = scores.clone().requires_grad_()
+    value = function(arguments[0], leaf, *arguments[1:])
+    weights = torch.arange(1, len(value) + 1).to(value)
+    (gradient,) = torch.autograd.grad((weights * value).sum(), leaf, create_graph=True)
+    along = torch.arange(scores.numel()).view(scores.shape).to(scores).sin()
+    (product,) = torch.autograd.grad((along * gradient).sum(), leaf)
+    return value, gradient, product
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("forbids", [False, True])
+def test_kernels_do_what_the_recursion_says(regularizer: str, scale: float, forbids: bool) -> None:
+    torch.manual_seed(3)
+    lengths = torch.tensor([9, 1, 0, 4, 8])
+    sizes = torch.tensor([[9, 7], [1, 4], [0, 2], [6, 6], [3, 1]])
+    chain = scale * torch.randn(5, 9, 6, 6, dtype=torch.float64)
+    cells = scale * torch.randn(5, 9, 7, dtype=torch.float64)
+    if forbids:
+        # Two in three, but for what leaves one way through.
+        chain = torch.where(torch.rand_like(chain) < 0.66, -torch.inf, chain)
+        chain[..., 0, 0] = -scale
+        cells = torch.where(torch.rand_like(cells) < 0.3, -torch.inf, cells)
+        finite = scale * torch.randn(5, 9, 7, dtype=torch.float64)
+        border = torch.tensor([[i in (0, 5) or j in (0, 5) for j in range(7)] for i in range(9)])
+        cells = torch.where(border, finite, cells)
+    tags = TagSequence().bind(chain[0, 1], chain[0, 0, 0], chain[0, 2, 0])
+    emissions = scale * torch.randn(5, 9, 6, dtype=torch.float64)
+    for structure, scores, given in (
+        (LinearChain(), chain, lengths),
+        (tags, emissions, lengths),
+        (MonotoneAlignment(), cells, sizes),
+        (MonotoneAlignment(window=3), torch.nan_to_num(cells, neginf=-9.0), sizes),
+    ):
+        for gamma in (1.0, 0.4):
+            arguments = structure, given, regularizer, gamma
+            found = derivatives(smoothed_value, scores, *arguments)
+            expected = derivatives(recursion, scores, *arguments)
+            for own, other in zip(found, expected):
+                torch.testing.assert_close(own, other, rtol=1e-10, atol=1e-10)
+            low = derivatives(smoothed_value, scores.float(), *arguments)
+            assert all(own.dtype == torch.float32 for own in low)
+            torch.testing.assert_close(low[1].double(), found[1], rtol=0.0, atol=2e-4 * scale)
+
+
+def test_scores_of_neighbours_have_their_gradients() -> None:
+    torch.manual_seed(5)
+    scores, lengths = torch.randn(2, 5, 3, dtype=torch.float64), torch.tensor([5, 3])
+    bound = [torch.randn(*s, 3, dtype=torch.float64).requires_grad_() for s in ((3,), (), ())]
+
+    def value(*bound: Tensor) -> Tensor:
+        return smoothed_value(TagSequence().bind(*bound), scores, lengths, "quadratic", 0.7)
+
+    assert torch.autograd.gradcheck(value, bound)
+    assert torch.autograd.gradgradcheck(value, bound)
+
+
+def test_scores_as_large_as_the_threshold() -> None:
+    """Rounding says now that such a tag has a share, now that it has none: the search ends, and
+    shares add up."""
+    generator = np.random.default_rng(0)
+    rows = np.full((1000, 12), -2.0)
+    rows[:, 0], rows[:, 1:7] = 0.0, -0.6 * generator.random((1000, 6))
+    for row in rows:
+        ordered = np.sort(row[:7])[::-1]
+        thresholds = (ordered.cumsum() - 1.0) / np.arange(1, 8)
+        threshold = thresholds[ordered > thresholds][-1]
+        towards = generator.choice([-10.0, threshold, 10.0])
+        row[7 : generator.integers(8, 12)] = np.nextafter(threshold, towards)
+    scores = torch.zeros(1000, 2, 12, 12, dtype=torch.float64)
+    scores[:, 0, 0] = torch.from_numpy(rows)
+    mean = smoothed_expectation(LinearChain(), scores, torch.full((1000,), 2), "quadratic")
+    shares = project_simplex(torch.from_numpy(rows))
+    torch.testing.assert_close(mean[:, 0, 0], shares, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(mean[:, 1].sum(2), shares, rtol=0.0, atol=1e-10)
+    whole = torch.randint(-2, 3, (50, 4, 5, 5), generator=torch.Generator().manual_seed(0))
+    arguments = LinearChain(), torch.full((50,), 4), "quadratic", 1.0
+    found, expected = (
+        derivatives(function, whole.double(), *arguments)
+        for function in (smoothed_value, recursion)
+    )
+    torch.testing.assert_close(found[:2], expected[:2], rtol=0.0, atol=1e-10)
+
+
+class Numbers(TorchDispatchMode):
+    """How many numbers operations of torch wrote."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: object, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))  # type: ignore[operator]
+        # A view, or several, writes none.
+        if isinstance(result, Tensor) and not result._is_view():
+            self.count += result.numel()
+        return result
+
+
+@pytest.mark.parametrize("structure", [LinearChain(), TagSequence(), MonotoneAlignment()], ids=str)
+def test_work_grows_with_the_number_of_parts(structure: Structure) -> None:
+    """Also that of the gradient: that of an index into all scores, at each step, would be as large
+    as they are."""
+    counts, parts = [], []
+    for n in (10, 20, 40):
+        shape = {1: (n, n), 2: (n, 3), 3: (n, 3, 3)}
+        axes = 1 if isinstance(structure, MonotoneAlignment) else structure.part_axes
+        scores = torch.randn(1, *shape[axes], requires_grad=True)
+        lengths = torch.tensor([[n, n]] if axes == 1 else [n])
+        with Numbers() as numbers:
+            recursion(structure, scores, lengths, "quadratic", 1.0).sum().backward()
+        counts.append(numbers.count)
+        parts.append(scores.numel())
+    for (few, many), (before, after) in zip(zip(counts, counts[1:]), zip(parts, parts[1:])):
+        assert many / few < 1.2 * after / before
 
 
 def test_padding_is_not_read_and_bad_input_is_named() -> None:
