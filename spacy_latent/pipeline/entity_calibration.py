@@ -97,6 +97,11 @@ def calibrate(
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
+    if pipe.untrained_labels:
+        raise LatentError(
+            f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
+            "to its labels, and finds none of them. Train it, and calibrate it then."
+        )
     made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(

@@ -84,6 +84,8 @@ class TrainedComponent(StoredComponent):
         measure: from the examples that are not empty, and what the model gives for them, to the
             loss and its gradient for that.
         """
+        from spacy_latent.models.added_labels import count_as_trained
+
         losses.setdefault(self.name, 0.0)
         examples = [example for example in examples if len(example.predicted)]
         if not examples or not self.labels:
@@ -92,6 +94,7 @@ class TrainedComponent(StoredComponent):
         found, backprop = self.model.begin_update([example.predicted for example in examples])
         loss, gradient = measure(examples, found)
         backprop(gradient)
+        count_as_trained(self.model)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss

@@ -320,6 +320,9 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
         calibrate(nlp, doubtful(nlp), "other")
     with pytest.raises(LatentError, match="stored no set of possible entities"):
         nlp(TEXT)._.latent["crf_ner"].possible_entities()
+    nlp.get_pipe("crf_ner").add_label("PERSON")  # type: ignore[union-attr]
+    with pytest.raises(LatentError, match=r"not trained on PERSON since .* Train it"):
+        calibrate(nlp, doubtful(nlp))
 
 
 def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
