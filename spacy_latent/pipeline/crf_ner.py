@@ -246,6 +246,7 @@ class CrfEntityRecognizer(TrainedComponent):
         if not any(len(doc) for doc in docs):
             return found
         if not self.labels:
+            self.refuse_uninitialized(self.model.get_ref("transitions"), "transitions")
             return [_outside(doc) if len(doc) else None for doc in docs]
         tags = tuple(self.tags)
         kind, level = self.cfg["loss"], self.cfg["annotate"]

@@ -10,7 +10,7 @@ from typing import Any
 from spacy.errors import Errors
 from spacy.language import Language
 from spacy.training import Example, validate_get_examples
-from thinc.api import Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
@@ -68,6 +68,15 @@ class TrainedComponent(StoredComponent):
         sample = [example.predicted for example in islice(get_examples(), SAMPLE)]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+
+    def refuse_uninitialized(self, node: Model, param: str) -> None:
+        """Raise spaCy's error for a component that was never initialized, where it has no labels
+        and would find nothing. With labels its model raises what spaCy tells this by.
+
+        node, param: of the model, with weights of its own from initialize() on.
+        """
+        if not node.has_param(param):
+            raise ValueError(Errors.E109.format(name=self.name))
 
     # ---------------------------------------------------------------- update()
 

@@ -207,7 +207,10 @@ class TreeSpanCategorizer(TrainedComponent):
         from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
-        if not self.labels or not any(len(doc) for doc in docs):
+        if not any(len(doc) for doc in docs):
+            return [[] for _ in docs]
+        if not self.labels:
+            self.refuse_uninitialized(self.model.get_ref("pairs"), "weight")
             return [[] for _ in docs]
         number = {label: i for i, label in enumerate(self.labels)}
         sets = [[number[label] for label in known] for known in self.label_sets]

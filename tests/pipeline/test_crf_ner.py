@@ -416,6 +416,15 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
         nlp.update(examples(nlp))
 
 
+def test_what_was_never_initialized_says_so() -> None:
+    for add_labels in (False, True):
+        nlp = pipeline()
+        if add_labels:
+            nlp.get_pipe("crf_ner").add_label("X")  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match=r"E109.*'crf_ner'.*initialize"):
+            nlp("nothing here")
+
+
 def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
     nlp = pipeline()
     blank = Example(nlp.make_doc("no entities"), nlp.make_doc("no entities"))
