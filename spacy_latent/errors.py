@@ -86,6 +86,10 @@ class LatentWarning(UserWarning):
     """Warnings of spacy-latent, so that they can be filtered by class."""
 
 
+class PartlyAnnotated(LatentWarning):
+    """Figures are of what annotation says, and much of it is missing."""
+
+
 def number_of(number: float, noun: str, form: str = "") -> str:
     """A number with its noun, for whoever reads: "1 text", "2 texts", "1 entity", "2 entities".
 

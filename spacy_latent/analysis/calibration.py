@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 # Outcomes that are drawn to see what chance alone does.
 DRAWS = 1000
+# Of the entities found, the share on tokens without annotation above which figures of the others
+# may be too good.
+LEFT_OUT = 0.05
+# The token.ent_iob of what has no annotation.
+MISSING = 0
 
 
 def expected_calibration_error(
@@ -96,12 +101,17 @@ class JudgedEntities:
     """Entities that a component found where the annotation says whether they are right.
 
     probabilities, correct, labels: of each. gold: how many there are to be found.
+    unannotated: how many more were found, on tokens whose annotation is missing.
+    outside_known: False where some annotation is missing and no token is said to be outside of
+        entities. Then nothing is known to be wrong but what is beside a gold entity.
     """
 
     probabilities: list[float] = field(default_factory=list)
     correct: list[bool] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     gold: int = 0
+    unannotated: int = 0
+    outside_known: bool = True
 
 
 def judged_entities(
@@ -109,14 +119,21 @@ def judged_entities(
 ) -> JudgedEntities | None:
     """What ``component`` found, right where a gold entity has its tokens and its label; None where
     it stored no probabilities. Neither entities that were on the doc before count, which have no
-    probability of the component's, nor those on tokens whose annotation is missing."""
-    found = JudgedEntities()
+    probability of the component's, nor those on tokens whose annotation is missing, which are
+    counted apart."""
+    found, missing, outside = JudgedEntities(), False, False
     for example in examples:
         annotation = example.predicted._.latent.get(component)
-        if annotation is None or not example.reference.has_annotation("ENT_IOB"):
+        if annotation is None:
             continue
+        tags: Any = example.reference.to_array(["ENT_IOB", "ENT_TYPE"])
+        missing |= bool((tags[:, 0] == MISSING).any())
+        outside |= bool(((tags[:, 0] != MISSING) & (tags[:, 1] == 0)).any())
         if any(span.entity_probabilities is None for span in annotation.spans):
-            return None
+            # Of texts without annotation nothing is asked.
+            if (tags[:, 0] != MISSING).any():
+                return None
+            continue
         aligned = example.get_aligned_spans_y2x(list(example.reference.ents))
         gold = {(span.start, span.end, span.label_) for span in aligned}
         found.gold += len(example.reference.ents)
@@ -126,11 +143,44 @@ def judged_entities(
             right = (entity.start, entity.end, entity.label) in gold
             if entity.given:
                 found.gold -= right
-            elif entity.probability is not None and all(reference[i].ent_iob for i in tokens):
+            elif any(reference[i].ent_iob == MISSING for i in tokens):
+                found.unannotated += 1
+            elif entity.probability is not None:
                 found.probabilities.append(entity.probability)
                 found.correct.append(right)
                 found.labels.append(entity.label)
+    found.outside_known = outside or not missing
     return found
+
+
+NOTHING_OUTSIDE = (
+    "No token of the texts is annotated as outside of entities: entities are marked, and of all "
+    "else the annotation is missing. So what is found elsewhere is neither right nor wrong, and "
+    "the precision cannot be known. Annotate some texts completely, as by doc.set_ents(entities, "
+    "default='outside') where these are all entities of a text."
+)
+
+
+def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
+    """What is to be said of partly annotated texts; empty where there is nothing."""
+    judged = found.found if isinstance(found, EntityFigures) else len(found.probabilities)
+    every, missing = judged + found.unannotated, found.unannotated
+    are = "is" if missing == 1 else "are"
+    said = (
+        f"{missing} of {number_of(every, 'entity')} that {name} finds {are} on tokens whose "
+        "annotation is missing, and left out: whether they are right is not known. "
+        if missing
+        else ""
+    )
+    if not found.outside_known:
+        return f"{said}{NOTHING_OUTSIDE}"
+    if missing <= LEFT_OUT * every:
+        return ""
+    return (
+        f"{said}Where annotators marked entities and little else, more of these are wrong than of "
+        "the others, and precision and confidences come out too high. Take texts that are "
+        "annotated completely."
+    )
 
 
 def entity_calibration_error(
@@ -249,6 +299,7 @@ class EntityFigures:
     found, gold: how many entities there are, and how many there are to be found. error: the
         expected calibration error. chance, chance_high: of :func:`error_by_chance`. bins: of the
         reliability diagram. cuts: what is left when less probable entities are dropped.
+        unannotated, outside_known: as of :class:`JudgedEntities`.
     """
 
     found: int
@@ -258,6 +309,8 @@ class EntityFigures:
     chance_high: float
     bins: list[Bin]
     cuts: list[Cut]
+    unannotated: int = 0
+    outside_known: bool = True
 
 
 def entity_figures(found: JudgedEntities) -> EntityFigures:
@@ -269,6 +322,8 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
         *error_by_chance(said),
         reliability(said, correct),
         [cut(found, threshold) for threshold in THRESHOLDS],
+        found.unannotated,
+        found.outside_known,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from spacy_latent.analysis.calibration import EntityFigures
+from spacy_latent.analysis.calibration import EntityFigures, left_out_in_words
 from spacy_latent.analysis.figures import Figures
 from spacy_latent.analysis.reference_check import in_words
 from spacy_latent.errors import number_of
@@ -34,7 +34,7 @@ def remarks(figures: Figures) -> list[str]:
     measure = figures.task.measures.get(F1)
     for name, found in figures.entities.items():
         told = _of_entities(name, found, math.nan if measure is None else measure.value)
-        said += [told] if told else []
+        said += [each for each in (told, left_out_in_words(name, found)) if each]
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -97,7 +98,7 @@ def calibrate_cli(
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
+    from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.pipeline import entity_calibration as calibration
 
     refuse_to_overwrite(output, force)
@@ -109,19 +110,24 @@ def calibrate_cli(
         nlp = load(model)
         examples = read_examples(nlp, dev, limit)
         further = read_examples(nlp, test, limit) if test else []
-        found = calibration.calibrate(
-            nlp,
-            examples,
-            component,
-            biases=biases,
-            confidence=confidence,
-            coverage=coverage,
-            progress=progress,
-        )
-        least = None
-        if precision is not None:
-            least = calibration.set_precision(nlp, found, precision, component, few=few)
-        held_out = calibration.measure(nlp, further, component, progress) if further else None
+        held_out = None
+        with warnings.catch_warnings():
+            # It is printed with the figures.
+            warnings.simplefilter("ignore", PartlyAnnotated)
+            found = calibration.calibrate(
+                nlp,
+                examples,
+                component,
+                biases=biases,
+                confidence=confidence,
+                coverage=coverage,
+                progress=progress,
+            )
+            least = None
+            if precision is not None:
+                least = calibration.set_precision(nlp, found, precision, component, few=few)
+            if further:
+                held_out = calibration.measure(nlp, further, component, progress)
         output.mkdir(parents=True, exist_ok=True)
         with finished_first():
             nlp.to_disk(output)
@@ -131,9 +137,11 @@ def calibrate_cli(
         print(srsly.json_dumps(plain(to_json(found, least, held_out))))
         return
     print_calibration(found)
+    print_left_out(CALIBRATION_TEXTS, found.after)
     print_error("Before", found.before)
     print_error("On the texts that it was calibrated on", found.after)
     if held_out is not None:
+        print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
         if held_out.covered is not None:
             share, count = held_out.covered
@@ -254,6 +262,19 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
                 f"{len(entities.probabilities)}. The pipeline will find little, and its precision "
                 "is hardly known. Ask for a lower --precision, or calibrate on more text."
             )
+
+
+def print_left_out(texts: str, found: JudgedEntities) -> None:
+    """Entities on tokens whose annotation is missing, if there are some."""
+    from spacy_latent.analysis.calibration import left_out_in_words
+
+    said = left_out_in_words("the component", found)
+    if said:
+        msg.warn(f"{texts[0].upper()}{texts[1:]}: {said}")
+    elif found.unannotated:
+        were = "was" if found.unannotated == 1 else "were"
+        told = f"{number_of(found.unannotated, 'entity')} found in {texts} {were} left out"
+        msg.text(f"{told}: the annotation of their tokens is missing")
 
 
 def print_error(title: str, found: JudgedEntities) -> None:

@@ -21,6 +21,7 @@ from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 
 from spacy_latent.errors import LatentError
+from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.separate_tok2vec import refuse_separate
 
 NAME = "crf_tagger"
@@ -67,7 +68,9 @@ def build_crf_tagger_v1(
             hidden = chain(expand_window(window_size), hidden)
         layers.append(with_array(hidden, pad=window_size))
     layers += [Linear(nO, hidden_width, init_W=zero_init), build_table()]
-    model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO})
+    model: Model = Model(
+        NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs={UNTRAINED: 0}
+    )
     return set_refs(model)
 
 
@@ -136,11 +139,13 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
         if output.has_dim("nI"):
             output.initialize()
         table.set_param("transitions", model.ops.alloc2f(tags + 2, tags))
+        count_as_trained(model)
     return model
 
 
 def set_tags(model: Model, tags: int) -> None:
-    """Make room for as many tags. What is known of the first ones stays."""
+    """Make room for as many tags. What is known of the first ones stays, and where that was
+    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
     known = model.maybe_get_dim("nO")
     if known == tags:
         return
@@ -154,7 +159,25 @@ def set_tags(model: Model, tags: int) -> None:
         wider.set_param("transitions", new)
         model.layers[-2:] = [resize_linear_weighted(output, tags), wider]
         set_refs(model)
+        # Before training all scores are 0, and none is to be told from the others.
+        if old.any() or output.get_param("W").any():
+            _begin_as_outside(model, known)
+            model.attrs[UNTRAINED] += tags - known
     model.set_dim("nO", tags, force=True)
+
+
+def _begin_as_outside(model: Model, known: int) -> None:
+    """Let tags from ``known`` on, with what may stand beside them, score as the first tag, "O",
+    does, less ``BEHIND``: any sequence with them is worse than the one with "O" in their place,
+    which is valid wherever they are, since they are all the tags of their labels."""
+    output, table = model.layers[-2:]
+    weight: Any = output.get_param("W")
+    bias: Any = output.get_param("b")
+    transitions: Any = table.get_param("transitions")
+    weight[known:] = weight[0]
+    bias[known:] = bias[0] - BEHIND / model.attrs.get("gain", 1.0)
+    transitions[:, known:] = transitions[:, :1]
+    transitions[known:-2] = transitions[0]
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
@@ -166,7 +189,10 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         backprops.append(backprop_hidden)
     sizes = [len(array) for array in arrays]
     emissions, backprop_output = output(model.ops.flatten(arrays), is_train)
-    gain = model.attrs.get("gain", 1.0)
+    gain, untrained = model.attrs.get("gain", 1.0), model.attrs[UNTRAINED]
+    scores = gain * emissions
+    if untrained and not is_train:
+        scores[:, -untrained:] = IMPOSSIBLE
 
     def backprop(gradient: TagScores) -> Any:
         table.inc_grad("transitions", gain * gradient.transitions)
@@ -177,4 +203,4 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         return backprop_tok2vec(d_arrays)
 
     transitions: Any = table.get_param("transitions")
-    return TagScores(gain * emissions, gain * transitions), backprop
+    return TagScores(scores, gain * transitions), backprop

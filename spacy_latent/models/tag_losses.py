@@ -182,10 +182,7 @@ def rehearsal_gradient(
     """The cross-entropy of the chain to that of a teacher with as many tags or fewer first ones, in
     nats summed over docs, and its gradient: what is expected of the one less of the other."""
     known = teacher.emissions.shape[1]
-    own = TagScores(
-        found.emissions[:, :known],
-        torch2xp(_first_tags(xp2torch(found.transitions), known)),  # type: ignore[arg-type]
-    )
+    own = first_tags(found, known)
     value, uses = _expected_uses(own, tags[:known], sizes)
     _, wanted = _expected_uses(teacher, tags[:known], sizes)
     d_emissions = torch.zeros_like(xp2torch(found.emissions))
@@ -197,13 +194,17 @@ def rehearsal_gradient(
     scored = (wanted[0] * xp2torch(own.emissions)).sum()
     scored = scored + (wanted[1] * xp2torch(own.transitions)).sum()
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return value - float(scored), gradient
+    # Of a sure teacher the difference may come out below zero.
+    return max(value - float(scored), 0.0), gradient
 
 
-def _first_tags(transitions: Tensor, known: int) -> Tensor:
+def first_tags(found: TagScores, known: int) -> TagScores:
+    """The scores of so many tags, and of them beside each other."""
+    transitions = xp2torch(found.transitions)
     count = transitions.shape[1]
     rows = [*range(known), count, count + 1]
-    return transitions[rows][:, :known].contiguous()
+    kept = torch2xp(transitions[rows][:, :known].contiguous())
+    return TagScores(found.emissions[:, :known], kept)  # type: ignore[arg-type]
 
 
 def _expected_uses(

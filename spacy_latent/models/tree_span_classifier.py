@@ -19,6 +19,7 @@ from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
+from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
@@ -27,8 +28,6 @@ from spacy_latent.models.span_groups import Group, Spans, group_spans
 NAME = "tree_span_classifier"
 # What the node of pairs learns, beside the linear map below it.
 PAIRS = ("weight", "bias", "width")
-# Of labels that a span cannot have. Not infinite: gradients and interventions take differences.
-IMPOSSIBLE = -1e3
 
 
 @dataclass
@@ -80,7 +79,11 @@ def build_tree_span_classifier_v1(
             "it gives pairs of texts, and a tree is over one",
             "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1 as span_getter",
         )
-    attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width}
+    attrs = {
+        "span_getter": span_getter or SentenceSpans(),
+        "max_width": max_width,
+        UNTRAINED: 0,
+    }
     layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
     model.set_ref("tok2vec", tok2vec)
@@ -115,11 +118,13 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
         pairs.set_param("weight", glorot_uniform_init(model.ops, (classes, hidden)))
         pairs.set_param("bias", model.ops.alloc1f(classes))
         pairs.set_param("width", model.ops.alloc2f(DISTANCE_BUCKETS, hidden))
+    count_as_trained(model)
     return model
 
 
 def set_classes(model: Model, classes: int) -> None:
-    """Make room for as many classes. What is known of the first ones stays."""
+    """Make room for as many classes. What is known of the first ones stays, and where that was
+    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
     known = model.maybe_get_dim("nO")
     if known == classes:
         return
@@ -130,6 +135,10 @@ def set_classes(model: Model, classes: int) -> None:
         weight: Any = model.ops.alloc2f(classes, old_weight.shape[1])
         bias: Any = model.ops.alloc1f(classes)
         weight[:known], bias[:known] = old_weight, old_bias
+        # Initial weights are drawn, and all biases are 0 before training.
+        if old_bias.any():
+            weight[known:], bias[known:] = old_weight[0], old_bias[0] - BEHIND
+            model.attrs[UNTRAINED] += classes - known
         wider = build_pairs(old_weight.shape[1])
         wider.set_param("weight", weight)
         wider.set_param("bias", bias)
@@ -164,6 +173,10 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
                 without_labels_at(spaces[group.rows], own, part)
                 for group, own, part in zip(groups, cells, scores)
             ]
+        untrained = model.attrs[UNTRAINED]
+        if untrained and not is_train:
+            for part in scores:
+                part[-untrained:] = IMPOSSIBLE
 
     def backprop(gradient: SpanScores) -> Any:
         if not scores:

@@ -181,8 +181,15 @@ class CrfEntityRecognizer(TrainedComponent):
 
         return scheme_tags(self.labels, "biluo")
 
+    @property
+    def untrained_labels(self) -> tuple[str, ...]:
+        """Those that were added to what is trained, and not trained on yet: it does not find
+        them."""
+        return self.labels[len(self.labels) - self.model.attrs["untrained"] // 4 :]
+
     def add_label(self, label: str) -> int:
-        """RETURNS: 1, or 0 where the label is known."""
+        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
+        the label is known."""
         if not self.take_label(label, "entities"):
             return 0
         self._resize()
@@ -239,6 +246,7 @@ class CrfEntityRecognizer(TrainedComponent):
         if not any(len(doc) for doc in docs):
             return found
         if not self.labels:
+            self.refuse_uninitialized(self.model.get_ref("transitions"), "transitions")
             return [_outside(doc) if len(doc) else None for doc in docs]
         tags = tuple(self.tags)
         kind, level = self.cfg["loss"], self.cfg["annotate"]
@@ -548,7 +556,7 @@ class CrfEntityRecognizer(TrainedComponent):
     ) -> dict[str, float]:
         """Stay close to the model as it was: the cross-entropy to its sequences is the loss, for
         the labels that it knew."""
-        from spacy_latent.models.tag_losses import rehearsal_gradient
+        from spacy_latent.models.tag_losses import first_tags, rehearsal_gradient
 
         losses = {} if losses is None else losses
         before = self._rehearsal_model
@@ -556,11 +564,13 @@ class CrfEntityRecognizer(TrainedComponent):
             return losses
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.rehearse")
+        known = before.get_dim("nO") - before.attrs["untrained"]
 
         def measure(batch: Sequence[Example], found: Any) -> tuple[float, Any]:
             docs = [example.predicted for example in batch]
             sizes = [len(doc) for doc in docs]
-            return rehearsal_gradient(found, before.predict(docs), self.tags, sizes)
+            teacher = first_tags(before.predict(docs), known)
+            return rehearsal_gradient(found, teacher, self.tags, sizes)
 
         self._learn(examples, measure, drop, sgd, losses)
         return losses

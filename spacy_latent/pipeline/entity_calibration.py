@@ -5,6 +5,7 @@ component keeps what it has learnt.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from spacy.util import minibatch
 
 from spacy_latent.analysis.calibration import (
     FEW,
+    NOTHING_OUTSIDE,
     Cut,
     JudgedEntities,
     conformal_threshold,
@@ -24,13 +26,14 @@ from spacy_latent.analysis.calibration import (
     in_words,
     judged_entities,
     keeps_few,
+    left_out_in_words,
     most_precise,
     precisions,
     threshold_for,
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
     ScoredDocs,
@@ -55,7 +58,8 @@ class Calibrated:
         on the docs that it was fitted on; with biases as trained, and on docs left out of the fit
         with a temperature and with biases. confidence_losses: of entities left out of the fit.
     before, after: entities with their probabilities, as the component was and as it is, on the docs
-        that it was calibrated on. Without biases they are the same entities.
+        that it was calibrated on. Without biases they are the same entities. Those on tokens whose
+        annotation is missing are left out; ``after.unannotated`` says how many.
     set_sizes: how many spans the set of each doc holds; empty without a coverage.
     left_out: docs whose annotation no sequence of tags agrees with, as where it has a label that
         the component does not have; scores are not fitted to them.
@@ -85,6 +89,8 @@ def calibrate(
     """Fit the calibration of a component and put it there.
 
     examples: with entities, and none that it was trained on. Predicted docs are not processed yet.
+        Of texts that are annotated in part, what is found on tokens without annotation is left out,
+        and a warning (PartlyAnnotated) says so where that is more than 5 %.
     component: name of a ``crf_ner``; may be left out where there is one.
     biases: whether each label may get one, where held-out docs ask for them, see
         :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
@@ -97,6 +103,11 @@ def calibrate(
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
+    if pipe.untrained_labels:
+        raise LatentError(
+            f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
+            "to its labels, and finds none of them. Train it, and calibrate it then."
+        )
     made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
@@ -106,10 +117,18 @@ def calibrate(
     unknown = _unknown_labels(name, pipe, made)
     before = pipe.calibration
     try:
-        return replace(_fit(pipe, made, biases, confidence, coverage, progress), unknown=unknown)
+        found = _fit(pipe, made, biases, confidence, coverage, progress)
     except Exception:
         pipe.calibration = before
         raise
+    _tell_what_is_left_out(name, found.after)
+    return replace(found, unknown=unknown)
+
+
+def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
+    said = left_out_in_words(name, found)
+    if said:
+        warnings.warn(said, PartlyAnnotated, stacklevel=3)
 
 
 def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -160,9 +179,12 @@ def _fit(
 
 @dataclass
 class Measured:
-    """entities: with their probabilities. covered: the share of texts with entities whose set holds
-    all of them, and how many such texts there are; None without sets or such texts. set_size: how
-    many spans a set holds on average, NaN without."""
+    """entities: with their probabilities, where annotation tells whether they are right; of others
+        it has the number.
+    covered: the share of texts with entities whose set holds all of them, and how many such texts
+        there are; None without sets or such texts.
+    set_size: how many spans a set holds on average, NaN without.
+    """
 
     entities: JudgedEntities
     covered: tuple[float, int] | None
@@ -182,6 +204,7 @@ def measure(
     made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
+    _tell_what_is_left_out(name, judged)
     found = pipe.calibration
     if found is not None and found.least is not None:
         scores = _least_of_texts(pipe, made, found, progress)
@@ -201,13 +224,16 @@ def set_precision(
     """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
     calibrated on have this precision, in its config as well: 0 where all of them together have it,
     else midway between the least confident entity that is kept and the next below. Raises
-    LatentError where there is no such value, and where one above 0 keeps fewer than 20 entities or
-    than one in ten.
+    LatentError where there is no such value, where one above 0 keeps fewer than 20 entities or than
+    one in ten, and where the texts have annotated entities alone, so that none is known to be
+    wrong.
 
-    few: set it there as well.
+    few: set it of few entities as well.
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
+    if not found.after.outside_known:
+        raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
     least = threshold_for(found.after, precision)
     if least is None:
         thresholds, reached = precisions(found.after)

@@ -11,7 +11,7 @@ from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, validate_get_examples
-from thinc.api import Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
@@ -70,6 +70,15 @@ class TrainedComponent(StoredComponent):
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
 
+    def refuse_uninitialized(self, node: Model, param: str) -> None:
+        """Raise spaCy's error for a component that was never initialized, where it has no labels
+        and would find nothing. With labels its model raises what spaCy tells this by.
+
+        node, param: of the model, with weights of its own from initialize() on.
+        """
+        if not node.has_param(param):
+            raise ValueError(Errors.E109.format(name=self.name))
+
     # ---------------------------------------------------------------- update()
 
     def _learn(
@@ -85,6 +94,8 @@ class TrainedComponent(StoredComponent):
         measure: from the examples that are not empty, and what the model gives for them, to the
             loss and its gradient for that.
         """
+        from spacy_latent.models.added_labels import count_as_trained
+
         losses.setdefault(self.name, 0.0)
         examples = [example for example in examples if len(example.predicted)]
         if not examples:
@@ -97,6 +108,7 @@ class TrainedComponent(StoredComponent):
         found, backprop = self.model.begin_update(docs)
         loss, gradient = measure(examples, found)
         backprop(gradient)
+        count_as_trained(self.model)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss

@@ -172,7 +172,8 @@ class TreeSpanCategorizer(TrainedComponent):
         return [known[0] if len(known) == 1 else list(known) for known in self.label_sets]
 
     def add_label(self, label: str) -> int:
-        """RETURNS: 1, or 0 where the label is known."""
+        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
+        the label is known."""
         return self._add_set([label]) if self.take_label(label, "spans") else 0
 
     def add_label_set(self, labels: Iterable[str]) -> int:
@@ -206,7 +207,10 @@ class TreeSpanCategorizer(TrainedComponent):
         from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
-        if not self.labels or not any(len(doc) for doc in docs):
+        if not any(len(doc) for doc in docs):
+            return [[] for _ in docs]
+        if not self.labels:
+            self.refuse_uninitialized(self.model.get_ref("pairs"), "weight")
             return [[] for _ in docs]
         number = {label: i for i, label in enumerate(self.labels)}
         sets = [[number[label] for label in known] for known in self.label_sets]

@@ -42,3 +42,10 @@ def test_what_was_left_out_is_counted() -> None:
     assert remarks(figures(3, 4, 20, left_out=1200))[0].startswith(
         "1,200 texts without tokens were"
     )
+
+
+def test_entities_where_annotation_is_missing_are_told() -> None:
+    made = figures(3, 4, 20)
+    made.entities["crf_ner"].unannotated = 3
+    (told,) = remarks(made)
+    assert told.startswith("3 of 10 entities that crf_ner finds are on tokens whose annotation is")

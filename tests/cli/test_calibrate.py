@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
-from spacy_latent.cli.calibrate import print_calibration, print_cuts, print_least
+from spacy_latent.cli.calibrate import print_calibration, print_cuts, print_least, print_left_out
 from spacy_latent.pipeline.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 from tests.pipeline.test_entity_calibration import TEXT, doubtful
@@ -180,6 +181,18 @@ def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 texts left out" in shown and "because an entity crosses" in shown
     assert "label that" not in shown
+
+
+def test_missing_annotation_is_told_with_what_comes_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = JudgedEntities([0.9] * 60, [True] * 60, ["A"] * 60, 60, unannotated=2)
+    for count, said in ((0, ""), (2, "2 entities found in the further texts were left out")):
+        print_left_out("the further texts", replace(found, unannotated=count))
+        assert said in " ".join(capsys.readouterr().out.split())
+    print_left_out("the further texts", replace(found, unannotated=40))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The further texts: 40 of 100 entities" in shown and "come out too high" in shown
 
 
 def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,6 +193,23 @@ def test_several_wrong_runs_and_docs_add_up() -> None:
     assert together.losses[0] == pytest.approx(one + other)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 9])
+def test_wrong_runs_that_are_summed_in_parts_add_up(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of one run alone, of one run and of several."""
+    runs = [Run(0, (B_A, I_A, L_A)), Run(1, (U_A,)), Run(2, (U_A,)), Run(0, (B_A, L_A))]
+    emissions, transitions = random_scores(6, 3)
+    free = [np.ones((4, K), dtype=bool), np.ones((2, K), dtype=bool)]
+    given = emissions, transitions, free, [runs, runs[3:]]
+    whole = found_loss(*given)
+    monkeypatch.setattr("spacy_latent.models.crf_loss.ROWS", rows)
+    parts = found_loss(*given)
+    np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-12)
+    np.testing.assert_allclose(parts.emissions, whole.emissions, atol=1e-13)
+    np.testing.assert_allclose(parts.transitions, whole.transitions, atol=1e-13)
+
+
 def test_other_losses_refuse_wrong_runs() -> None:
     emissions, transitions = random_scores(2, 0)
     found = TagScores(emissions.float().numpy(), transitions.float().numpy())  # type: ignore[arg-type]

@@ -356,11 +356,54 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     for _ in range(30):
         nlp.update([example], sgd=optimizer)
         losses = nlp.rehearse(examples(nlp), sgd=optimizer)
-    assert losses["crf_ner"] > 0
+    assert losses["crf_ner"] >= 0
     assert entities(nlp("I like Anna")) == [("Anna", "PERSON")]
     assert entities(nlp("I hate Paris")) == [("Paris", "GPE")]
     again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert entities(again("I like Anna")) == [("Anna", "PERSON")]
+
+
+@pytest.mark.parametrize("loss", ["crf", "sparsemap"])
+def test_an_added_label_changes_no_prediction_until_it_is_learned(loss: str) -> None:
+    nlp = trained(loss=loss, annotate="probabilities", alternatives=2)
+    texts = ["I like London a lot", "Berlin hates what I said, and is grey", "I like Anna"]
+
+    def found() -> list[Any]:
+        stored = [doc._.latent["crf_ner"] for doc in nlp.pipe(texts)]
+        return [(each.entities(), [w for _, w in each.spans[0].alternatives]) for each in stored]
+
+    before, crf = found(), nlp.get_pipe("crf_ner")
+    for label in ("PERSON", "ORG"):
+        crf.add_label(label)  # type: ignore[union-attr]
+    assert found() == before and crf.untrained_labels == ("PERSON", "ORG")  # type: ignore[union-attr]
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert entities(again("I like London a lot")) == entities(nlp("I like London a lot"))
+    assert again.get_pipe("crf_ner").untrained_labels == ("PERSON", "ORG")  # type: ignore[union-attr]
+    # An entity that is on the doc stays, of such a label, too.
+    doc = nlp.make_doc("I like Anna")
+    doc.ents = [Span(doc, 2, 3, label="PERSON")]
+    assert entities(nlp.get_pipe("crf_ner")(doc)) == [("Anna", "PERSON")]
+
+    optimizer = Adam(0.005)
+    # What says nothing of the labels does not bring them up.
+    nlp.update(examples(nlp), sgd=optimizer)
+    assert {label for text in texts for _, label in entities(nlp(text))} <= {"GPE"}
+    assert crf.untrained_labels == ()  # type: ignore[union-attr]
+    anna = {"entities": [(7, 11, "PERSON")]}
+    for _ in range(12):
+        example = Example.from_dict(nlp.make_doc("I like Anna"), anna)
+        nlp.update([*examples(nlp), example], sgd=optimizer)
+    assert entities(nlp("I like Anna")) == [("Anna", "PERSON")]
+    assert entities(nlp("I like London a lot")) == [("London", "GPE")]
+
+
+def test_labels_that_are_added_before_training_begin_as_the_others() -> None:
+    nlp = trained(0)
+    crf: Any = nlp.get_pipe("crf_ner")
+    crf.add_label("PERSON")
+    scores = crf.model.predict([nlp.make_doc("I like London")])
+    assert crf.untrained_labels == () and not scores.emissions.any()
+    assert not scores.transitions.any()
 
 
 def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
@@ -371,6 +414,15 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
     assert crf.labels == ("ORG",)
     with pytest.raises(LatentError, match=r"label 'GPE' is unknown.*ORG.*add_label"):
         nlp.update(examples(nlp))
+
+
+def test_what_was_never_initialized_says_so() -> None:
+    for add_labels in (False, True):
+        nlp = pipeline()
+        if add_labels:
+            nlp.get_pipe("crf_ner").add_label("X")  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match=r"E109.*'crf_ner'.*initialize"):
+            nlp("nothing here")
 
 
 def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:

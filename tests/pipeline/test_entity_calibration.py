@@ -20,7 +20,7 @@ from spacy.training import Example
 from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.calibration_fit import (
     ScoredDocs,
@@ -327,6 +327,9 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
         calibrate(nlp, doubtful(nlp), "other")
     with pytest.raises(LatentError, match="stored no set of possible entities"):
         nlp(TEXT)._.latent["crf_ner"].possible_entities()
+    nlp.get_pipe("crf_ner").add_label("PERSON")  # type: ignore[union-attr]
+    with pytest.raises(LatentError, match=r"not trained on PERSON since .* Train it"):
+        calibrate(nlp, doubtful(nlp))
 
 
 def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
@@ -347,6 +350,40 @@ def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> 
     ]
     with pytest.raises(LatentError, match=r"trained on the labels GPE, and .* another one: PERSON"):
         calibrate(nlp, other)
+
+
+def marked(nlp: Language, rest: str) -> list[Example]:
+    """Texts of which entities alone are marked, some of those that are found; the annotation of the
+    rest is as ``default`` of ``Doc.set_ents``."""
+    made = []
+    for one in doubtful(nlp):
+        reference = nlp.make_doc(one.reference.text)
+        reference.set_ents(
+            [Span(reference, ent.start, ent.end, label="GPE") for ent in one.reference.ents],
+            default=rest,
+        )
+        made.append(Example(nlp.make_doc(reference.text), reference))
+    return made
+
+
+def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Language) -> None:
+    partly = [*marked(nlp, "missing"), *doubtful(nlp)]
+    with pytest.warns(PartlyAnnotated, match="24 of 96 entities that crf_ner finds .* too high"):
+        found = calibrate(nlp, partly)
+    # Of texts with an entity annotated all are right, and of the others nothing is known.
+    assert [len(found.after.probabilities), found.after.unannotated] == [72, 24]
+    assert set_precision(nlp, found, 0.6).precision == pytest.approx(48 / 72)
+    with pytest.warns(PartlyAnnotated, match="24 of 96"):
+        assert measure(nlp, partly).entities.unannotated == 24
+
+
+def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None:
+    with pytest.warns(PartlyAnnotated, match="the precision cannot be known"):
+        found = calibrate(nlp, marked(nlp, "missing"))
+    with pytest.raises(LatentError, match=r"No token .* is annotated as .*set_ents"):
+        set_precision(nlp, found, 0.5, few=True)
+    found = calibrate(nlp, marked(nlp, "outside"))
+    assert not found.after.unannotated and set_precision(nlp, found, 0.5).precision == 0.5
 
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:

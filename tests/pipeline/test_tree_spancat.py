@@ -392,10 +392,15 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     nlp = trained()
     spans: Any = nlp.get_pipe("tree_spancat")
     before = spans.model.predict([nlp.make_doc(FIRST)]).scores[0]
+    sure = nlp(FIRST).spans[KEY].attrs["scores"]
     assert spans.add_label("NP") == 0 and spans.add_label("VP") == 1
     after = spans.model.predict([nlp.make_doc(FIRST)]).scores[0]
     np.testing.assert_allclose(after[:3], before, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(nlp(FIRST).spans[KEY].attrs["scores"], sure, atol=1e-6)
     optimizer = nlp.resume_training()
+    # What says nothing of the label does not bring it up.
+    nlp.update(examples(nlp), sgd=optimizer)
+    assert {label for *_, label in found(nlp("ran fast in the park"))} <= {"NP", "PP"}
     batch = [*examples(nlp), example(nlp, "ran fast", [(0, 2, "VP")])]
     for _ in range(60):
         nlp.update(batch, sgd=optimizer)
@@ -413,6 +418,15 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
     assert spans.labels == ("NP", "X") and spans.label_data == labels
     with pytest.raises(LatentError, match=r"label 'PP' is unknown.*NP, X.*add_label"):
         nlp.update(examples(nlp))
+
+
+def test_what_was_never_initialized_says_so() -> None:
+    for add_labels in (False, True):
+        nlp = pipeline()
+        if add_labels:
+            nlp.get_pipe("tree_spancat").add_label("X")  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match=r"E109.*'tree_spancat'.*initialize"):
+            nlp("nothing here")
 
 
 def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
