@@ -179,6 +179,14 @@ def rates(embedder: Block) -> Block:
     return dict(FASTER_SCORER) if is_pretrained(embedder) else {}
 
 
+def block_of(config: Block, name: str) -> Any:
+    """What a config has under a dot name; None for nothing."""
+    block: Any = config
+    for part in name.split("."):
+        block = block.get(part) if isinstance(block, dict) else None
+    return block
+
+
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
     """Blocks of layers for this embedder: if it reads single words, the scorer sees the others."""
     made = deepcopy(layers)
