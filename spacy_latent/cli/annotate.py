@@ -48,7 +48,12 @@ def annotate_cli(
         min=1,
         help="Of each process. If not given, its share of the cores, and 1 with ray",
     ),
-    text_field: str = typer.Option("text", "--text-field", help="Column or field of the texts"),
+    text_field: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--text-field",
+        help="Column or field of the texts; for pairs of texts two, with a comma between them. If "
+        "not given, 'text'; for pairs what the pipeline's config says, or 'text_a,text_b'",
+    ),
     id_field: str = typer.Option("id", "--id-field", help="Column or field of their ids, if any"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU; not with ray"),
@@ -120,11 +125,14 @@ def annotate_cli(
             )
     except LatentError as error:
         fail("The corpus could not be annotated", str(error))
-    if done.failed:
-        msg.warn(
-            f"{done.failed} of {number_of(done.rows, 'text')} failed",
-            "They are in the files with the reason, as 'error'.",
+    why = f"One of them: {done.reason}. They are in the files with the reason, as 'error'."
+    if done.failed and done.failed == done.rows and not done.skipped:
+        fail(
+            f"Not one of {number_of(done.rows, 'text')} could be annotated",
+            f"{why} Delete {output} before you start again, or name another directory.",
         )
+    if done.failed:
+        msg.warn(f"{done.failed} of {number_of(done.rows, 'text')} failed", why)
     before = f"; {done.skipped} were done before" if done.skipped else ""
     texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
     msg.good(f"{texts} in {files} in {output}{before}")

@@ -13,7 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_json
+from spacy_latent.cli.output import check_output, write_json
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -43,6 +43,7 @@ def main(
     from spacy_latent.cli.pipelines import load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
 
+    check_output(metrics)
     import_code(code)
     for path in (corpus, *models):
         if not path.exists():

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
+from spacy_latent.corpora.text_pairs import PAIR_SPANS, PAIRS
+
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
-# Of any version: models and what gives the spans, where docs have two texts.
-PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 # Of what a latent layer is made, as its settings are called.
 LAYERS = ("structure", "estimator", "scorer", "composer")
 LISTENER = "spacy-latent.LatentListener.v1"
@@ -177,6 +177,14 @@ def rates(embedder: Block) -> Block:
     """Settings of learning rates in the block of a latent layer over this embedder, where they are
     not the default."""
     return dict(FASTER_SCORER) if is_pretrained(embedder) else {}
+
+
+def block_of(config: Block, name: str) -> Any:
+    """What a config has under a dot name; None for nothing."""
+    block: Any = config
+    for part in name.split("."):
+        block = block.get(part) if isinstance(block, dict) else None
+    return block
 
 
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:

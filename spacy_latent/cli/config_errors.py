@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from catalogue import RegistryError
 from confection import ConfigValidationError
 
-from spacy_latent.cli.config_blocks import LAYERS, Block, names_of, nearest, short
+from spacy_latent.cli.config_blocks import LAYERS, Block, block_of, names_of, nearest, short
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -154,6 +155,31 @@ def unread_settings(config: Block) -> Iterator[str]:
             near = None if key in known else nearest(key, known)
             if near:
                 yield f"[{section}] {key}: spaCy does not read this setting. Did you mean {near}?"
+
+
+def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
+    """For each override of a config, by its name with points, that nothing would read, sentences:
+    one of a section that there is not, which spaCy refuses, or of a setting that there is not, of
+    which it says nothing in sections of its own."""
+    from spacy.language import DEFAULT_CONFIG
+    from spacy.util import load_config
+
+    before = load_config(path, interpolate=False)
+    written = before.to_str(interpolate=False)
+    sections = [place for place, _ in inner_first(before)]
+    said = set(unknown_settings(before))
+    for name, value in overrides.items():
+        section, _, key = name.rpartition(".")
+        try:
+            after = load_config(path, overrides={name: value}, interpolate=False)
+        except ConfigValidationError:
+            yield f"{name}: the config has no section [{section}].{suggestion(section, sections)}"
+            continue
+        yield from (one for one in unknown_settings(after) if one not in said)
+        known = {**DEFAULT_CONFIG.get(section, {}), **(block_of(before, section) or {})}
+        # A variable is read where it stands.
+        if section in DEFAULT_CONFIG and key not in known and f"${{{name}}}" not in written:
+            yield f"[{section}] {key}: spaCy does not read this setting.{suggestion(key, known)}"
 
 
 def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[str]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.corpora.text_files import json_lines, lines_of, opened
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -28,14 +29,18 @@ ACCEPTED = (
     "what the reader of the config's [corpora.dev] takes; for a pipeline of pairs of texts what "
     "spacy-latent.TextPairs.v1 takes"
 )
+FROM_A_TABLE = (
+    "The page docs/index.md has the lines that make .spacy of a table (.csv), under 'On your own "
+    "task'."
+)
 
 
-def lines_of_stdin() -> TextIO:
-    """Standard input; who sits at a terminal is told that it is waited for."""
+def lines_of_stdin() -> Iterator[str]:
+    """Of standard input; who sits at a terminal is told that it is waited for."""
     if sys.stdin.isatty():
         with redirect_stdout(sys.stderr):
             msg.info("Texts are read from here, one a line. End with Ctrl+D (Windows: Ctrl+Z).")
-    return sys.stdin
+    yield from lines_of(sys.stdin)
 
 
 def typed_text(text: str) -> str:
@@ -91,9 +96,10 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
         raise
     except Exception as error:
         # Whatever a reader stumbles over, the user needs the file's name and the reason.
+        known = path.is_file() and path.suffix in (".spacy", ".jsonl", ".txt")
         raise LatentError(
-            f"The corpus {corpus} cannot be read ({type(error).__name__}: {error}). Give "
-            f"{ACCEPTED}."
+            f"The corpus {corpus} cannot be read ({type(error).__name__}: {error})."
+            f"{'' if known else f' Give {ACCEPTED}.'}"
         ) from error
     if not found:
         empty = " with tokens" if left_out else ""
@@ -108,7 +114,8 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
         if corpus == STDIN:
             yield from _of_texts(nlp, lines_of_stdin())
         else:
-            yield from _of_texts(nlp, path.read_text(encoding="utf8").splitlines())
+            with opened(path) as lines:
+                yield from _of_texts(nlp, lines)
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
         yield from _of_docs(nlp, path)
     elif path.suffix == ".jsonl":
@@ -137,31 +144,16 @@ def reads_pairs(nlp: Language) -> bool:
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     """By the names of fields that the config's reader has."""
-    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import pair_fields, read_text_pairs_v1
 
     if corpus == STDIN or path.suffix == ".txt":
         raise LatentError(
             "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or .tsv "
             "with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
-    first, second, label = pair_fields(nlp)
+    first, second, label = pair_fields(nlp.config.interpolate())
     for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
         yield from read_text_pairs_v1(file, first, second, label)(nlp)
-
-
-def pair_fields(nlp: Language) -> tuple[str, str, str]:
-    """Names of the fields of the first text, the second and the label: those that the config's
-    reader of pairs has, else its defaults."""
-    from spacy_latent.corpora.text_pairs import read_text_pairs_v1
-
-    defaults = inspect.signature(read_text_pairs_v1).parameters
-    block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
-    if block.get("@readers") != "spacy-latent.TextPairs.v1":
-        block = {}
-    first, second, label = (
-        block.get(key, defaults[key].default) for key in ("first", "second", "label")
-    )
-    return first, second, label
 
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:
@@ -188,16 +180,17 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
-    import srsly
-
-    for number, row in enumerate(srsly.read_jsonl(path), 1):
+    for number, row in json_lines(path):
         if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
             raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
         try:
             example = _example(nlp, row)
+        except LatentError as error:
+            raise LatentError(f"{path}, line {number}: {error}") from None
         except Exception as error:
             # Of many lines, whatever spaCy finds wrong with one.
-            hint = f" Give {ACCEPTED}." if isinstance(error, (KeyError, TypeError)) else ""
+            other = isinstance(error, (KeyError, TypeError))
+            hint = " Annotations are those of spaCy's training format." if other else ""
             raise LatentError(
                 f"{path}, line {number}, cannot be read ({type(error).__name__}: {error}).{hint}"
             ) from error
@@ -208,13 +201,16 @@ def _example(nlp: Language, row: dict[str, Any]) -> Example:
     from spacy.tokens import Doc
     from spacy.training import Example
 
+    if "tokens" not in row and not isinstance(row["text"], str):
+        raise LatentError(f"'text' is {row['text']!r}, not a text.")
     doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
     known = {key: row[key] for key in KNOWN if key in row}
     if not isinstance(known.get("cats", {}), dict):
-        raise TypeError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}")
+        raise LatentError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}.")
     for label, value in known.get("cats", {}).items():
-        if not isinstance(value, (int, float)):
-            raise TypeError(f"'cats' has {label!r}: {value!r}; expected a number, 1.0 for yes")
+        if not isinstance(value, (int, float)) or isnan(value):
+            shown = "NaN, which is not JSON" if value != value else repr(value)
+            raise LatentError(f"'cats' has {label!r}: {shown}; expected a number, 1.0 for yes.")
     if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
         known["words"] = [token.text for token in doc]
     return Example.from_dict(doc, known)
@@ -228,10 +224,11 @@ def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
     from spacy.util import registry
 
     block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
+    hint = f" {FROM_A_TABLE}" if path.suffix.lower() in (".csv", ".tsv") else ""
     if "path" not in block or block.get("@readers") == "spacy.Corpus.v1":
         raise LatentError(
             f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "
-            f"a reader of its own. Give {ACCEPTED}."
+            f"a reader of its own. Give {ACCEPTED}.{hint}"
         )
     block["path"] = str(path)
     reader = registry.resolve({"reader": block})["reader"]

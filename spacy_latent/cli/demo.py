@@ -13,7 +13,7 @@ import typer
 from wasabi import Printer, msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_page
+from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -66,6 +66,7 @@ def demo_cli(
             f"{expression!r} is no expression of {', '.join(OPERATORS)} and digits",
             f"Put spaces between its tokens, as in {EXPRESSION!r}.",
         )
+    check_output(html)
     with carried_pipeline() as path:
         if train is None:
             use_gpu(gpu_id)

@@ -12,7 +12,7 @@ from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_page
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
 
@@ -67,6 +67,7 @@ def explain_cli(
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.explanation import NoSuchEntity, explain
 
+    check_output(html)
     drawn: list[Explanation] = []
     seen: list[Explanation] = []
     try:

@@ -42,6 +42,7 @@ from spacy_latent.cli.config_blocks import (
     tagged,
 )
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
     REPLACEMENTS,
@@ -156,8 +157,15 @@ def init_cli(
             "A rationale, or an alignment, belongs to the one classifier that reads it. Leave out "
             "all but one of them.",
         )
+    check_output(None if output == STREAM else Path(output))
     if output != STREAM and Path(output).exists() and not force:
         fail(f"{output} exists", "Give --force to overwrite it, or another name.")
+    if config != STREAM and Path(config).is_dir():
+        inside = Path(config) / "config.cfg"
+        fail(
+            f"{config} is a folder",
+            f"Give {inside}." if inside.is_file() else "Give a config, which is a file.",
+        )
     if config != STREAM and not Path(config).is_file():
         fail(f"{config} does not exist", "Make one with 'spacy init config'.")
     try:
@@ -182,8 +190,7 @@ def init_cli(
     if output == STREAM:
         print(after.to_str())
     else:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        after.to_disk(output)
+        write_page(Path(output), after.to_str())
     print_changes(before, after, to_stderr=output == STREAM)
     for hint in hints(before, after):
         print(f"Note: {hint}", file=stream(output == STREAM))

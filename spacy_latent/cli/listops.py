@@ -14,7 +14,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import finished_first, write_json, write_page
+from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -180,6 +180,8 @@ def report_cli(
     from spacy_latent.pipeline.listops_assessment import assess_listops
     from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
 
+    for path in (metrics, html):
+        check_output(path)
     use_gpu(gpu_id)
     try:
         files = named_files(corpora)

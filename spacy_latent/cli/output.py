@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from spacy_latent.cli.failure import fail
 
 
 @contextmanager
@@ -29,11 +32,29 @@ def finished_first() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def check_output(path: Path | None) -> None:
+    """End the command where no file of this name can be written, before the work that it is for.
+    None: nothing is asked for. Folders that are missing are made later."""
+    if path is None:
+        return
+    if path.is_dir():
+        fail(f"{path} is a folder", "Give the name of a file in it, or of another one.")
+    above = next((one for one in path.parents if one.exists()), path)
+    if not above.is_dir():
+        fail(f"{path} cannot be written: {above} is a file", "Give another place.")
+    if not os.access(path if path.exists() else above, os.W_OK):
+        fail(f"{path} cannot be written: there is no permission to", "Give another place.")
+
+
 def write_page(path: Path, page: str) -> None:
-    """page: HTML, SVG or other text. Directories that are missing are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with finished_first():
-        path.write_text(page, encoding="utf8")
+    """page: HTML, SVG or other text. Directories that are missing are made. What cannot be written
+    ends the command."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with finished_first():
+            path.write_text(page, encoding="utf8")
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}", "Give another place.")
 
 
 def write_json(path: Path, figures: object) -> None:

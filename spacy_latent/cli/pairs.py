@@ -13,7 +13,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.output import write_json
+from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
 
 def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
     """The names that are given, and where none is, that of the pipeline's config."""
-    from spacy_latent.cli.corpus import pair_fields
+    from spacy_latent.corpora.text_pairs import pair_fields
 
-    first, second, label = (given or own for given, own in zip(fields, pair_fields(nlp)))
+    own = pair_fields(nlp.config.interpolate())
+    first, second, label = (given or known for given, known in zip(fields, own))
     return first, second, label
 
 
@@ -152,6 +153,7 @@ def main(
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 
+    check_output(metrics)
     use_gpu(gpu_id)
     for path in (corpus, *models):
         if not path.exists():

@@ -12,7 +12,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_json
+from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def main(
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
 
+    check_output(metrics)
     for path in (corpus, *(words or [])):
         if not path.is_file():
             fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.")

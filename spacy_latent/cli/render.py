@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_page
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
 from spacy_latent.errors import number_of
 
@@ -89,7 +89,8 @@ def render_cli(
       spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk first,second
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
-    from spacy_latent.cli.corpus import import_code, pair_fields, reads_pairs
+    from spacy_latent.cli.corpus import import_code, reads_pairs
+    from spacy_latent.corpora.text_pairs import pair_fields
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize import render, render_svg
     from spacy_latent.visualize.drawing import is_drawn
@@ -105,6 +106,9 @@ def render_cli(
                 f"{output} does not say what to draw",
                 "Give a file that ends in .html or .svg, or --format html or --format svg.",
             )
+        check_output(Path(output) if output != STDOUT else None)
+        if Path(data).is_dir():
+            fail(f"{data} is a folder", "Give a file of texts as INPUT.")
         if data != STDIN and not Path(data).is_file():
             fail(f"The file {data} does not exist")
         if gold and Path(data).suffix != ".spacy":
@@ -123,7 +127,8 @@ def render_cli(
             # Line by line, its header and all columns would be texts.
             fail(
                 f"{data} is no list of texts",
-                "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy.",
+                "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy. "
+                f"{FROM_A_TABLE}",
             )
         keys = [key for given in text_key or () for key in given.split(",")]
         if len(keys) > 2:
@@ -137,7 +142,7 @@ def render_cli(
                 "Give two, as in --text-key text_a,text_b.",
             )
         if not keys:
-            keys = list(pair_fields(nlp)[:2]) if pairs else ["text"]
+            keys = list(pair_fields(nlp.config.interpolate())[:2]) if pairs else ["text"]
         try:
             docs, references, more = _annotate(
                 nlp, data, keys, limit, component, threshold, alternatives
@@ -230,10 +235,10 @@ def _annotate(
 def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, Any]]:
     """A text, or a doc of words and spans, for the pipeline; and the doc as it was. keys: that of
     the text, or those of both texts of a pair."""
-    import srsly
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
+    from spacy_latent.corpora.text_files import json_lines, opened
     from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
     from spacy_latent.errors import LatentError
 
@@ -258,7 +263,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             )
             fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":
-        for i, entry in enumerate(srsly.read_jsonl(path), 1):
+        for i, entry in json_lines(path):
             text = entry.get(keys[0]) if isinstance(entry, dict) else None
             if not isinstance(text, str):
                 there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
@@ -268,7 +273,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
                 )
             yield text, None
     else:
-        given = nullcontext(lines_of_stdin()) if data == STDIN else path.open(encoding="utf8")
+        given = nullcontext(lines_of_stdin()) if data == STDIN else opened(path)
         with given as lines:
             for line in lines:
                 if line.strip():

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
-from spacy_latent.cli.output import write_page
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import progress
 
@@ -86,6 +86,7 @@ def report_cli(
     from spacy_latent.pipeline.assessment import assess
     from spacy_latent.visualize.report import render_report
 
+    check_output(output)
     try:
         import_code(code)
         rows = read_training_log(training_log) if training_log else []

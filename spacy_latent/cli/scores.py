@@ -10,7 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.output import write_json
+from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of
 
@@ -48,6 +48,7 @@ def scores_cli(
 
     from spacy_latent.cli.corpus import import_code
 
+    check_output(metrics)
     names = [Path(corpus).stem for corpus in corpora]
     if len(set(names)) < len(names):
         fail(f"Two corpora have one name: {', '.join(corpora)}.", "Score them one by one.")

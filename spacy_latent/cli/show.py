@@ -11,7 +11,7 @@ from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import write_page
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def show_cli(
     from spacy_latent.errors import LatentError
     from spacy_latent.visualize.terminal import format_annotation
 
+    check_output(html)
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)

@@ -39,6 +39,7 @@ def sweep_cli(
     import srsly
     from spacy.cli._util import parse_config_overrides
 
+    from spacy_latent.cli.config_errors import unread_overrides
     from spacy_latent.distributed.sweep import (
         cells_of,
         open_study,
@@ -60,6 +61,11 @@ def sweep_cli(
     try:
         values = read_grid(grid)
         cells = cells_of(values, seeds)
+        # A setting that nothing reads would be a column of the table, of trainings that are alike.
+        asked = [overrides, *(each for named in values.values() for each in named.values())]
+        unread = [said for each in asked for said in unread_overrides(config, each)]
+        if unread:
+            raise LatentError(" ".join(dict.fromkeys(unread)))
         whole = config.read_text(encoding="utf8") + srsly.json_dumps([values, overrides])
         identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
         train = spacy_train(config, output, overrides, arguments)

@@ -8,6 +8,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.cli.config_blocks import block_of
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -133,14 +134,6 @@ def corpus_reader(config: Config, name: str) -> Any:
         raise LatentError(f"[training] names the corpus {name!r}, and there is no block [{name}]")
     # A function that gives several corpora.
     return resolve_dot_names(config, [name])[0]
-
-
-def block_of(config: Config, name: str) -> Any:
-    """What a config has under a dot name; None for nothing."""
-    block: Any = config
-    for part in name.split("."):
-        block = block.get(part) if isinstance(block, dict) else None
-    return block
 
 
 def missing_path(nlp: Language, setting: str) -> str:

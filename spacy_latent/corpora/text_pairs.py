@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
+from spacy_latent.corpora.text_files import json_lines, opened
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 FIRST, SECOND = "a", "b"
+# Of any version: models and what gives the spans, where docs have two texts.
+PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
+READER = "spacy-latent.TextPairs.v1"
 
 
 class NoSuchField(LatentError):
@@ -134,6 +138,31 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
     return sorted(labels)
 
 
+def is_of_pairs(config: Mapping[str, Any]) -> bool:
+    """Whether a component of this config reads docs of two texts."""
+
+    def reads_two(block: Mapping[str, Any]) -> bool:
+        named = (block.get("@architectures"), block.get("@misc"))
+        return any(str(name).startswith((PAIRS, PAIR_SPANS)) for name in named) or any(
+            reads_two(value) for value in block.values() if isinstance(value, Mapping)
+        )
+
+    return reads_two(config.get("components", {}))
+
+
+def pair_fields(config: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Names of the fields of the first text, the second and the label: those that the reader of
+    pairs in an interpolated config has, else its defaults."""
+    defaults = inspect.signature(read_text_pairs_v1).parameters
+    block: dict[str, Any] = dict(config.get("corpora", {}).get("dev") or {})
+    if block.get("@readers") != READER:
+        block = {}
+    first, second, label = (
+        block.get(key, defaults[key].default) for key in ("first", "second", "label")
+    )
+    return first, second, label
+
+
 def field_names(path: Path) -> list[str]:
     """Names of the fields of the first pair of a file; none of one of docs, or without pairs."""
     if path.suffix == ".spacy":
@@ -144,23 +173,15 @@ def field_names(path: Path) -> list[str]:
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of each line, and its fields."""
-    with _opened(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise LatentError(
-                        f"{path}, line {number}: not a JSON value: {error}."
-                    ) from None
-                if not isinstance(row, dict):
-                    raise LatentError(f"{path}, line {number}: expected an object, got {row!r}.")
-                yield number, row
+    for number, row in json_lines(path):
+        if not isinstance(row, dict):
+            raise LatentError(f"{path}, line {number}: expected an object, got {row!r}.")
+        yield number, row
 
 
 def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     header: list[str] = []
-    with _opened(path) as file:
+    with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
             # Quotation marks are part of texts here, not around them.
             row = line.rstrip("\r\n").split("\t")
@@ -183,22 +204,14 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, dict(zip(header, row))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """With or without the mark that some programs put at the start of a file."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            yield file
-    except UnicodeDecodeError as error:
-        raise LatentError(f"{path} is not in UTF-8: {error}. Save it in UTF-8.") from None
-
-
 def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | None:
     """The object of labels and numbers of a pair; None where it has none."""
     cats = row.get("cats")
     if cats is None or cats == {}:
         return None
-    numbers = isinstance(cats, dict) and all(isinstance(v, (int, float)) for v in cats.values())
+    numbers = isinstance(cats, dict) and all(
+        isinstance(value, (int, float)) and not isnan(value) for value in cats.values()
+    )
     if not numbers:
         raise LatentError(
             f"{path}, line {number}: 'cats' is {cats!r}; expected an object of labels and numbers, "

@@ -16,7 +16,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -29,6 +29,7 @@ from spacy_latent.distributed.shards import (
     STDIN,
     Shard,
     Source,
+    form_of,
     read_shard,
     shards_of,
     shards_of_lines,
@@ -53,12 +54,13 @@ MANIFEST = "_annotation.json"
 @dataclass(frozen=True)
 class Done:
     """What became of a shard, or of many. rows: texts written; failed: those among them without a
-    doc; skipped: shards that were done before."""
+    doc; skipped: shards that were done before; reason: the id of one that failed, and why."""
 
     rows: int = 0
     failed: int = 0
     shards: int = 0
     skipped: int = 0
+    reason: str = field(default="", compare=False)
 
     def __add__(self, other: Done) -> Done:
         return Done(
@@ -66,6 +68,7 @@ class Done:
             self.failed + other.failed,
             self.shards + other.shards,
             self.skipped + other.skipped,
+            self.reason or other.reason,
         )
 
 
@@ -103,6 +106,17 @@ def load(model: str | Path) -> Model:
 
 def model_hash(model: str | Path) -> str:
     """A digest of the files of a pipeline, and of their names."""
+    folder = _folder(model)
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _folder(model: str | Path) -> Path:
+    """That of the files of a pipeline."""
     from spacy.util import get_package_path, is_package
 
     folder = Path(model)
@@ -113,12 +127,49 @@ def model_hash(model: str | Path) -> str:
             f"The pipeline {str(model)!r} does not exist. Give a directory that 'spacy train' "
             "wrote, such as training/model-best, or the name of an installed package."
         )
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return folder
+
+
+def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
+    """Which fields of a row :func:`spacy_latent.distributed.shards.shards_of` has to take for its
+    texts: as many as the pipeline reads together. It is not loaded for that.
+
+    given: their names, two with a comma between them; None for "text", or for pairs what the
+        config says. Raises LatentError for what is no pipeline, and for one name where it reads
+        two.
+    """
+    from spacy_latent.corpora.text_pairs import is_of_pairs, pair_fields
+
+    config = _config(model)
+    if not is_of_pairs(config):
+        return {"text_field": given or "text"}
+    first, *others = given.split(",") if given else pair_fields(config)[:2]
+    if len(others) != 1:
+        raise LatentError(
+            f"The pipeline reads pairs of texts, and --text-field is {given!r}. Name two fields: "
+            "--text-field text_a,text_b, or so."
+        )
+    return {"text_field": first, "second_field": others[0]}
+
+
+def _config(model: str | Path) -> dict[str, Any]:
+    """Interpolated; empty where it cannot be read, which is told when the pipeline is loaded."""
+    from spacy.util import load_config
+
+    folder = _folder(model)
+    if not (folder / "meta.json").is_file():
+        raise LatentError(
+            f"The pipeline {str(model)!r} cannot be loaded: it has no meta.json. Give a directory "
+            "that 'spacy train' wrote, such as training/model-best."
+        )
+    # An installed package has the pipeline in a folder of its own.
+    found = (path for path in (folder / "config.cfg", *folder.glob("*/config.cfg")))
+    for path in found:
+        if path.is_file():
+            with suppress(Exception):
+                return dict(load_config(path, interpolate=True))
+            break
+    return {}
 
 
 # ---------------------------------------------------------------- one shard
@@ -128,10 +179,9 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
     """A row for each text, in their order. A component that fails gives up a whole batch: those of
     it are tried again one by one, so that only what is to blame has an error."""
     rows: list[Row] = []
-    texts: list[str | Doc] = []
+    texts: list[str | tuple[str, str] | Doc] = []
     for source in sources:
-        text = source.text if isinstance(source.text, str) else source.text.text
-        rows.append(Row(source.id, text, error=source.error))
+        rows.append(Row(source.id, _text_of(source), error=source.error))
         texts.append(source.text)
     errors: dict[int, str] = {}
 
@@ -143,7 +193,7 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
         for number in numbers:
             text = texts[number]
             try:
-                docs.append((nlp.make_doc(text) if isinstance(text, str) else text, number))
+                docs.append((_doc_of(nlp, text), number))
             except Exception as error:
                 errors[number] = f"tokenizer: {_said(error)}"
         try:
@@ -163,6 +213,21 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
             if row.doc is None:
                 row.error = errors.get(number, "The pipeline gave no doc for this text.")
     return rows
+
+
+def _text_of(source: Source) -> str:
+    """As a doc of it has it, up to blanks."""
+    if isinstance(source.text, tuple):
+        return " ".join(source.text)
+    return source.text if isinstance(source.text, str) else source.text.text
+
+
+def _doc_of(nlp: Language, text: str | tuple[str, str] | Doc) -> Doc:
+    from spacy_latent.corpora.text_pairs import make_pair_doc
+
+    if isinstance(text, tuple):
+        return make_pair_doc(nlp, *text)
+    return nlp.make_doc(text) if isinstance(text, str) else text
 
 
 def _said(error: Exception) -> str:
@@ -197,7 +262,7 @@ def annotate_shard(
     if form is None:
         raise LatentError(f"The target is {target}; expected a .parquet or a .spacy file.")
     if not isinstance(source, Shard):
-        (source,) = shards_of(Path(source), sys.maxsize)
+        (source,) = shards_of(Path(source), sys.maxsize, **text_fields(model))
     pipeline = load(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.tmp")
@@ -265,7 +330,9 @@ def _write_docs(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
 
 
 def _count(rows: list[Row]) -> Done:
-    return Done(rows=len(rows), failed=sum(row.doc is None for row in rows))
+    failed = [row for row in rows if row.doc is None]
+    reason = f"{failed[0].id}: {failed[0].error}" if failed else ""
+    return Done(rows=len(rows), failed=len(failed), reason=reason)
 
 
 # ---------------------------------------------------------------- many shards
@@ -282,7 +349,7 @@ def annotate(
     batch_size: int = BATCH,
     threads: int | None = None,
     id_field: str = "id",
-    text_field: str = "text",
+    text_field: str | None = None,
     prepare: Callable[..., object] | None = None,
     prepare_with: tuple[object, ...] = (),
     progress: Callable[[Done], object] = lambda done: None,
@@ -298,7 +365,8 @@ def annotate(
     rows: texts in each shard.
     batch_size: of ``nlp.pipe``.
     threads: of each process; if not given, the cores are shared out among the processes.
-    id_field, text_field: names of columns, or of fields of JSON.
+    id_field, text_field: names of columns, or of fields of JSON; of a pipeline that reads pairs of
+        texts the second is two names with a comma between. None: see :func:`text_fields`.
     prepare, prepare_with: a function of a module, and its arguments, called in each process before
         the pipeline is loaded.
     progress: called after each shard with the sum of all so far.
@@ -334,7 +402,7 @@ def jobs_of(
     form: str = "parquet",
     rows: int = ROWS,
     id_field: str = "id",
-    text_field: str = "text",
+    text_field: str | None = None,
 ) -> Iterator[tuple[Shard, Path]]:
     """What :func:`annotate_shard` has to be called with, for all of a corpus. See :func:`annotate`
     for what is given.
@@ -345,13 +413,24 @@ def jobs_of(
         raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
     if form == "parquet":
         pyarrow()
-    if str(source) == STDIN:
-        shards: Iterable[Shard] = shards_of_lines(sys.stdin, rows)
-        listed = None
-    else:
-        shards = listed = shards_of(Path(source), rows, id_field, text_field)
-    _check_output(output, model_hash(model), form, rows, (id_field, text_field), listed)
+    fields = text_fields(model, text_field)
+    listed = None
+    if str(source) != STDIN:
+        listed = shards_of(Path(source), rows, id_field, **fields)
+    if "second_field" in fields and (listed is None or any(map(_is_of_lines, listed))):
+        raise LatentError(
+            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or "
+            ".parquet with a field for each of both, named by --text-field text_a,text_b, or so; "
+            "or .spacy."
+        )
+    shards = shards_of_lines(sys.stdin, rows) if listed is None else listed
+    names = id_field, ",".join(fields.values())
+    _check_output(output, model_hash(model), form, rows, names, listed)
     return ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
+
+
+def _is_of_lines(shard: Shard) -> bool:
+    return form_of(Path(shard.path)) == "text"
 
 
 def _cores() -> int:
@@ -368,9 +447,8 @@ def _check_output(
     fields: tuple[str, str],
     shards: list[Shard] | None,
 ) -> None:
-    """Refuse to add to what was made of something else."""
-    output.mkdir(parents=True, exist_ok=True)
-    ours = {
+    """Refuse to add to what was made of something else, and to write where that cannot be done."""
+    ours: dict[str, Any] = {
         "model_hash": hash_,
         "format": form,
         "rows": rows,
@@ -382,25 +460,45 @@ def _check_output(
         paths = {shard.name.rsplit("-", 1)[0]: shard.path for shard in shards}
         ours["files"] = {name: os.path.getsize(path) for name, path in paths.items()}
     path = output / MANIFEST
-    if not path.exists():
-        if any(file.suffix in ENDINGS.values() for file in output.iterdir()):
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            if any(file.suffix in ENDINGS.values() for file in output.iterdir()):
+                raise LatentError(
+                    f"{output} holds files of something else. Give a directory of its own."
+                )
+            replace_file(path, json.dumps(ours, indent=2) + "\n")
+            return
+        if shards is None:
             raise LatentError(
-                f"{output} holds files of something else. Give a directory of its own."
+                f"{output} was begun already, and standard input cannot be taken up where it was "
+                "left. Give another directory, or a file in the place of standard input."
             )
-        replace_file(path, json.dumps(ours, indent=2) + "\n")
-        return
-    if shards is None:
+        theirs = json.loads(path.read_text(encoding="utf8"))
+    except OSError as error:
         raise LatentError(
-            f"{output} was begun already, and standard input cannot be taken up where it was left. "
-            "Give another directory, or a file in the place of standard input."
-        )
-    theirs = json.loads(path.read_text(encoding="utf8"))
-    other = [key for key in ours if ours[key] != theirs.get(key)]
-    if other:
+            f"{output} cannot be written to: {error.strerror}. Give another directory."
+        ) from error
+    if other := list(_differences(theirs, ours)):
         raise LatentError(
-            f"{output} was begun with other settings than these ({', '.join(other)}). Give what it "
-            "was begun with, to go on, or another directory."
+            f"{output} was begun with other settings than these: {'; '.join(other)}. Give what it "
+            "was begun with, to go on; else delete it, or name another directory."
         )
+
+
+def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
+    """By the names of options, clauses."""
+    if ours["model_hash"] != theirs.get("model_hash"):
+        yield "another pipeline"
+    if ours["files"] != theirs.get("files"):
+        yield "another corpus, or files of another size"
+    then = dict(zip(("--id-field", "--text-field"), theirs.get("fields", ())))
+    now = dict(zip(("--id-field", "--text-field"), ours["fields"]))
+    for key in ("format", "rows"):
+        then[f"--{key}"], now[f"--{key}"] = theirs.get(key), ours[key]
+    for option, value in now.items():
+        if value != then.get(option):
+            yield f"{option} was {then.get(option)}, and is {value}"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def annotate_with_ray(
     gpus: float = 0.0,
     address: str | None = None,
     id_field: str = "id",
-    text_field: str = "text",
+    text_field: str | None = None,
     prepare: Callable[..., object] | None = None,
     prepare_with: tuple[object, ...] = (),
     progress: Callable[[Done], object] = lambda done: None,
@@ -127,7 +127,8 @@ def annotate_with_ray(
                 raise LatentError(result["error"])
             if result["lost"]:
                 lost.append(result["name"])
-            total += Done(*(int(result[name]) for name in DONE))
+            counts = {name: int(result[name]) for name in DONE}
+            total += Done(**counts, reason=result["reason"])
             progress(total)
     if lost:
         raise LatentError(
@@ -231,6 +232,7 @@ class _Annotator:
             "name": [shard.name],
             "lost": [lost],
             "error": [error],
+            "reason": [done.reason],
             **{name: [getattr(done, name)] for name in DONE},
         }
 

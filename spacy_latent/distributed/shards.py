@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
 from spacy_latent.distributed.parquet import pyarrow
 from spacy_latent.errors import LatentError
 
@@ -22,6 +24,8 @@ ACCEPTED = (
     "a .parquet file with a column of texts, .jsonl with a field of texts, .spacy, .txt with a "
     "text per line, or a directory of such files"
 )
+# Lines of JSON by which it is seen whether they have the fields that are asked for.
+LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Shard:
     first, count: the rows; None for all from there on.
     offset: where the first row begins, in bytes; of lines only.
     id_field, text_field: names of columns, or of fields of JSON.
+    second_field: that of the second text of each pair; empty where each row is one text.
     lines: the texts themselves, in the place of a file.
     """
 
@@ -44,22 +49,37 @@ class Shard:
     id_field: str = "id"
     text_field: str = "text"
     lines: tuple[str, ...] | None = None
+    second_field: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Of one text, or of both."""
+        return (self.text_field, self.second_field) if self.second_field else (self.text_field,)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text to annotate: its id, what it is, and why it cannot be read, or None."""
+    """A text, or a pair of texts, to annotate: its id, what it is, and why it cannot be read, or
+    None."""
 
     id: str
-    text: str | Doc
+    text: str | tuple[str, str] | Doc
     error: str | None = None
 
 
 def shards_of(
-    source: Path, rows: int, id_field: str = "id", text_field: str = "text"
+    source: Path,
+    rows: int,
+    id_field: str = "id",
+    text_field: str = "text",
+    second_field: str = "",
 ) -> list[Shard]:
     """The shards of a file, or of all files below a directory, of at most so many rows each. A
-    .spacy file is one shard."""
+    .spacy file is one shard.
+
+    Raises LatentError for what cannot be read, and where nothing has the fields of the texts: no
+    column of Parquet, or none of the first lines of JSON.
+    """
     if not source.exists():
         raise LatentError(f"The corpus {source} does not exist. Give {ACCEPTED}.")
     files = [source]
@@ -76,22 +96,31 @@ def shards_of(
         if form == "docbin":
             found.append(Shard(f"{name}-00000", str(path)))
             continue
-        places = _rows_of_parquet(path, rows) if form == "parquet" else _rows_of_lines(path, rows)
+        whole = Shard(
+            name, str(path), id_field=id_field, text_field=text_field, second_field=second_field
+        )
+        if form == "parquet":
+            _check_columns(whole)
+            places = _rows_of_parquet(path, rows)
+        else:
+            check_encoding(path)
+            places = _rows_of_lines(path, rows)
         for number, (first, count, offset) in enumerate(places):
-            place = str(path), first, count, offset
-            found.append(Shard(f"{name}-{number:05d}", *place, id_field, text_field))
-    names = [shard.name for shard in found]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+            own = f"{name}-{number:05d}"
+            found.append(replace(whole, name=own, first=first, count=count, offset=offset))
+    called = [shard.name for shard in found]
+    if len(set(called)) < len(called):
+        twice = sorted({name for name in called if called.count(name) > 1})
         raise LatentError(
             f"Two files would be written as {twice[0]}. Give one of them another name."
         )
+    _check_fields(found)
     return found
 
 
 def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
     """The shards of standard input, as it comes."""
-    waiting, first = iter(lines), 0
+    waiting, first = lines_of(lines), 0
     while some := tuple(line.rstrip("\r\n") for line in islice(waiting, rows)):
         yield Shard(f"stdin-{first // rows:05d}", "stdin", first, len(some), lines=some)
         first += len(some)
@@ -128,28 +157,54 @@ def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
     file's name and the number of its row, from 0."""
     name = shard.name.rsplit("-", 1)[0]
     if shard.lines is not None:
-        rows: Iterable[Source] = (Source("", line) for line in shard.lines)
+        lines = (Source("", line) for line in shard.lines)
+        rows: Iterator[tuple[int, Source]] = enumerate(lines, shard.first)
     else:
         form = form_of(Path(shard.path))
         if form == "parquet":
-            rows = _read_parquet(shard)
+            rows = enumerate(_read_parquet(shard), shard.first)
         elif form == "docbin":
-            rows = _read_docs(shard, vocab)
+            rows = enumerate(_read_docs(shard, vocab), shard.first)
         else:
             rows = _read_lines(shard, form)
-    for number, row in enumerate(rows, shard.first):
-        yield row if row.id else Source(f"{name}:{number}", row.text, row.error)
+    for number, row in rows:
+        yield row if row.id else replace(row, id=f"{name}:{number}")
+
+
+def _check_columns(shard: Shard) -> None:
+    with pyarrow().parquet.ParquetFile(shard.path) as file:
+        names = file.schema_arrow.names
+    if missing := [name for name in shard.fields if name not in names]:
+        raise LatentError(
+            f"{shard.path} has no column {missing[0]!r}; it has {', '.join(names)}. Name the "
+            "column of texts with --text-field."
+        )
+
+
+def _check_fields(shards: Sequence[Shard]) -> None:
+    """Of the first file: what is wrong with all of its lines is wrong with the command."""
+    if not shards or form_of(Path(shards[0].path)) != "jsonl":
+        return
+    rows = []
+    for _, line, _ in _lines(replace(shards[0], count=LOOKED_AT)):
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    rows = [row for row in rows if isinstance(row, dict)]
+    fields = shards[0].fields
+    if rows and not any(set(fields) <= row.keys() for row in rows):
+        missing = next(name for name in fields if not all(name in row for row in rows))
+        raise LatentError(
+            f"None of the first lines of {shards[0].path} has a field {missing!r}; there is "
+            f"{', '.join(map(repr, rows[0])) or 'nothing'}. Name the field of texts with "
+            "--text-field."
+        )
 
 
 def _read_parquet(shard: Shard) -> Iterator[Source]:
+    _check_columns(shard)
     with pyarrow().parquet.ParquetFile(shard.path) as file:
         names = file.schema_arrow.names
-        if shard.text_field not in names:
-            raise LatentError(
-                f"{shard.path} has no column {shard.text_field!r}; it has {', '.join(names)}. Name "
-                "the column of texts with --text-field."
-            )
-        wanted = [name for name in (shard.id_field, shard.text_field) if name in names]
+        wanted = [name for name in (shard.id_field, *shard.fields) if name in names]
         first, left = shard.first, shard.count or 0
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
@@ -160,36 +215,48 @@ def _read_parquet(shard: Shard) -> Iterator[Source]:
                 return
             table = file.read_row_group(group, columns=wanted).slice(first, left)
             first, left = 0, left - len(table)
-            texts = table[shard.text_field].to_pylist()
-            ids = [None] * len(texts)
+            columns = [table[name].to_pylist() for name in shard.fields]
+            ids = [None] * len(table)
             if shard.id_field in names:
                 ids = table[shard.id_field].to_pylist()
-            for id_, text in zip(ids, texts):
-                yield _source(id_, text)
+            for id_, *texts in zip(ids, *columns):
+                yield _source(id_, texts)
 
 
-def _read_lines(shard: Shard, form: str) -> Iterator[Source]:
+def _read_lines(shard: Shard, form: str) -> Iterator[tuple[int, Source]]:
+    """With the number of each line. In JSON an empty line is no row; of plain texts it is one, so
+    that rows are the lines of the file."""
+    for number, line, wrong in _lines(shard):
+        if wrong:
+            yield number, Source("", line, wrong)
+        elif form == "text":
+            yield number, Source("", line)
+        elif line.strip():
+            yield number, _row_of_json(shard, line)
+
+
+def _row_of_json(shard: Shard, line: str) -> Source:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return Source("", line, f"The line is no JSON: {error}")
+    missing = [name for name in shard.fields if not isinstance(row, dict) or name not in row]
+    if missing:
+        return Source("", line, f"The line has no field {missing[0]!r}")
+    return _source(row.get(shard.id_field), [row[name] for name in shard.fields])
+
+
+def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
+    """The number of each line, its text, and why that cannot be read, or nothing."""
     with open(shard.path, "rb") as file:
         file.seek(shard.offset)
-        for line in islice(file, shard.count):
+        for number, line in enumerate(islice(file, shard.count), shard.first):
             try:
-                text = line.decode("utf8").rstrip("\r\n")
+                text, wrong = line.decode("utf8"), ""
             except UnicodeDecodeError as error:
-                shown = line.decode("utf8", "replace").rstrip("\r\n")
-                yield Source("", shown, f"The line is no UTF-8: {error}")
-                continue
-            if form == "text":
-                yield Source("", text)
-                continue
-            try:
-                row = json.loads(text)
-            except ValueError as error:
-                yield Source("", text, f"The line is no JSON: {error}")
-                continue
-            if not isinstance(row, dict) or shard.text_field not in row:
-                yield Source("", text, f"The line has no field {shard.text_field!r}")
-                continue
-            yield _source(row.get(shard.id_field), row[shard.text_field])
+                text = line.decode("utf8", "replace")
+                wrong = f"The line is no UTF-8: {error}. Save the file as UTF-8"
+            yield number, (text if number else text.removeprefix(MARK)).rstrip("\r\n"), wrong
 
 
 def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
@@ -200,15 +267,22 @@ def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
         yield Source(own if isinstance(own, str) else "", doc)
 
 
-def _source(id_: Any, text: Any) -> Source:
+def _source(id_: Any, texts: Sequence[Any]) -> Source:
+    """texts: one, or both of a pair."""
     known = _encodable("" if id_ is None else str(id_))
-    if not isinstance(text, str):
-        shown = _encodable("" if text is None else str(text))
-        return Source(known, shown, _encodable(f"The text is {text!r}, no string"))
-    shown = _encodable(text)
-    if shown != text:
-        return Source(known, shown, "The text has half of a surrogate pair, which no UTF-8 has")
-    return Source(known, text)
+    shown = [_encodable("" if text is None else str(text)) for text in texts]
+    for text, own in zip(texts, shown):
+        if not isinstance(text, str):
+            error = _encodable(f"The text is {text!r}, no string")
+            return Source(known, " ".join(shown), error)
+        if own != text:
+            error = "The text has half of a surrogate pair, which no UTF-8 has"
+            return Source(known, " ".join(shown), error)
+    if len(shown) == 1:
+        return Source(known, shown[0])
+    first, second = shown
+    # As the reader of pairs for training does.
+    return Source(known, (first.strip(), second.strip()))
 
 
 def _encodable(text: str) -> str:

@@ -153,10 +153,21 @@ def sweep(
 
 def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
     """The study in a journal, made if it is not there. Raises LatentError for one of something
-    else."""
+    else, and for a file that is none."""
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Optuna would add to whatever is there.
+        with path.open("ab+") as file:
+            file.seek(0)
+            first = file.readline()
+    except OSError as error:
+        raise LatentError(
+            f"The study {path} cannot be written: {error.strerror}. Give another file."
+        ) from error
+    if first and not _is_of_journal(first):
+        raise LatentError(f"{path} is no study of a sweep. Give another file as --study.")
     journal = optuna.storages.journal
     # The default one makes a link, for which Windows asks for a privilege.
     lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
@@ -176,6 +187,13 @@ def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
         )
     study.set_user_attr("of", ours)
     return study
+
+
+def _is_of_journal(line: bytes) -> bool:
+    try:
+        return "op_code" in json.loads(line)
+    except (ValueError, TypeError):
+        return False
 
 
 def _optuna() -> Any:

@@ -18,6 +18,7 @@ from spacy_latent.cli.config_errors import (
     errors_with_blocks,
     unknown_names,
     unknown_settings,
+    unread_overrides,
     unread_settings,
 )
 from spacy_latent.errors import IncompatiblePair, LatentError
@@ -330,6 +331,27 @@ def test_debug_names_labels_that_training_does_not_have(
     (written / "dev.spacy").write_bytes((written / "train.spacy").read_bytes())
     monkeypatch.undo()
     assert "does not have" not in debug(written, *paths)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("training.droput", "[training] droput: spaCy does not read this setting. Did you mean d"),
+        ("training.other", "[training] other: spaCy does not read this setting."),
+        ("trainng.dropout", "has no section [trainng]. Did you mean training?"),
+        (f"{MODEL}.estimatr.k", f"has no section [{MODEL}.estimatr]. Did you mean {MODEL}.esti"),
+        (f"{MODEL}.temprature", "has no such setting. Did you mean temperature?"),
+        ("paths.trian", "Did you mean train?"),
+    ],
+)
+def test_settings_that_nothing_would_read_are_told(name: str, said: str, tmp_path: Path) -> None:
+    config = changed("training", max_steps="${paths.steps}", my_rate=0.1)
+    config.to_disk(tmp_path / "config.cfg", interpolate=False)
+    read = {"training.dropout": 0.1, "training.my_rate": 0.2, f"{MODEL}.temperature": 2.0}
+    read["paths.steps"] = 10
+    assert list(unread_overrides(tmp_path / "config.cfg", read)) == []
+    (found,) = unread_overrides(tmp_path / "config.cfg", {**read, name: 1})
+    assert said in found
 
 
 def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:

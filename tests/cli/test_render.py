@@ -50,6 +50,11 @@ def inputs(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     DocBin(docs=[Doc(vocab, words=["no", "trees"])]).to_disk(folder / "plain.spacy")
     (folder / "broken.spacy").write_text("this is no DocBin")
     (folder / "empty.txt").write_text("\n")
+    (folder / "marked.txt").write_bytes(f"\ufeff{TEXTS[0]}\r\n\r\n{TEXTS[1]}".encode())
+    rows = "\n\n".join(srsly.json_dumps({"text": text}) for text in TEXTS)
+    (folder / "marked.jsonl").write_bytes(f"\ufeff{rows}\n\n".encode())
+    (folder / "wide.txt").write_bytes("\ufeffa\n".encode("utf-16-le"))
+    (folder / "latin.jsonl").write_bytes('{"text": "é"}\n'.encode("latin1"))
     (folder / "table.csv").write_text("text,label\na,b\n")
     (folder / "table.TSV").write_text("text\tlabel\na\tb\n")
     return folder
@@ -62,7 +67,9 @@ def run(*arguments: Any, code: int = 0, stdin: str | None = None) -> Result:
     return result
 
 
-@pytest.mark.parametrize("name", ["texts.txt", "texts.jsonl", "texts.spacy"])
+@pytest.mark.parametrize(
+    "name", ["texts.txt", "texts.jsonl", "texts.spacy", "marked.txt", "marked.jsonl"]
+)
 def test_every_input_gives_a_page(models: Any, inputs: Any, tmp_path: Any, name: str) -> None:
     page = tmp_path / "deep" / "page.html"
     result = run(models["heads"], inputs / name, page)
@@ -210,6 +217,9 @@ def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None
     "model, name, out, options, said",
     [
         ("heads", "missing.txt", "a.html", [], "does not exist"),
+        ("heads", "", "a.html", [], "Give a file of texts"),
+        ("heads", "wide.txt", "a.html", [], "is in UTF-16. Save it as UTF-8"),
+        ("heads", "latin.jsonl", "a.html", [], "line 1, is not in UTF-8 (E9). Save it as UTF-8"),
         ("heads", "table.csv", "a.html", [], "table.csv is no list of texts"),
         ("heads", "table.TSV", "a.html", [], "table.TSV is no list of texts"),
         ("heads", "texts.txt", "a.pdf", [], ".html or .svg"),
@@ -235,7 +245,7 @@ def test_what_cannot_be_drawn_is_said_and_ends_with_1(
 ) -> None:
     result = run(models[model], inputs / name, tmp_path / out, *options, code=1)
     assert said in " ".join(result.output.split())
-    assert not (tmp_path / out).exists()
+    assert not (tmp_path / out).is_file()
 
 
 def test_wrong_calls_end_with_2_and_help_has_examples(models: Any) -> None:

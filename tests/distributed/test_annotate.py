@@ -14,6 +14,7 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 from spacy_latent.cli.app import latent_cli
+from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.distributed import annotate as module
 from spacy_latent.distributed.annotate import annotate, annotate_shard, model_hash
 from spacy_latent.distributed.parquet import Row
@@ -29,6 +30,7 @@ from tests.distributed.annotating import (
     texts,
 )
 from tests.distributed.marking_component import DEATHS, die_while_writing
+from tests.models import test_aligned_pair_textcat as pairs
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -94,16 +96,16 @@ def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path) -> None:
 def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -> None:
     corpus = save_lines(tmp_path / "corpus.jsonl", texts(3))
     annotate(model, corpus, tmp_path / "out")
-    with pytest.raises(LatentError, match=r"other settings than these \(rows\)"):
+    with pytest.raises(LatentError, match=r"--rows was 10000, and is 2. .* delete it"):
         annotate(model, corpus, tmp_path / "out", rows=2)
-    with pytest.raises(LatentError, match=r"other settings than these \(fields\)"):
-        annotate(model, corpus, tmp_path / "out", text_field="body")
+    with pytest.raises(LatentError, match="--id-field was id, and is key"):
+        annotate(model, corpus, tmp_path / "out", id_field="key")
     moved = tmp_path / "moved" / corpus.name
     moved.parent.mkdir()
     shutil.copy(corpus, moved)
     assert annotate(model, moved, tmp_path / "out").skipped == 1
     save_lines(corpus, texts(5))
-    with pytest.raises(LatentError, match=r"other settings than these \(files\)"):
+    with pytest.raises(LatentError, match="than these: another corpus"):
         annotate(model, corpus, tmp_path / "out")
     (tmp_path / "out" / module.MANIFEST).unlink()
     with pytest.raises(LatentError, match="something else"):
@@ -236,10 +238,11 @@ def test_a_shard_of_which_processes_die_is_given_up_and_the_others_are_done(
 
 
 def test_an_error_of_a_process_is_told(model: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.parquet"
-    pq.write_table(pa.table({"body": texts(4)}), corpus)
-    with pytest.raises(LatentError, match="no column 'text'; it has body"):
-        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, prepare=prepare)
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(4))
+    # No path of a directory, which is found out in there.
+    how: dict[str, Any] = {"prepare": prepare, "prepare_with": (None, 3, "too many")}
+    with pytest.raises(LatentError, match="TypeError: prepare"):
+        annotate(model, corpus, tmp_path / "out", workers=2, rows=2, **how)
 
 
 def _rows_if_any(output: Path) -> list[Row]:
@@ -285,6 +288,91 @@ def test_lines_that_are_no_rows_are_kept_with_the_reason(tmp_path: Path) -> None
     assert [row.error is None for row in found] == [True, False, False, False, False, False]
     assert [row.id for row in found] == [f"rows.jsonl:{number}" for number in range(6)]
     assert found[1].text == "no json" and "UTF-8" in str(found[4].error)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "lines.txt"])
+def test_the_mark_of_an_encoding_and_empty_lines_are_no_part_of_texts(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    given = ["été", "", "two", "three"]
+    if name.endswith(".jsonl"):
+        lines = [json.dumps({"text": text}) if text else "" for text in given]
+        # Whoever annotates by lines keeps one of a text that is empty.
+        given.remove("")
+        ids = [0, 2, 3]
+    else:
+        lines, ids = given, [0, 1, 2, 3]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, ""]).encode())
+    for rows in (1, 2, 10):
+        shards = shards_of(path, rows)
+        found = [row for one in shards for row in read_shard(one, spacy.blank("en").vocab)]
+        assert [(row.text, row.error) for row in found] == [(text, None) for text in given]
+        assert [row.id for row in found] == [f"{name}:{number}" for number in ids]
+
+
+def test_another_encoding_is_refused_before_anything_is_written(
+    model: Path, tmp_path: Path
+) -> None:
+    for name in ("u16.txt", "u16.jsonl"):
+        for encoding in ("utf-16-le", "utf-16-be"):
+            (tmp_path / name).write_bytes('\ufeff{"text": "a"}\n'.encode(encoding))
+            with pytest.raises(LatentError, match=f"{name} is in UTF-16. Save it as UTF-8"):
+                annotate(model, tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_rows_without_the_field_of_texts_are_refused_before_anything_is_written(
+    model: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    if name.endswith(".jsonl"):
+        path.write_text('\n{"body": "a", "n": 1}\nno json\n{"body": "b"}\n')
+    else:
+        pq.write_table(pa.table({"body": ["a", "b"], "n": [1, 2]}), path)
+    with pytest.raises(LatentError, match=r"'text'; (it has body|there is 'body'), .*--text-field"):
+        annotate(model, path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert annotate(model, path, tmp_path / "out", text_field="body").rows >= 2
+
+
+def test_a_place_that_cannot_be_written_to_is_told(model: Path, tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(1))
+    (tmp_path / "file").touch()
+    with pytest.raises(LatentError, match="cannot be written to: Not a directory"):
+        annotate(model, corpus, tmp_path / "file" / "out")
+
+
+def test_pairs_of_texts(tmp_path: Path) -> None:
+    nlp = pairs.trained(pairs.pipeline(), steps=1)
+    nlp.config["corpora"]["dev"] = {"@readers": "spacy-latent.TextPairs.v1", "path": None}
+    nlp.config["corpora"]["dev"].update({"first": "premise", "second": "claim"})
+    nlp.to_disk(tmp_path / "model")
+    given = [("the dog ran", "a dog ran home"), ("we saw cars ", "two cars"), ("alone", "")]
+    rows = [{"premise": first, "claim": second} for first, second in given]
+    corpus, table = tmp_path / "pairs.jsonl", tmp_path / "pairs.parquet"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"premise": "a"}]))
+    pq.write_table(pa.Table.from_pylist(rows), table)
+    fields = module.text_fields(tmp_path / "model")
+    for path in (corpus, table):
+        read = read_shard(shards_of(path, 10, **fields)[0], nlp.vocab)
+        assert [row.text for row in read if row.error is None][1] == ("we saw cars", "two cars")
+    done = annotate(tmp_path / "model", corpus, tmp_path / "out", rows=2)
+    assert (done.rows, done.failed) == (4, 1)
+    for row, texts_of_pair in zip(rows_of(tmp_path / "out"), given):
+        expected = nlp(make_pair_doc(nlp, *(text.strip() for text in texts_of_pair)))
+        assert row.doc is not None and row.doc.text == expected.text
+        assert row.doc.cats == pytest.approx(expected.cats)
+        ours, theirs = (doc._.latent[pairs.NAME].cells() for doc in (row.doc, expected))
+        assert ours == theirs
+    with pytest.raises(LatentError, match="Name two fields"):
+        annotate(tmp_path / "model", corpus, tmp_path / "c", text_field="premise")
+    (tmp_path / "lines.txt").write_text("a\n")
+    for source in (tmp_path / "lines.txt", "-"):
+        with pytest.raises(LatentError, match="lines of text are none"):
+            annotate(tmp_path / "model", source, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:
@@ -338,9 +426,18 @@ def test_the_command_reads_standard_input(model: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(latent_cli, arguments, input="a text\na bad one\nlast\n")
     assert done.exit_code == 0, done.output
     assert "3 texts in 2 files" in done.output and "1 of 3 texts failed" in done.output
+    assert "stdin:1: marking: ValueError: a bad text" in " ".join(done.output.split())
     assert [row.id for row in rows_of(tmp_path / "out")] == ["stdin:0", "stdin:1", "stdin:2"]
     again = CliRunner().invoke(latent_cli, arguments, input="a text\n")
     assert again.exit_code == 1
+
+
+def test_the_command_ends_with_1_where_every_text_fails(model: Path, tmp_path: Path) -> None:
+    arguments = ["annotate", str(model), "-", str(tmp_path / "out"), "--code", str(CODE)]
+    done = CliRunner().invoke(latent_cli, arguments, input="bad\nanother bad one\n")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 1 and "Not one of 2 texts could be annotated" in said
+    assert "stdin:0: marking: ValueError: a bad text" in said and "Delete" in said
 
 
 def test_the_command_says_why_it_cannot(model: Path, tmp_path: Path, capsys: Any) -> None:

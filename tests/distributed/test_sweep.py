@@ -103,6 +103,28 @@ def test_a_study_of_something_else_is_refused(cells: list[Cell], tmp_path: Path)
             open_study(tmp_path / "sweep.log", identity, others)
 
 
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", '{"rows": 1}\n', "", b"\xff\xfe"])
+def test_a_file_that_is_no_study_is_left_as_it_is(
+    cells: list[Cell], tmp_path: Path, content: str | bytes
+) -> None:
+    path = tmp_path / "sv.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if not content:
+        open_study(path, "", cells)
+        return
+    before = path.read_bytes()
+    with pytest.raises(LatentError, match=r"sv.csv is no study of a sweep.*Give another file"):
+        open_study(path, "", cells)
+    assert path.read_bytes() == before
+
+
+def test_a_study_that_cannot_be_written_is_told(cells: list[Cell], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "sweep.log"):
+        with pytest.raises(LatentError, match="cannot be written"):
+            open_study(path, "", cells)
+
+
 @can_fork
 def test_workers_at_once_share_the_cells(cells: list[Cell], tmp_path: Path) -> None:
     study, notes = tmp_path / "sweep.log", tmp_path / "notes"
@@ -183,9 +205,14 @@ def test_the_command_trains_a_config(tmp_path: Path) -> None:
         eval_frequency=1,
     )
     (tmp_path / "grid.json").write_text('{"training.dropout": [0.1], "wrong": {"a": {}}}')
+    (tmp_path / "misspelt.json").write_text('{"training.droput": [0.1]}')
     study = tmp_path / "sweep.log"
     arguments: list[Any] = ["sweep", config, "--grid", tmp_path / "grid.json", "--study", study]
     arguments += ["--seeds", 1, "--training.max_steps", 1]
+    for more in (["--grid", tmp_path / "misspelt.json"], ["--training.droput", 0.1]):
+        refused = CliRunner().invoke(latent_cli, list(map(str, [*arguments, *more])))
+        assert refused.exit_code == 1 and not study.exists()
+        assert "Did you mean dropout?" in " ".join(refused.output.split())
     done = CliRunner().invoke(latent_cli, list(map(str, arguments)))
     log = tmp_path / "sweep-models" / "0000" / "log.txt"
     assert done.exit_code == 0, done.output + (log.read_text() if log.exists() else "")

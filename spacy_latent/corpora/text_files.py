@@ -1,0 +1,78 @@
+"""Files of text that users give, whatever program wrote them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from spacy_latent.errors import LatentError
+
+# That some programs put at the start of a file in UTF-8.
+MARK = "\ufeff"
+# Those that a file in UTF-16 begins with.
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def check_encoding(path: Path) -> None:
+    """Raise LatentError for a file that says to be in UTF-16. Much of it would pass for UTF-8."""
+    with path.open("rb") as file:
+        if file.read(2) in UTF_16:
+            raise LatentError(f"{path} is in UTF-16. Save it as UTF-8.")
+
+
+@contextmanager
+def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+    """A file in UTF-8, without the mark that may stand at its start.
+
+    newline: as of ``open``. Raises LatentError for another encoding, with the line.
+    """
+    check_encoding(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except UnicodeDecodeError as error:
+        # That tells the place in a part of the file alone.
+        raise LatentError(_not_utf_8(path) or f"{path} is not in UTF-8: {error}.") from None
+
+
+def _not_utf_8(path: Path) -> str:
+    """Of the first line that is not, a sentence."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf8")
+            except UnicodeDecodeError as error:
+                wrong = " ".join(f"{byte:02X}" for byte in line[error.start : error.end])
+                return f"{path}, line {number}, is not in UTF-8 ({wrong}). Save it as UTF-8."
+    return ""
+
+
+def lines_of(stream: Iterable[str]) -> Iterator[str]:
+    """The lines of standard input, without the mark that may stand at its start. Raises LatentError
+    for another encoding."""
+    lines = iter(stream)
+    try:
+        for first in islice(lines, 1):
+            yield first.removeprefix(MARK)
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise LatentError(f"Standard input is not in UTF-8: {error}.") from None
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """The number of each line of JSON, from 1, and its value. Empty lines are passed over. Raises
+    LatentError for a line that is none."""
+    with opened(path, newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    value = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise LatentError(
+                        f"{path}, line {number}: not a JSON value: {error}."
+                    ) from None
+                yield number, value
