@@ -75,9 +75,9 @@ class RandomStructures:
 
     before, after, drop: with single best structures, with random ones, and the difference, whose
     interval is from low to high. before_low: the lower end of the interval of ``before``. docs:
-    texts that count. draws: how often structures were drawn for each. mixture: of the predictions
-    as they are, where these are composed of several structures. differ: texts whose score is
-    another one with random structures.
+    texts that count. draws: how often structures were drawn for each. mixture, mixture_low: of the
+    predictions as they are, and the lower end of the interval of that, where these are composed of
+    several structures. differ: texts whose score is another one with random structures.
     """
 
     before: float
@@ -91,6 +91,14 @@ class RandomStructures:
     mixture: float | None = None
     chance: Chance | None = None
     differ: int | None = None
+    mixture_low: float | None = None
+
+    @property
+    def own(self) -> tuple[float, float]:
+        """The pipeline's own score, and the lower end of its interval."""
+        if self.mixture is None or self.mixture_low is None:
+            return self.before, self.before_low
+        return self.mixture, self.mixture_low
 
 
 @dataclass

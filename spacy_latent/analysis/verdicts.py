@@ -456,13 +456,13 @@ def _mean_of(trainings: int) -> str:
 def _of_task(figures: LayerFigures) -> list[Verdict]:
     found = []
     for measure, row in figures.random.items():
-        chance = row.chance
-        if chance is None or not row.before_low <= chance.share:
+        chance, (own, low) = row.chance, row.own
+        if chance is None or not low <= chance.share:
             continue
-        told = f"its {measure} of {percent(row.before)} is"
+        told = f"its {measure} of {percent(own)} is"
         always = f"always answering “{chance.label}” ({percent(chance.share)})"
         # Of few texts only what is far below.
-        below = 2 * row.before - row.before_low < chance.share and row.docs >= FEWEST
+        below = 2 * own - low < chance.share and row.docs >= FEWEST
         if chance.share < 1 and (row.docs >= FEW or below):
             text = f"The pipeline has not learned the task: {told} no better than {always}."
             found.append(Verdict("warning", "chance", text))
@@ -510,30 +510,39 @@ def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
 
 def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
     """What one measure says of how far the task looks at the structures."""
-    cost = f"Random {plural} in their place, at prediction only, cost"
+    place = "their place" if row.mixture is None else "the place of the single best ones"
+    begin = f"Random {plural} in {place}, at prediction only,"
     lost = (
         f"{points(row.drop)} points of {measure} (95 % interval {points(row.low)} to "
         f"{points(row.high)})"
     )
-    undecided = f"{cost} {lost}. Whether the task looks at the {plural} cannot be told"
+    cost, little = f"{begin} cost {lost}", f"{begin} cost only {lost}"
+    if points(row.drop).startswith("−"):
+        cost = little = (
+            f"{begin} do better, by {points(-row.drop)} points of {measure} (95 % interval "
+            f"{points(-row.high)} to {points(-row.low)})"
+        )
+    undecided = f"{cost}. Whether the task looks at the {plural} cannot be told"
     reason = why_undecided(row.before, row.after, row.docs, row.differ)
     if row.docs < FEWEST or (reason and row.low <= 0):
         return Verdict("note", "dependence-undecided", f"{undecided}: {reason}.")
     if row.high < SMALL:
-        text = f"{cost} only {lost}: the task ignores the {plural}."
-        return Verdict("warning", "ignored", text)
+        # What does surely better is not the same.
+        worse = row.high < 0
+        why = f"nothing is lost without the {plural}" if worse else f"the task ignores the {plural}"
+        return Verdict("warning", "ignored", f"{little}: {why}.")
     if row.low > 0:
-        code, only, hardly = "co-adapted", "", ""
+        code, said, hardly = "co-adapted", cost, ""
         if row.low <= SMALL:
-            code, only, hardly = "hardly-co-adapted", "only ", "hardly "
+            code, said, hardly = "hardly-co-adapted", little, "hardly "
         return Verdict(
             "note",
             code,
-            f"{cost} {only}{lost}: the composer is {hardly}used to its {plural} (co-adaptation). "
+            f"{said}: the composer is {hardly}used to its {plural} (co-adaptation). "
             "That is no sign that they are right, nor that they help.",
         )
     if row.high < NO_SIGN:
-        text = f"{cost} only {lost}: there is no sign that the task looks at the {plural}."
+        text = f"{little}: there is no sign that the task looks at the {plural}."
         return Verdict("warning", "no-sign-of-use", text)
     more = f"from {number_of(row.docs, 'text')}. Take more."
     return Verdict("note", "dependence-undecided", f"{undecided} {more}")

@@ -304,12 +304,16 @@ class _Run:
             own = before[measure.name]
             drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
             _, low, _ = task.interval(measure.value, own, self.seed)
-            mixture = float(measure.value(self.counts[measure.name].sum(0))) if mixed else None
+            mixture: tuple[float | None, float | None] = (None, None)
+            if mixed:
+                counts = self.counts[measure.name]
+                mixture = task.interval(measure.value, counts, self.seed)[:2]
             result.drops[measure.name] = RandomStructures(
                 **vars(drop),
                 before_low=low,
                 draws=draws,
-                mixture=mixture,
+                mixture=mixture[0],
+                mixture_low=mixture[1],
                 chance=self._chance(measure),
             )
         return result

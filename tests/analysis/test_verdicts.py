@@ -271,6 +271,40 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
     assert not trivial(verdicts(made))
 
 
+def test_whether_the_task_is_learned_is_said_of_the_pipeline_as_it_predicts() -> None:
+    """Not of the run with single best structures, which another number is of."""
+    chance = Chance("neg", 0.5)
+    low = {"before": 0.52, "before_low": 0.45, "chance": chance}
+    made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.575, mixture_low=0.505))
+    assert "chance" not in codes(made) and headline_of(made) != "The task is not learned"
+    assert "57 % accuracy with it, 52 % with the single best one" in told(made, "mixture")
+    made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.54, mixture_low=0.48))
+    assert "its accuracy of 54 % is no better" in told(made, "chance")
+    # The other way round, too.
+    high = {"before": 0.7, "before_low": 0.6, "chance": chance}
+    assert "chance" in codes(figures(**drop(0.1, 0.05, 0.15, **high, mixture=0.5, mixture_low=0.4)))
+
+
+@pytest.mark.parametrize(
+    "row, code, words",
+    [
+        ((-0.062, -0.128, 0.004), "ignored", "6.2 points of accuracy (95 % interval −0.4 to 12.8)"),
+        ((-0.072, -0.132, -0.02), "ignored", "2.0 to 13.2): nothing is lost without the trees."),
+        ((-0.046, -0.115, 0.016), "no-sign-of-use", "4.6 points of accuracy (95"),
+        ((-0.01, -0.2, 0.2), "dependence-undecided", "1.0 points of accuracy (95"),
+    ],
+)
+def test_random_trees_that_do_better_do_not_cost_less_than_nothing(
+    row: tuple[float, float, float], code: str, words: str
+) -> None:
+    said = told(figures(**drop(*row)), code)
+    assert said.startswith("Random trees in their place, at prediction only, do better, by ")
+    assert words in said and "cost" not in said
+    # With a mixture it is the best trees that they are beside.
+    said = told(figures(**drop(*row, mixture=0.9, mixture_low=0.88)), code)
+    assert said.startswith("Random trees in the place of the single best ones, at prediction only,")
+
+
 def test_few_references_tell_what_is_worse_beyond_doubt_alone() -> None:
     same = figures(**reference(0.7, width=0.1, docs=20, nearest=0.7, random=0.1))
     assert "controls-undecided" in codes(same) and not trivial(verdicts(same))

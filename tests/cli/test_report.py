@@ -75,7 +75,7 @@ def test_report(saved: Path, tmp_path: Path) -> None:
     srsly.write_jsonl(log, [row, {**row, "step": 9}])
     arguments = (saved / "model", saved / "dev.spacy", page)
     shown = said(run("report", *arguments, "-l", log, "-o", saved / "other"))
-    assert "Random trees in their place, at prediction only, cost" in shown
+    assert "Random trees in the place of the single best ones, at prediction only, cost" in shown
     assert "report.html" in shown and "No better than a control" in shown
     html = page.read_text(encoding="utf8")
     assert "Latent structures of" in html and "Loss of textcat" in html

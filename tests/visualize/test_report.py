@@ -118,7 +118,7 @@ def test_the_verdict_comes_first(page: str) -> None:
     body = page[page.index("<body>") :]
     verdict = body.index('class="verdict')
     assert verdict < body.index("<h2>")
-    assert "Random trees in their place" in body[verdict : verdict + 2000]
+    assert "Random trees in the place of the single best ones" in body[verdict : verdict + 2000]
     answer = body.index("Do the trees help? Not tested.")
     assert answer < verdict and "spacy latent control CONFIG" in body[answer:verdict]
 
