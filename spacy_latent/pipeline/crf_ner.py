@@ -127,19 +127,6 @@ class CrfEntityRecognizer(TrainedComponent):
         incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(name, annotate, threshold, alternatives)
-        if not 0 <= min_confidence <= 1:
-            raise LatentError(
-                f"{name}: min_confidence is {min_confidence}; expected a number in [0, 1]."
-            )
-        if loss not in LOSSES:
-            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
-        if incorrect_spans_key is not None and loss != "crf":
-            raise LatentError(
-                f"{name}: incorrect_spans_key is {incorrect_spans_key!r} and loss is {loss!r}; "
-                "only loss = 'crf' has probabilities of spans to learn from. Use that, or set "
-                "incorrect_spans_key to null."
-            )
         if model.name != "crf_tagger":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
@@ -217,6 +204,25 @@ class CrfEntityRecognizer(TrainedComponent):
         if made is not None:
             EntityCalibration.from_dict(made, self.name, self.labels)
         self.cfg["calibration"] = made
+
+    def check_settings(self) -> None:
+        cfg, name = self.cfg, self.name
+        annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
+        annotations.check_share(name, "min_confidence", cfg["min_confidence"])
+        loss, key = cfg["loss"], cfg["incorrect_spans_key"]
+        if loss not in LOSSES:
+            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        if key is not None and not isinstance(key, str):
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {key!r}; expected the name of a group in "
+                "doc.spans, or null."
+            )
+        if key is not None and loss != "crf":
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; only loss = 'crf' "
+                "has probabilities of spans to learn from. Use that, or set incorrect_spans_key to "
+                "null."
+            )
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:

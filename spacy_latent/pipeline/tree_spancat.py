@@ -123,11 +123,6 @@ class TreeSpanCategorizer(TrainedComponent):
         probability_threshold: float = 0.01,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(
-            name, annotate, probability_threshold, 0, "probability_threshold"
-        )
-        if not 0 <= threshold <= 1:
-            raise LatentError(f"{name}: threshold is {threshold}; expected a number in [0, 1].")
         if model.name != "tree_span_classifier":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which scores no spans for a tree. Use "
@@ -148,6 +143,13 @@ class TreeSpanCategorizer(TrainedComponent):
             "probability_threshold": probability_threshold,
         }
         self.keep_settings()
+
+    def check_settings(self) -> None:
+        least = self.cfg["probability_threshold"]
+        annotations.check_settings(
+            self.name, self.cfg["annotate"], least, 0, "probability_threshold"
+        )
+        annotations.check_share(self.name, "threshold", self.cfg["threshold"])
 
     @property
     def key(self) -> str:
