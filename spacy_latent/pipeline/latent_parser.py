@@ -305,6 +305,7 @@ class LatentParser(TrainedComponent):
                 "dependency",
                 "no trees and no labels to learn, and its parses will say nothing",
                 "token.head and token.dep, as a parser learns from",
+                labels is not None,
             )
 
 

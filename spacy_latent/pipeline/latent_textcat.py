@@ -300,22 +300,31 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
         training ends before its last stage."""
         self.check_initialize(get_examples, nlp)
+        given = labels is not None
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(labels))
-        self._refuse_few_labels({*self.labels, *labels}, 2)
+        self._refuse_few_labels({*self.labels, *labels}, 2, given)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
 
-    def _refuse_few_labels(self, found: set[str], needed: int) -> None:
+    def _refuse_few_labels(self, found: set[str], needed: int, given: bool) -> None:
+        """given: that they were, and not looked for in texts."""
         if len(found) >= needed:
             return
         told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
         alone = " For one label alone take latent_textcat_multilabel." if found else ""
+        block = f"initialize.components.{self.name}.labels"
+        if given:
+            raise NoLabels(
+                f"{self.name}: {told} was given, under {block}, and it needs at least {needed}. "
+                "Give more there, or take the list out, so that they are those of the texts."
+                f"{alone}"
+            )
         raise NoLabels(
             f"{self.name}: {told} was found, and it needs at least {needed}. Texts of the training "
             f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
-            f"initialize.components.{self.name}.labels.{alone}"
+            f"{block}.{alone}"
         )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
@@ -649,7 +658,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             found = [label for example in get_examples() for label in example.y.cats]
         for label in found:
             self.add_label(label)
-        self._refuse_few_labels(set(self.labels), 1)
+        self._refuse_few_labels(set(self.labels), 1, labels is not None)
         sample = [example for example, _ in zip(get_examples(), range(10))]
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))
