@@ -19,7 +19,7 @@ from spacy_latent.annotations.latent_annotation import (
     no_probabilities_message,
 )
 from spacy_latent.annotations.records import record_key, stored_records, write
-from spacy_latent.annotations.settings import LEVELS, check_settings
+from spacy_latent.annotations.settings import LEVELS, check_settings, check_share
 from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
 from spacy_latent.annotations.span_structure import (
     Arc,
@@ -45,6 +45,7 @@ __all__ = [
     "LatentAnnotation",
     "SpanStructure",
     "check_settings",
+    "check_share",
     "entities_of",
     "names_entities",
     "no_counters_message",

@@ -60,6 +60,8 @@ def build_crf_tagger_v1(
         )
     if window_size < 0:
         raise LatentError(f"CrfTagger: window_size is {window_size}; expected 0 or more.")
+    if maxout_pieces < 1:
+        raise LatentError(f"CrfTagger: maxout_pieces is {maxout_pieces}; expected at least 1.")
     refuse_separate("CrfTagger", tok2vec)
     layers: list[Model] = [tok2vec]
     if hidden_width is not None:

@@ -54,6 +54,8 @@ subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
 INSIDE, BEGIN = 1, 3
+# Of tags of a token that continues an entity, and of one at its end or its beginning.
+CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 
 @Language.factory(
@@ -127,19 +129,6 @@ class CrfEntityRecognizer(TrainedComponent):
         incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(name, annotate, threshold, alternatives)
-        if not 0 <= min_confidence <= 1:
-            raise LatentError(
-                f"{name}: min_confidence is {min_confidence}; expected a number in [0, 1]."
-            )
-        if loss not in LOSSES:
-            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
-        if incorrect_spans_key is not None and loss != "crf":
-            raise LatentError(
-                f"{name}: incorrect_spans_key is {incorrect_spans_key!r} and loss is {loss!r}; "
-                "only loss = 'crf' has probabilities of spans to learn from. Use that, or set "
-                "incorrect_spans_key to null."
-            )
         if model.name != "crf_tagger":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
@@ -150,6 +139,7 @@ class CrfEntityRecognizer(TrainedComponent):
         self.name = name
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
+        self._told: set[str] = set()
         self.cfg: dict[str, Any] = {
             "labels": [],
             "loss": loss,
@@ -217,6 +207,25 @@ class CrfEntityRecognizer(TrainedComponent):
         if made is not None:
             EntityCalibration.from_dict(made, self.name, self.labels)
         self.cfg["calibration"] = made
+
+    def check_settings(self) -> None:
+        cfg, name = self.cfg, self.name
+        annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
+        annotations.check_share(name, "min_confidence", cfg["min_confidence"])
+        loss, key = cfg["loss"], cfg["incorrect_spans_key"]
+        if loss not in LOSSES:
+            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        if key is not None and not isinstance(key, str):
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {key!r}; expected the name of a group in "
+                "doc.spans, or null."
+            )
+        if key is not None and loss != "crf":
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; only loss = 'crf' "
+                "has probabilities of spans to learn from. Use that, or set incorrect_spans_key to "
+                "null."
+            )
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:
@@ -340,20 +349,22 @@ class CrfEntityRecognizer(TrainedComponent):
         )
         structure.entities_calibrated = calibration.changes_odds
 
+    @property
+    def _prefixes(self) -> np.ndarray:
+        """Of the tags, ``(K,)``."""
+        return np.array([tag[0] for tag in self.tags])
+
     def _open_tags(self, doc: Doc) -> np.ndarray | None:
         """Tags ``(n, K)`` that each token may have, or None where all may have all: what is on the
         doc stays, and entities neither cross sentences nor begin or end with white space."""
-        found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE", "SENT_START", "IS_SPACE"])
+        found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
-        starts, spaces = found[:, 2] == 1, found[:, 3] == 1
-        # Of a doc that is one sentence only the first token starts one.
-        starts[:1] = False
+        starts, spaces = _starts_and_spaces(doc)
         if not (preset.any() or starts.any() or spaces.any()):
             return None
         mask = np.ones((len(doc), len(self.tags)), dtype=bool)
-        prefixes = np.array([tag[0] for tag in self.tags])
-        mask[np.ix_(starts, np.isin(prefixes, ["I", "L"]))] = False
-        mask[np.ix_(spaces, np.isin(prefixes, ["B", "L", "U"]))] = False
+        mask[np.ix_(starts, np.isin(self._prefixes, CROSSING))] = False
+        mask[np.ix_(spaces, np.isin(self._prefixes, BOUNDING))] = False
         if preset.any():
             mask[preset] = False
             # Blocked tokens, and entities of other labels, which set_annotations keeps.
@@ -427,6 +438,8 @@ class CrfEntityRecognizer(TrainedComponent):
 
         examples = list(examples)
         allowed = [self._gold_tags(example) for example in examples]
+        for example, own in zip(examples, allowed):
+            self._tell_of_what_is_not_predicted(example, own)
         rejected = [self._incorrect_runs(example) for example in examples]
         losses, gradient, left_out = loss_and_gradient(
             self.cfg["loss"], scores, self.tags, allowed, rejected
@@ -473,6 +486,35 @@ class CrfEntityRecognizer(TrainedComponent):
                 allowed[i] = False
                 allowed[i, 0] = True
         return allowed
+
+    def _tell_of_what_is_not_predicted(self, example: Example, allowed: Any) -> None:
+        """Of gold entities that :meth:`_open_tags` leaves no tags to. allowed: what
+        :meth:`_gold_tags` gives."""
+        doc = example.predicted
+        starts, spaces = _starts_and_spaces(doc)
+        if not (starts.any() or spaces.any()):
+            return
+        closed = ~allowed.numpy()
+        for what, where, prefixes, advice in (
+            (
+                "crosses the start of a sentence",
+                starts,
+                CROSSING,
+                "what sets the sentences, which may have put one inside of the entity",
+            ),
+            ("begins or ends with white space", spaces, BOUNDING, "the annotation"),
+        ):
+            others = ~np.isin(self._prefixes, prefixes)
+            found = np.flatnonzero(where & closed[:, others].all(1))
+            if len(found) and what not in self._told:
+                token = int(found[0])
+                gold = example.get_aligned_spans_y2x(list(example.reference.ents))
+                of = next((span.text for span in gold if span.start <= token < span.end), "")
+                self.tell_once(
+                    what,
+                    f"the annotated entity {of[:60]!r} of {doc.text[:60]!r} {what}, as none that "
+                    f"is predicted does. It is learned and cannot be found. Look at {advice}.",
+                )
 
     def _incorrect_runs(self, example: Example) -> list[Any]:
         """The tags of spans that are known to be wrong. A label that the component does not have
@@ -542,9 +584,34 @@ class CrfEntityRecognizer(TrainedComponent):
                 "entity",
                 "no labels to learn, and will find nothing",
                 "annotated entities in doc.ents",
+                labels is not None,
             )
+        self._warn_without_incorrect_spans(get_examples)
         self._resize()
         self.initialize_model(get_examples)
+
+    def _warn_without_incorrect_spans(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """A name that is misspelt would only show by nothing being learned."""
+        key = self.cfg["incorrect_spans_key"]
+        if key is None:
+            return
+        groups: set[str] = set()
+        annotated = False
+        for example in get_examples():
+            groups.update(example.reference.spans)
+            annotated = annotated or bool(example.reference.ents)
+            if key in groups:
+                return
+        # What spaCy initializes with by itself is no training text.
+        if groups or annotated:
+            there = f"They have {', '.join(sorted(groups))}. " if groups else "They have none. "
+            warnings.warn(
+                f"{self.name}: incorrect_spans_key is {key!r}, and no training text has such a "
+                f"group in doc.spans. {there}Nothing is learned of wrong spans until texts have "
+                "it: look at the name, and whether spans were saved with the texts.",
+                LatentWarning,
+                stacklevel=3,
+            )
 
     def rehearse(
         self,
@@ -591,6 +658,15 @@ def _outside(doc: Doc) -> annotations.SpanStructure:
     """What there is to say without labels."""
     nothing = np.zeros(len(doc), dtype="int32")
     return annotations.SpanStructure(0, len(doc), "TagSequence", "tags", nothing, labels=("O",))
+
+
+def _starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens start a further sentence, and which are white space, ``(n,)`` bool each."""
+    found: Any = doc.to_array(["SENT_START", "IS_SPACE"])
+    starts = found[:, 0] == 1
+    # Of a doc that is one sentence only the first token starts one.
+    starts[:1] = False
+    return starts, found[:, 1] == 1
 
 
 def _biluo(length: int, label: str) -> list[str]:

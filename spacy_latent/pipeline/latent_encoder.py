@@ -238,18 +238,6 @@ class LatentEncoder(TrainedComponent):
         teacher_forcing: bool = False,
         scorer: Callable | None = None,
     ) -> None:
-        from spacy_latent.structures.fenchel_young import check_loss_settings
-
-        annotations.check_settings(name, annotate, threshold, alternatives)
-        if not 0 <= supervision < math.inf:
-            raise LatentError(f"{name}: supervision is {supervision}; expected a number >= 0.")
-        check_loss_settings(
-            name, supervision_loss, supervision_margin, supervision_noise, supervision_samples
-        )
-        if teacher_forcing and not supervision:
-            raise LatentError(
-                f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
-            )
         if not model.has_ref("latent"):
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no latent structure. Use "
@@ -275,6 +263,22 @@ class LatentEncoder(TrainedComponent):
         self.listener_map: dict[str, list[Tok2VecListener]] = {}
         self._batch = TrainingBatch()
         self._held: list[HeldBatch] = []
+
+    def check_settings(self) -> None:
+        from spacy_latent.structures.fenchel_young import check_loss_settings
+
+        cfg, name = self.cfg, self.name
+        annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
+        if not 0 <= cfg["supervision"] < math.inf:
+            raise LatentError(
+                f"{name}: supervision is {cfg['supervision']}; expected a number >= 0."
+            )
+        of_loss = [cfg[f"supervision_{key}"] for key in ("loss", "margin", "noise", "samples")]
+        check_loss_settings(name, *of_loss)
+        if cfg["teacher_forcing"] and not cfg["supervision"]:
+            raise LatentError(
+                f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
+            )
 
     # ---------------------------------------------------------------- listeners
 

@@ -128,7 +128,6 @@ class LatentParser(TrainedComponent):
         alternatives: int = 0,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(name, annotate, threshold, alternatives)
         if model.name != "labelled_parser":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no labelled trees. Use "
@@ -146,6 +145,12 @@ class LatentParser(TrainedComponent):
             "alternatives": alternatives,
         }
         self.keep_settings()
+
+    def check_settings(self) -> None:
+        cfg = self.cfg
+        annotations.check_settings(
+            self.name, cfg["annotate"], cfg["threshold"], cfg["alternatives"]
+        )
 
     # ---------------------------------------------------------------- labels
 
@@ -300,6 +305,7 @@ class LatentParser(TrainedComponent):
                 "dependency",
                 "no trees and no labels to learn, and its parses will say nothing",
                 "token.head and token.dep, as a parser learns from",
+                labels is not None,
             )
 
 

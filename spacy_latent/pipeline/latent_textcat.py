@@ -204,19 +204,6 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if model.attrs["multi_label"] != self.multi_label:
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
-        annotations.check_settings(
-            name, annotate, probability_threshold, alternatives, "probability_threshold"
-        )
-        if model.attrs.get("code") and annotate != "none":
-            raise LatentError(
-                f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
-                'words. Set annotate = "none"; spacy_latent.models.document_code.codes gives codes.'
-            )
-        if spans_key is not None and not model.attrs.get("rationale"):
-            raise LatentError(
-                f"{name}: spans_key is {spans_key!r}, but its model chooses no words. Use "
-                'model.@architectures = "spacy-latent.RationaleTextCat.v2", or spans_key = null.'
-            )
         super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
         self.cfg["annotate"] = annotate
         self.cfg["probability_threshold"] = probability_threshold
@@ -224,6 +211,22 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         self.cfg["spans_key"] = spans_key
         self.keep_settings()
         self._further: list[Callable[[], None]] = []
+
+    def check_settings(self) -> None:
+        cfg, name, attrs = self.cfg, self.name, self.model.attrs
+        annotate, key = cfg["annotate"], cfg["spans_key"]
+        stored = cfg["probability_threshold"], cfg["alternatives"], "probability_threshold"
+        annotations.check_settings(name, annotate, *stored)
+        if attrs.get("code") and annotate != "none":
+            raise LatentError(
+                f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
+                'words. Set annotate = "none"; spacy_latent.models.document_code.codes gives codes.'
+            )
+        if key is not None and not attrs.get("rationale"):
+            raise LatentError(
+                f"{name}: spans_key is {key!r}, but its model chooses no words. Use "
+                'model.@architectures = "spacy-latent.RationaleTextCat.v2", or spans_key = null.'
+            )
 
     # ---------------------------------------------------------------- prediction
 
@@ -297,22 +300,31 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
         training ends before its last stage."""
         self.check_initialize(get_examples, nlp)
+        given = labels is not None
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(labels))
-        self._refuse_few_labels({*self.labels, *labels}, 2)
+        self._refuse_few_labels({*self.labels, *labels}, 2, given)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
 
-    def _refuse_few_labels(self, found: set[str], needed: int) -> None:
+    def _refuse_few_labels(self, found: set[str], needed: int, given: bool) -> None:
+        """given: that they were, and not looked for in texts."""
         if len(found) >= needed:
             return
         told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
         alone = " For one label alone take latent_textcat_multilabel." if found else ""
+        block = f"initialize.components.{self.name}.labels"
+        if given:
+            raise NoLabels(
+                f"{self.name}: {told} was given, under {block}, and it needs at least {needed}. "
+                "Give more there, or take the list out, so that they are those of the texts."
+                f"{alone}"
+            )
         raise NoLabels(
             f"{self.name}: {told} was found, and it needs at least {needed}. Texts of the training "
             f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
-            f"initialize.components.{self.name}.labels.{alone}"
+            f"{block}.{alone}"
         )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
@@ -563,13 +575,6 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                 f"{name}: score_range is {score_range}, but constraints are of labels that a text "
                 "has or has not. Leave out one of them."
             )
-        if score_range is not None and (
-            len(score_range) != 2 or not -np.inf < score_range[0] < score_range[1] < np.inf
-        ):
-            raise LatentError(
-                f"{name}: score_range is {score_range}; expected the lowest and the highest score, "
-                "such as [0.0, 5.0], or null for labels."
-            )
         super().__init__(
             vocab,
             model,
@@ -585,6 +590,21 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         self.keep_settings()
         self.constraints = constraints
         self._field: tuple[tuple[str, ...], LabelField] | None = None
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        # Of the class above it is not there yet.
+        given = self.cfg.get("score_range")
+        if given is None:
+            return
+        numbers = isinstance(given, (list, tuple)) and all(
+            isinstance(n, (int, float)) for n in given
+        )
+        if not numbers or len(given) != 2 or not -np.inf < given[0] < given[1] < np.inf:
+            raise LatentError(
+                f"{self.name}: score_range is {given}; expected the lowest and the highest score, "
+                "such as [0.0, 5.0], or null for labels."
+            )
 
     @property
     def field(self) -> "LabelField | None":
@@ -654,7 +674,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             found = [label for example in get_examples() for label in example.y.cats]
         for label in found:
             self.add_label(label)
-        self._refuse_few_labels(set(self.labels), 1)
+        self._refuse_few_labels(set(self.labels), 1, labels is not None)
         sample = [example for example, _ in zip(get_examples(), range(10))]
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))

@@ -93,7 +93,8 @@ class StoredComponent(BatchedComponent):
         return self
 
     def keep_settings(self) -> None:
-        """Remember what the config says; called at the end of a constructor."""
+        """Check what the config says, and remember it; called at the end of a constructor."""
+        self.check_settings()
         self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
 
     def configure(self, key: str, value: Any) -> None:
@@ -111,6 +112,15 @@ class StoredComponent(BatchedComponent):
             del saved[CALIBRATION]
         if changed:
             saved[CHANGED] = changed
+        # What was changed in Python was checked by nothing yet.
+        told = "It was changed in Python, in the component's cfg: put it right there."
+        wrong = self._wrong_in(saved)
+        if wrong:
+            raise LatentError(f"{self.name}: its cfg has {wrong}. {told}")
+        try:
+            self.check_settings()
+        except LatentError as error:
+            raise LatentError(f"{error} {told}") from error
         if model is not None:
             saved[DIGEST] = hashlib.sha256(model).hexdigest()
         return saved
@@ -146,6 +156,7 @@ class StoredComponent(BatchedComponent):
             learnt = self._learnt()
             self.cfg = {**before, **changed, **learnt}
             try:
+                self.check_settings()
                 self.check_learnt()
             except LatentError as error:
                 raise DamagedFile(f"{error} That stands in {source}, file 'cfg'.") from error
@@ -203,6 +214,10 @@ class StoredComponent(BatchedComponent):
             if given is not None and value is not None and not _alike(given, value):
                 return f"the {key} {value!r}; expected something like {given!r}"
         return ""
+
+    def check_settings(self) -> None:
+        """Called when the component is made, saved and loaded. Raises LatentError for settings in
+        ``cfg`` that it cannot have."""
 
     def check_learnt(self) -> None:
         """Called when something was loaded. Raises LatentError for what training cannot have found

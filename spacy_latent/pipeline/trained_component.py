@@ -25,6 +25,9 @@ SAMPLE = 10
 class TrainedComponent(StoredComponent):
     """A component that is saved with what it has learnt, labels among it where it has some."""
 
+    # What was told, see tell_once; of components that have something to tell.
+    _told: set[str]
+
     # ---------------------------------------------------------------- labels
 
     def take_label(self, label: str, of: str) -> bool:
@@ -40,16 +43,29 @@ class TrainedComponent(StoredComponent):
         self.vocab.strings.add(label)
         return True
 
-    def warn_without_labels(self, of: str, consequence: str, needed: str) -> None:
+    def warn_without_labels(self, of: str, consequence: str, needed: str, given: bool) -> None:
         """Say in initialize() that the training data teach nothing, which training itself does not
         show but by a loss of 0. of: what is missing there. consequence: what comes of it. needed:
-        what texts are expected to have."""
-        warnings.warn(
-            f"{self.name}: no {of} in the training data, so it has {consequence}. Texts need "
-            f"{needed}; or give the labels, under initialize.components.{self.name}.labels.",
-            LatentWarning,
-            stacklevel=3,
+        what texts are expected to have. given: that labels were given, and there are none."""
+        block = f"initialize.components.{self.name}.labels"
+        told = (
+            f"no {of} in the training data, so it has {consequence}. Texts need {needed}; or give "
+            f"the labels, under {block}."
         )
+        if given:
+            told = (
+                f"the labels given, under {block}, are an empty list, so it has {consequence}, "
+                "whatever texts have. Name labels there, or take the list out, so that they are "
+                f"those of the texts, which need {needed}."
+            )
+        warnings.warn(f"{self.name}: {told}", LatentWarning, stacklevel=3)
+
+    def tell_once(self, what: str, text: str) -> None:
+        """Warn, once for each component, or a corpus would fill the screen. what: names the
+        warning."""
+        if what not in self._told:
+            self._told.add(what)
+            warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
 
     # ---------------------------------------------------------------- initialize()
 

@@ -3,7 +3,6 @@
 Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -123,11 +122,6 @@ class TreeSpanCategorizer(TrainedComponent):
         probability_threshold: float = 0.01,
         scorer: Callable | None = None,
     ) -> None:
-        annotations.check_settings(
-            name, annotate, probability_threshold, 0, "probability_threshold"
-        )
-        if not 0 <= threshold <= 1:
-            raise LatentError(f"{name}: threshold is {threshold}; expected a number in [0, 1].")
         if model.name != "tree_span_classifier":
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which scores no spans for a tree. Use "
@@ -148,6 +142,13 @@ class TreeSpanCategorizer(TrainedComponent):
             "probability_threshold": probability_threshold,
         }
         self.keep_settings()
+
+    def check_settings(self) -> None:
+        least = self.cfg["probability_threshold"]
+        annotations.check_settings(
+            self.name, self.cfg["annotate"], least, 0, "probability_threshold"
+        )
+        annotations.check_share(self.name, "threshold", self.cfg["threshold"])
 
     @property
     def key(self) -> str:
@@ -288,7 +289,7 @@ class TreeSpanCategorizer(TrainedComponent):
         given = list(example.reference.spans.get(self.key, []))
         aligned = example.get_aligned_spans_y2x(given, allow_overlap=True) if given else []
         if len(aligned) < len(given):
-            self._tell(
+            self.tell_once(
                 "misaligned",
                 f"the tokens of {example.reference.text[:60]!r} are not those of the reference, "
                 "and spans do not fit them. They are left out.",
@@ -297,19 +298,19 @@ class TreeSpanCategorizer(TrainedComponent):
         bound = self.model.attrs["max_width"]
         for span in aligned:
             if bound is not None and len(span) > bound:
-                self._tell(
+                self.tell_once(
                     "wide",
                     f"the span {span.text[:60]!r} has {len(span)} tokens, and max_width is "
                     f"{bound}. Such spans are left out: raise max_width of the model.",
                 )
             elif span[0].is_space or span[-1].is_space:
-                self._tell(
+                self.tell_once(
                     "space",
                     f"the span {span.text[:60]!r} begins or ends with white space. Such spans are "
                     "left out, and are not predicted: leave the white space out of the span.",
                 )
             elif place_of(pieces, span.start, span.end) is None:
-                self._tell(
+                self.tell_once(
                     "cut",
                     f"the span {span.text[:60]!r} lies in more than one sentence, or window of "
                     "the model's span_getter. Such spans are left out: look at what sets the "
@@ -339,7 +340,7 @@ class TreeSpanCategorizer(TrainedComponent):
                 f"{', '.join(self.labels)}. Call add_label({unknown[0]!r}), or add it to the "
                 "labels before training."
             )
-        self._tell(
+        self.tell_once(
             "together",
             f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "
             "together before. It counts as having some of them: call add_label_set before "
@@ -352,18 +353,12 @@ class TreeSpanCategorizer(TrainedComponent):
     def _tell_of_crossing(self, lost: Sequence[Span]) -> None:
         named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
         more = ", ..." if len(lost) > 3 else ""
-        self._tell(
+        self.tell_once(
             "crossing",
             f"{len(lost)} annotated span(s) cross others: they overlap, and neither holds the "
             "other. No tree has both, so that as few as possible are left out, here and wherever "
             f"spans cross: {named}{more}. spaCy's 'spancat' can learn such spans.",
         )
-
-    def _tell(self, what: str, text: str) -> None:
-        """Once for each component, or a corpus would fill the screen."""
-        if what not in self._told:
-            self._told.add(what)
-            warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
 
     def initialize(
         self,
@@ -396,6 +391,7 @@ class TreeSpanCategorizer(TrainedComponent):
                 f"span in {key}",
                 "no labels to learn, and will find nothing",
                 f"annotated spans in {key}, the name that spans_key gives",
+                labels is not None,
             )
         set_classes(self.model, self._classes)
         self.initialize_model(get_examples)

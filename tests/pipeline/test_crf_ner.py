@@ -328,6 +328,19 @@ def test_a_span_said_twice_to_be_wrong_counts_once() -> None:
     assert len(spans) == 2 and loss_of(nlp, twice) == loss_of(nlp, once) > 0
 
 
+def test_a_group_of_wrong_spans_that_no_text_has_is_told() -> None:
+    nlp = pipeline(incorrect_spans_key="incorect")
+    crf: Any = nlp.get_pipe("crf_ner")
+    with pytest.warns(LatentWarning, match="'incorect', and no training text .* They have sc"):
+        nlp.initialize(lambda: examples(nlp))
+    crf.cfg["incorrect_spans_key"] = "sc"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        nlp.initialize(lambda: examples(nlp))
+        crf.cfg["incorrect_spans_key"] = "incorect"
+        nlp.initialize()
+
+
 def test_what_is_an_entity_and_a_wrong_span_is_refused() -> None:
     nlp = trained(1, incorrect_spans_key="wrong")
     example = rejection(nlp, "I like London", 2, 3, "GPE")
@@ -441,6 +454,42 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
         given.initialize(lambda: [blank])
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "tree_spancat", "latent_parser", "latent_textcat"])
+def test_labels_given_that_are_none_are_not_said_to_be_missing_in_the_texts(name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": MODEL})
+    nlp.config["initialize"]["components"] = {name: {"labels": []}}
+    if name == "latent_textcat":
+        with pytest.raises(
+            LatentError, match=r"no label was given, under .*labels.* take the list"
+        ):
+            nlp.initialize(lambda: examples(nlp))
+        return
+    with pytest.warns(LatentWarning, match=r"labels given, under .*labels, are an empty list"):
+        nlp.initialize(lambda: examples(nlp))
+
+
+def test_gold_entities_that_no_prediction_can_have_are_told_once() -> None:
+    nlp = trained(0)
+    doc = nlp.make_doc("I like New York \n a lot")
+    doc[3].is_sent_start = True
+    crossing = Example.from_dict(doc, {"entities": [(7, 15, "GPE")]})
+    reference = nlp.make_doc(doc.text)
+    reference.ents = [Span(reference, 3, 5, label="GPE")]
+    spaced = Example(doc, reference)
+    missing = Example(doc, nlp.make_doc(doc.text))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        nlp.update([missing, *examples(nlp)])
+    with pytest.warns(LatentWarning, match="'New York' of 'I like .* crosses the start of a sent"):
+        nlp.update([crossing])
+    with pytest.warns(LatentWarning, match="begins or ends with white space"):
+        nlp.update([spaced])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        nlp.update([crossing, spaced])
+
+
 # ---------------------------------------------------------------- bad input
 
 
@@ -455,6 +504,7 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
         ({"model": {**MODEL, "gain": 0.0}}, "gain is 0.0"),
         ({"model": {**MODEL, "window_size": -1}}, "window_size is -1"),
+        ({"model": {**MODEL, "maxout_pieces": 0}}, "maxout_pieces is 0"),
     ],
 )
 def test_impossible_settings_are_refused(config: dict[str, Any], message: str) -> None:

@@ -46,6 +46,11 @@ def pipeline(name: str, more: bool = False) -> Language:
     return nlp
 
 
+@pytest.fixture(scope="module")
+def components() -> dict[str, Any]:
+    return {name: pipeline(name).get_pipe(name) for name in CHANGED}
+
+
 def settings(nlp: Language, name: str) -> dict[str, Any]:
     return nlp.get_pipe(name).cfg  # type: ignore[union-attr]
 
@@ -82,6 +87,26 @@ def test_what_was_changed_in_python_is_saved_again_and_again(name: str, tmp_path
     from_bytes = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert settings(from_bytes, name) == settings(nlp, name)
     assert "changed" not in settings(nlp, name)
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("key", ["annotate", "threshold", "supervision", "score_range", "loss"])
+def test_what_was_changed_in_python_to_what_cannot_be_is_not_saved(
+    name: str, key: str, components: dict[str, Any]
+) -> None:
+    component = components[name]
+    # The threshold of categories is spaCy's, which refuses no number.
+    if key not in component.cfg or (key == "threshold" and "textcat" in name):
+        return
+    before = component.cfg[key]
+    for wrong in ("probs", 7, -1.5, [1]):
+        if key == "supervision" and wrong == 7:
+            continue
+        component.cfg[key] = wrong
+        with pytest.raises(LatentError, match=f"{name}: .*{key}.*put it right there"):
+            component.to_bytes()
+    component.cfg[key] = before
+    component.to_bytes()
 
 
 @pytest.mark.parametrize("name", LABELLED)
@@ -164,6 +189,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ({"changed": 5}, "settings by name"),
         ({"changed": {"annotate": 5}}, "annotate 5"),
         ({"changed": {"annotate": ["map"]}}, "expected something like"),
+        ({"changed": {"annotate": "probs"}}, "annotate is 'probs'"),
     ],
 )
 def test_a_cfg_that_is_json_and_wrong_is_refused(
