@@ -272,11 +272,12 @@ def with_structure(
         return changed
     for name in names:
         check_component(components, pipeline, name)
-    blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
     default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
     embedders = [embedder_or_new(components[name], default) for name in names]
     for name, block in zip(names, embedders):
-        check_texts(name, block, blocks["structure"])
+        # Before it is looked for what goes with it: of no use where it cannot be there.
+        check_texts(name, block, structure_block(structure or STRUCTURE))
+    blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
     if needs_loss(blocks) and not shared:
         for name, block in zip(names, embedders):
             with_own_loss(name, components[name], block, blocks)
@@ -341,8 +342,9 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
             f"{named(block, 'estimator')}. Name another with --structure or --estimator, which "
             f"replaces the whole block [{place}.structure] or [{place}.estimator]."
         )
+    if structure is not None:
+        check_texts(name, block, structure_block(structure, "composer" not in block))
     layers = replaced(block, structure, estimator)
-    check_texts(name, block, layers["structure"])
     above = block["@architectures"]
     if needs_loss(layers) and above == LATENT:
         with_own_loss(name, component, block["tok2vec"], layers)

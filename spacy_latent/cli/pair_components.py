@@ -15,6 +15,7 @@ from spacy_latent.cli.config_blocks import (
     embedder_of,
     layer_blocks,
     rates,
+    structure_block,
     takes,
 )
 from spacy_latent.cli.replaced_components import classifiers, no_classifier
@@ -46,13 +47,14 @@ def with_pairs(
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     names = classifiers(changed, names, "read pairs", no_pairs)
+    for name in names:
+        check_texts(name, {"@architectures": f"{PAIRS}v1"}, structure_block(structure or ALIGNMENT))
     layers = layer_blocks(structure or ALIGNMENT, estimator or LEARNING)
     if takes(layers["structure"]["@misc"], "unaligned"):
         # Sentences hold words without a partner in the other one.
         layers["structure"]["unaligned"] = True
     for name in names:
         components[name] = pair_component(components[name], layers)
-        check_texts(name, components[name]["model"], layers["structure"])
     for name, reader in changed["corpora"].items():
         if str(reader.get("@readers")).startswith("spacy.Corpus."):
             changed["corpora"][name] = {**READER, "path": reader.get("path")}

@@ -34,14 +34,18 @@ def load(model: str) -> Language:
     command."""
     import spacy
 
+    from spacy_latent.pipeline.directories import why_no_pipeline
+
+    if wrong := why_no_pipeline(model):
+        fail(f"The pipeline {model!r} cannot be loaded", wrong)
     try:
         return spacy.load(model)
     except Exception as error:
         # Whatever is missing or broken in the directory, the user needs its name and the reason.
         fail(
             f"The pipeline {model!r} cannot be loaded",
-            f"{error}\nGive a directory that 'spacy train' wrote, such as training/model-best; if "
-            "it was copied, copy the whole directory again.",
+            f"{str(error).rstrip('.')}.\nGive a directory that 'spacy train' wrote, such as "
+            "training/model-best; if it was copied, copy the whole directory again.",
         )
 
 

@@ -150,30 +150,34 @@ def application_of(
             f"{len(places)} pipelines are too many to hold at once",
             f"Give at most {MOST_STEPS - 1} checkpoints.",
         )
-    limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
-    names = names_of([*places, *([beside] if beside else [])])
-    explorers = [
-        explorer_of(place, name, alternatives, limits)
-        for place, name in zip([*places, *([beside] if beside else [])], names)
-    ]
-    if len({one.pairs for one in explorers}) > 1:
-        fail(
-            "Some of the pipelines read pairs of texts, and others read texts",
-            "Give pipelines that read the same.",
-        )
-    if text and len(text) != 1 + explorers[0].pairs:
-        fail(
-            f"{number_of(len(text), 'text')} given",
-            "Give two for a pipeline that reads pairs, else one, in quotation marks.",
-        )
-    steps = explorers[: len(places)]
-    other = explorers[len(places)] if beside else None
     for name in allow_host:
         if re.search(r"[/\s]|^[^\[].*:|\]:", name):
             fail(
                 f"--allow-host is {name!r}",
                 "Give a name or an address, without port or http://, one of IPv6 in brackets.",
             )
+    limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
+    every = [*places, *([beside] if beside else [])]
+    names = names_of(every)
+    explorers: list[Explorer] = []
+    for place, name in zip(every, names):
+        msg.text(f"Loading {name} ...")
+        explorers.append(explorer_of(place, name, alternatives, limits))
+        # One after the other: who has to begin anew is to know it soon.
+        reads_pairs = explorers[0].pairs
+        if explorers[-1].pairs != reads_pairs:
+            fail(
+                "Some of the pipelines read pairs of texts, and others read texts",
+                "Give pipelines that read the same.",
+            )
+        if text and len(text) != 1 + reads_pairs:
+            fail(
+                f"{number_of(len(text), 'text')} given, and the pipeline reads "
+                f"{'pairs' if reads_pairs else 'single ones'}",
+                "Give two for a pipeline that reads pairs, else one, in quotation marks.",
+            )
+    steps = explorers[: len(places)]
+    other = explorers[len(places)] if beside else None
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
     if host not in EVERYWHERE:
         hosts.append(f"[{host}]" if ":" in host else host)

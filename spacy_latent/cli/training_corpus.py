@@ -41,7 +41,8 @@ def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[li
             training = registry.resolve(config["training"])
             why = missing_path(nlp, "train_corpus")
             reader = corpus_reader(config, training["train_corpus"])
-        return list(islice(reader(nlp), count)), "the training corpus is empty."
+        none = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
+        return list(islice(reader(nlp), count)), none
     except Exception as error:
         # A config may name files that are not here; everything else can be checked all the same.
         why = why or f"the config's training corpus cannot be read ({error})."
@@ -74,7 +75,8 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
         text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
         return [Finding("error", "dev-corpus", text)]
     if not examples:
-        return [Finding("error", "dev-corpus", f"[{judged}] has no examples to judge training by.")]
+        text = f"[{judged}] has no examples to judge training by. {other_files(nlp, judged)}"
+        return [Finding("error", "dev-corpus", text.strip())]
     if without_references(nlp, examples)[1]:
         text = (
             f"None of the first {number_of(len(examples), 'example')} of [{judged}] is annotated "
@@ -134,6 +136,23 @@ def corpus_reader(config: Config, name: str) -> Any:
         raise LatentError(f"[training] names the corpus {name!r}, and there is no block [{name}]")
     # A function that gives several corpora.
     return resolve_dot_names(config, [name])[0]
+
+
+def other_files(nlp: Language, name: str) -> str:
+    """Sentences where the path of a corpus is a file of another kind than spaCy's reader takes,
+    which gives nothing and only warns; else nothing."""
+    from spacy_latent.cli.corpus import FROM_A_TABLE
+
+    block = block_of(nlp.config.interpolate(), name)
+    if not isinstance(block, dict) or not str(block.get("@readers")).startswith("spacy.Corpus."):
+        return ""
+    path = Path(str(block.get("path")))
+    if not path.is_file() or path.suffix == ".spacy":
+        return ""
+    return (
+        f"[{name}] reads docs (.spacy), and {path} is none. {FROM_A_TABLE} 'spacy convert' makes "
+        "one of annotated tokens (.conllu, .iob)."
+    )
 
 
 def missing_path(nlp: Language, setting: str) -> str:

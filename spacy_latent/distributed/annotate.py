@@ -156,12 +156,11 @@ def _config(model: str | Path) -> dict[str, Any]:
     """Interpolated; empty where it cannot be read, which is told when the pipeline is loaded."""
     from spacy.util import load_config
 
+    from spacy_latent.pipeline.directories import why_no_pipeline
+
+    if wrong := why_no_pipeline(model):
+        raise LatentError(f"The pipeline {str(model)!r} cannot be loaded. {wrong}")
     folder = _folder(model)
-    if not (folder / "meta.json").is_file():
-        raise LatentError(
-            f"The pipeline {str(model)!r} cannot be loaded: it has no meta.json. Give a directory "
-            "that 'spacy train' wrote, such as training/model-best."
-        )
     # An installed package has the pipeline in a folder of its own.
     found = (path for path in (folder / "config.cfg", *folder.glob("*/config.cfg")))
     for path in found:

@@ -256,6 +256,15 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     DocBin(docs=docs).to_disk(written / "bare.spacy")
     code, said = debug(written, train, f"--paths.dev={written / 'bare.spacy'}")
     assert "None of the first 1 example of [corpora.dev] is annotated" in said and code == 0
+    table = written / "train.csv"
+    table.write_text("text,label\na,b\n")
+    told = f"reads docs (.spacy), and {table} is none. The page docs/index.md has the lines"
+    with pytest.warns(UserWarning, match="W090"):
+        code, said = debug(written, f"--paths.train={table}", f"--paths.dev={table}")
+    assert code == 1 and f"[corpora.train] {told}" in said
+    with pytest.warns(UserWarning, match="W090"):
+        code, said = debug(written, train, f"--paths.dev={table}")
+    assert code == 1 and f"[corpora.dev] {told}" in said
     (written / "broken.spacy").write_bytes(b"nothing of the kind")
     code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
     assert code == 1 and "dev_corpus, cannot be read" in said and "Norms of the gradients" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +74,23 @@ def test_why_a_command_failed_stands_on_standard_error(
             attempt()
         printed = capsys.readouterr()
         assert printed.out == "" and "none" in printed.err
+
+
+def test_what_is_no_pipeline_is_told_with_those_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(path: Path) -> str:
+        with pytest.raises(SystemExit):
+            pipelines.load(str(path))
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "It has no meta.json. Give a directory that" in said(tmp_path)
+    for name in ("model-last", "model-best", "seed-1/model-best", "seed-2/model-best"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "meta.json").write_text("{}")
+    shown = said(tmp_path)
+    assert f"Give one of those below it: {tmp_path / 'model-best'}, " in shown
+    assert shown.endswith("seed-2/model-best and 1 more.")
+    assert "It is a file. Give the directory" in said(tmp_path / "model-best" / "meta.json")
+    # What spaCy says of it ends with a point.
+    assert ". Give a directory that 'spacy train' wrote" in said(tmp_path / "none")

@@ -116,16 +116,17 @@ def test_a_classifier_made_of_a_bag_of_words_takes_empty_texts_as_that_did() -> 
     assert set(empty.cats) == set(text.cats) == set(GOLD["cats"])
 
 
-@pytest.mark.parametrize("estimator", ["SparseMAP", "ImplicitMLE", "ScoreFunction"])
+# The last goes with no one-to-one alignment.
+@pytest.mark.parametrize("estimator", ["SparseMAP", "ImplicitMLE", "ScoreFunction", "Marginals"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_alignment_of_two_texts_is_refused_where_there_is_one(
     estimator: str, shared: bool
 ) -> None:
-    structure = "many-to-one-alignment"
-    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts.*--pairs"):
+    structure = "one-to-one-alignment"
+    with pytest.raises(LatentError, match=r"OneToOneAlignment aligns two texts.*--pairs"):
         with_structure(filled(made(["textcat"])), [], structure, estimator, shared)
     inline = filled(with_structure(filled(made(["textcat"])), [], "k-of-n", "SparseMAP", shared))
-    with pytest.raises(LatentError, match=r"ManyToOneAlignment aligns two texts"):
+    with pytest.raises(LatentError, match=r"OneToOneAlignment aligns two texts"):
         with_structure(inline, ["textcat"], structure, estimator)
 
 
@@ -195,8 +196,8 @@ def test_what_cannot_be_changed(pipeline: list[str], names: list[str], why: str)
 
 
 def test_pairs_that_cannot_work_are_refused() -> None:
-    with pytest.raises(IncompatiblePair, match="OneToOneAlignment"):
-        with_structure(filled(made(["ner"])), [], "one-to-one-alignment", "marginals")
+    with pytest.raises(IncompatiblePair, match="Sinkhorn"):
+        with_structure(filled(made(["ner"])), [], "spanning-tree", "sinkhorn")
 
 
 def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_what_of_a_structure_cannot_be_changed() -> None:
     with pytest.raises(LatentError, match="--component ner, --component textcat"):
         with_structure(inline, [], None, "sparsemap")
     with pytest.raises(IncompatiblePair):
-        with_structure(inline, ["textcat"], "one-to-one-alignment")
+        with_structure(inline, ["textcat"], None, "sinkhorn")
     shared = filled(with_structure(filled(made(["ner", "textcat"])), ["textcat"], shared=True))
     with pytest.raises(LatentError, match=r"all blocks that begin with \[components.ner.model"):
         with_structure(shared, ["ner"], shared=True)
@@ -554,6 +555,7 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
         with_pairs(filled(with_rationale(filled(made(["textcat"])), [])), [])
     for attempt in (
         lambda: with_pairs(filled(made(["textcat"])), [], "spanning-tree"),
+        lambda: with_pairs(filled(made(["textcat"])), [], "spanning-tree", "sinkhorn"),
         lambda: with_structure(config, [], "spanning-tree"),
     ):
         with pytest.raises(LatentError, match="textcat aligns two texts, and SpanningTree is over"):

@@ -97,11 +97,15 @@ def test_pipelines_that_do_not_fit_are_refused(
             (str(demo), [], str(tmp_path / "pairs"), "read pairs"),
             (str(demo), ["a", "b"], None, "2 texts"),
             (str(tmp_path / "pairs"), ["a"], None, "1 text given"),
+            # Said before the second one is loaded.
+            (str(demo), ["a", "b"], str(tmp_path / "nowhere"), "2 texts given"),
         ):
             with pytest.raises(SystemExit):
                 serve.application_of(model, text, beside)
+            printed = capsys.readouterr()
             # Where lines end is of no matter.
-            assert told in " ".join(capsys.readouterr().err.split())
+            assert told in " ".join(printed.err.split())
+            assert printed.out.startswith("Loading ")
 
 
 @pytest.mark.parametrize("name", ["name:5000", "http://name", "::1"])
