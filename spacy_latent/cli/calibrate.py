@@ -166,9 +166,22 @@ def calibrate_cli(
 
 def refuse_to_overwrite(output: Path, force: bool) -> None:
     """Before anything is loaded. An empty directory is nothing to lose."""
-    there = any(output.iterdir()) if output.is_dir() else output.exists()
+    if output.exists() and not output.is_dir():
+        fail(
+            f"{output} exists and is a file",
+            "OUTPUT is the directory that the calibrated pipeline is written to. Give the name of "
+            "one, which need not be there yet.",
+        )
+    there = sorted(path.name for path in output.iterdir()) if output.is_dir() else []
     if there and not force:
         fail(f"{output} exists", "Give --force to overwrite it, or another name.")
+    if there and "meta.json" not in there:
+        more = ", ..." if len(there) > 3 else ""
+        fail(
+            f"{output} holds files and no pipeline: {', '.join(there[:3])}{more}",
+            "--force overwrites a pipeline, and not what else may have the names of its files. "
+            "Give the name of another directory.",
+        )
 
 
 def print_calibration(found: Calibrated) -> None:

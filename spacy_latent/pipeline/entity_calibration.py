@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import minibatch
 
@@ -32,7 +34,7 @@ from spacy_latent.analysis.calibration import (
     threshold_for,
 )
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.annotations import write
+from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
@@ -76,9 +78,13 @@ class Calibrated:
     unknown: tuple[str, ...] = ()
 
 
+# As nlp.initialize takes them, too.
+Examples = Iterable[Example] | Callable[[], Iterable[Example]]
+
+
 def calibrate(
     nlp: Language,
-    examples: Iterable[Example],
+    examples: Examples,
     component: str | None = None,
     *,
     biases: bool = False,
@@ -88,7 +94,8 @@ def calibrate(
 ) -> Calibrated:
     """Fit the calibration of a component and put it there.
 
-    examples: with entities, and none that it was trained on. Predicted docs are not processed yet.
+    examples: with entities, and none that it was trained on; or what gives them when it is called.
+        Predicted docs are not processed yet.
         Of texts that are annotated in part, what is found on tokens without annotation is left out,
         and a warning (PartlyAnnotated) says so where that is more than 5 %.
     component: name of a ``crf_ner``; may be left out where there is one.
@@ -100,6 +107,10 @@ def calibrate(
     progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     name = _choose(nlp, component)
+    if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):
+        raise LatentError(
+            f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
+        )
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
@@ -108,7 +119,8 @@ def calibrate(
             f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
-    made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
+    given = _examples("calibrate", examples)
+    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -193,7 +205,7 @@ class Measured:
 
 def measure(
     nlp: Language,
-    examples: Iterable[Example],
+    examples: Examples,
     component: str | None = None,
     progress: Progress = silent,
 ) -> Measured:
@@ -201,7 +213,8 @@ def measure(
     Nothing is fitted."""
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    made = [example for example in _up_to(nlp, name, examples, progress) if len(example.predicted)]
+    given = _examples("measure", examples)
+    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -230,6 +243,12 @@ def set_precision(
 
     few: set it of few entities as well.
     """
+    if not isinstance(found, Calibrated):
+        raise LatentError(
+            f"set_precision: it was given a {type(found).__name__}; expected what calibrate(nlp, "
+            "examples) gives."
+        )
+    check_share("set_precision", "precision", precision)
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     if not found.after.outside_known:
@@ -270,6 +289,25 @@ def set_precision(
     return least
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _examples(asked: str, given: Examples) -> list[Example]:
+    """asked: name of the function that they were given to."""
+    found = list(given() if callable(given) else given)
+    wrong = [example for example in found if not isinstance(example, Example)]
+    if wrong:
+        advice = ""
+        if isinstance(wrong[0], Doc):
+            advice = " Of an annotated doc: Example(nlp.make_doc(doc.text), doc)."
+        raise LatentError(
+            f"{asked}: the examples hold a {type(wrong[0]).__name__}; expected Examples, of a doc "
+            f"that is not processed yet and an annotated one, as nlp.evaluate takes them.{advice}"
+        )
+    return found
+
+
 def _choose(nlp: Language, component: str | None) -> str:
     known = entity_components(nlp)
     there = ", ".join(nlp.pipe_names) or "none"
@@ -286,11 +324,8 @@ def _choose(nlp: Language, component: str | None) -> str:
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
 
 
-def _up_to(
-    nlp: Language, name: str, examples: Iterable[Example], progress: Progress
-) -> list[Example]:
+def _up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
     """With docs that the components before ``name`` have processed."""
-    examples = list(examples)
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:
         if before == name:

@@ -142,7 +142,11 @@ def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) 
     # Before anything is read.
     taken = tmp_path / "file"
     taken.write_text("mine", encoding="utf8")
-    assert "exists" in run("calibrate", tmp_path / "none", dev, taken, code=1)
+    for force in ((), ("--force",)):
+        shown = " ".join(run("calibrate", tmp_path / "none", dev, taken, *force, code=1).split())
+        assert "is a file" in shown and "OUTPUT is the directory" in shown
+    shown = " ".join(run("calibrate", model, dev, tmp_path, "--force", code=1).split())
+    assert "holds files and no pipeline: file, out" in shown
     assert taken.read_text(encoding="utf8") == "mine"
 
 

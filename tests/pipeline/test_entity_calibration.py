@@ -332,6 +332,22 @@ def test_what_cannot_be_calibrated(nlp: Language) -> None:
         calibrate(nlp, doubtful(nlp))
 
 
+def test_what_is_given_in_python_is_told_where_it_is_something_else(nlp: Language) -> None:
+    docs = [example.reference for example in doubtful(nlp)]
+    for call in (calibrate, measure):
+        with pytest.raises(LatentError, match=r"hold a Doc; expected Examples.*make_doc"):
+            call(nlp, docs)  # type: ignore[arg-type]
+    for coverage in ("0.9", 1, True):
+        with pytest.raises(LatentError, match=r"coverage is .* between 0 and 1"):
+            calibrate(nlp, doubtful(nlp), coverage=coverage)  # type: ignore[arg-type]
+    found = calibrate(nlp, lambda: doubtful(nlp))
+    assert found.calibration == calibrate(nlp, doubtful(nlp)).calibration
+    with pytest.raises(LatentError, match="given a list; expected what calibrate"):
+        set_precision(nlp, doubtful(nlp), 0.7)  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match=r"precision is '0\.7'; expected a number"):
+        set_precision(nlp, found, "0.7")  # type: ignore[arg-type]
+
+
 def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
     nlp: Language,
 ) -> None:
@@ -499,10 +515,11 @@ def test_somebody_elses_extension_is_left_alone() -> None:
         Span.set_extension("confidence", default="mine", force=True)
         nlp = spacy.blank("en")
         nlp.add_pipe("crf_ner")
-        assert nlp("London")[0:1]._.confidence == "mine"
+        doc = nlp.make_doc("London")
+        assert doc[0:1]._.confidence == "mine"
         assert not confidence.register_extension()
         assert confidence.register_extension(force=True)
-        assert nlp("London")[0:1]._.confidence is None
+        assert doc[0:1]._.confidence is None
     finally:
         Span.remove_extension("confidence")
         Span.set_extension("confidence", getter=before[2], force=True)
