@@ -19,6 +19,7 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, NoLabels
+from spacy_latent.pipeline.scores_of_range import warn_judged_as_labels
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
@@ -630,8 +631,10 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         nlp: Language | None = None,
         labels: Iterable[str] | None = None,
     ) -> None:
-        """As of ``textcat_multilabel``: one label is enough."""
+        """As of ``textcat_multilabel``: one label is enough. Warns, with JudgedAsLabels, where
+        numbers in a score_range would be scored as labels."""
         self.check_initialize(get_examples, nlp)
+        warn_judged_as_labels(self)
         self._validate_categories(get_examples())
         found = labels
         if found is None:
