@@ -194,7 +194,9 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
         if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
             raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
         try:
-            example = _example(nlp, row)
+            example = _example(nlp, row, f"{path}, line {number}")
+        except LatentError:
+            raise
         except Exception as error:
             # Of many lines, whatever spaCy finds wrong with one.
             hint = f" Give {ACCEPTED}." if isinstance(error, (KeyError, TypeError)) else ""
@@ -204,17 +206,17 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
         yield example
 
 
-def _example(nlp: Language, row: dict[str, Any]) -> Example:
+def _example(nlp: Language, row: dict[str, Any], place: str) -> Example:
+    """place: of the row, for messages."""
     from spacy.tokens import Doc
     from spacy.training import Example
 
+    from spacy_latent.corpora.categories import read_categories
+
     doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
     known = {key: row[key] for key in KNOWN if key in row}
-    if not isinstance(known.get("cats", {}), dict):
-        raise TypeError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}")
-    for label, value in known.get("cats", {}).items():
-        if not isinstance(value, (int, float)):
-            raise TypeError(f"'cats' has {label!r}: {value!r}; expected a number, 1.0 for yes")
+    if "cats" in known:
+        known["cats"] = read_categories(row, place) or {}
     if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
         known["words"] = [token.text for token in doc]
     return Example.from_dict(doc, known)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from spacy_latent.corpora.categories import read_categories
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_docs(
     for number, row in read(path):
         texts = [_text(path, number, row, field) for field in (first, second)]
         doc = make_pair_doc(nlp, *texts)
-        cats = _cats(path, number, row)
+        cats = read_categories(row, f"{path}, line {number}")
         if cats is not None:
             doc.cats = cats
         elif row.get(label) not in (None, ""):
@@ -122,7 +123,7 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
         count += 1
         if row.get(label) not in (None, ""):
             labels.add(str(row[label]))
-        elif _cats(path, number, row) is None:
+        elif read_categories(row, f"{path}, line {number}") is None:
             without.append(number)
     if 0 < len(without) < count:
         warnings.warn(
@@ -191,20 +192,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
             yield file
     except UnicodeDecodeError as error:
         raise LatentError(f"{path} is not in UTF-8: {error}. Save it in UTF-8.") from None
-
-
-def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | None:
-    """The object of labels and numbers of a pair; None where it has none."""
-    cats = row.get("cats")
-    if cats is None or cats == {}:
-        return None
-    numbers = isinstance(cats, dict) and all(isinstance(v, (int, float)) for v in cats.values())
-    if not numbers:
-        raise LatentError(
-            f"{path}, line {number}: 'cats' is {cats!r}; expected an object of labels and numbers, "
-            'as {"yes": 1.0, "no": 0.0}.'
-        )
-    return {name: float(value) for name, value in cats.items()}
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:
