@@ -119,11 +119,28 @@ def unknown_settings(config: Block) -> Iterator[str]:
         name, takes = settings_of(block)
         for key in block:
             if takes is not None and key not in takes and not key.startswith("@"):
-                meant = suggestion(key, takes)
+                other = _relative_with(key, block)
+                meant = f" {other} has one." if other else suggestion(key, takes)
                 yield (
-                    f"[{place}] {key}: {name} has no such setting.{meant} It has "
-                    f"{', '.join(takes) or 'none'}."
+                    f"[{place}] {key}: {name} has no such setting.{meant} "
+                    f"{name if other else 'It'} has {', '.join(takes) or 'none'}."
                 )
+
+
+def _relative_with(setting: str, block: Block) -> str | None:
+    """What has a setting that the name of a block does not take: another version of that name, or
+    of a component one whose name is longer or shorter, as those for one label and for several."""
+    from spacy.util import registry
+
+    own = settings_of(block)[0]
+    key = next((key for key in block if key.startswith("@")), "factory")
+    kind = "factories" if key == "factory" else key[1:]
+    stem = re.sub(r"v\d+$", "", own)
+    for other in sorted(getattr(registry, kind).get_all()):
+        if other != own and (other.startswith(stem) or own.startswith(f"{other}_")):
+            if setting in (settings_of({key: other})[1] or ()):
+                return str(other)
+    return None
 
 
 def settings_of(block: Block) -> tuple[str, list[str] | None]:

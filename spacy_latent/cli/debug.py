@@ -125,12 +125,15 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
     from thinc.api import fix_random_seed
 
     from spacy_latent.errors import LatentError, LatentWarning, NoLabels
+    from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings
 
     fix_random_seed(training_settings(nlp).get("seed") or 0)
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
+            # It is among the findings.
+            warnings.simplefilter("ignore", JudgedAsLabels)
             if not examples:
                 # What is missing in three words says nothing of the corpus.
                 warnings.simplefilter("ignore", LatentWarning)

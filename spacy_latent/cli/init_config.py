@@ -137,7 +137,7 @@ def init_cli(
 
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.mistakes import about_sentences
+    from spacy_latent.pipeline.mistakes import about_score_ranges, about_sentences
 
     import_code(code)
     asked = {"crf_ner": crf_ner, "latent_parser": latent_parser, "tree_spancat": tree_spancat}
@@ -194,7 +194,7 @@ def init_cli(
     print_changes(before, after, to_stderr=output == STREAM)
     for hint in hints(before, after):
         print(f"Note: {hint}", file=stream(output == STREAM))
-    for finding in about_sentences(nlp):
+    for finding in [*about_sentences(nlp), *about_score_ranges(nlp)]:
         print(f"{finding.level.capitalize()}: {finding.text}", file=stream(output == STREAM))
     if output != STREAM:
         ending = "jsonl" if pairs else "spacy"

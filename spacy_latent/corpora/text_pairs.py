@@ -9,7 +9,11 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+<<<<<<< HEAD
 from spacy_latent.corpora.text_files import json_lines, opened
+=======
+from spacy_latent.corpora.categories import read_categories
+>>>>>>> fix-cat
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -110,7 +114,7 @@ def read_docs(
     for number, row in read(path):
         texts = [_text(path, number, row, field) for field in (first, second)]
         doc = make_pair_doc(nlp, *texts)
-        cats = _cats(path, number, row)
+        cats = read_categories(row, f"{path}, line {number}")
         if cats is not None:
             doc.cats = cats
         elif row.get(label) not in (None, ""):
@@ -126,7 +130,7 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
         count += 1
         if row.get(label) not in (None, ""):
             labels.add(str(row[label]))
-        elif _cats(path, number, row) is None:
+        elif read_categories(row, f"{path}, line {number}") is None:
             without.append(number)
     if 0 < len(without) < count:
         warnings.warn(
@@ -204,6 +208,7 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, dict(zip(header, row))
 
 
+<<<<<<< HEAD
 def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | None:
     """The object of labels and numbers of a pair; None where it has none."""
     cats = row.get("cats")
@@ -218,6 +223,16 @@ def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | No
             'as {"yes": 1.0, "no": 0.0}.'
         )
     return {name: float(value) for name, value in cats.items()}
+=======
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """With or without the mark that some programs put at the start of a file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise LatentError(f"{path} is not in UTF-8: {error}. Save it in UTF-8.") from None
+>>>>>>> fix-cat
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:

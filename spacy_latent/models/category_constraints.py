@@ -48,6 +48,10 @@ class Elimination:
     rows: int
 
 
+class _Contradiction(LatentError):
+    """Tables allow no set of labels."""
+
+
 class CategoryConstraints:
     """Labels of a text that exclude or imply each other, for ``latent_textcat_multilabel``.
 
@@ -101,7 +105,7 @@ class CategoryConstraints:
         for premise, *conclusions in self.implied:
             for label in conclusions:
                 if cats.get(premise) == 1.0 and cats.get(label) == 0.0:
-                    return f"it has {premise!r} and not {label!r}, which that implies"
+                    return f"it has {premise!r} without {label!r}, which {premise!r} implies"
         return None
 
     def over(self, labels: Sequence[str]) -> LabelField:
@@ -115,15 +119,17 @@ class CategoryConstraints:
                 "all labels when the component is initialized, or mend the names."
             )
         number = {label: place for place, label in enumerate(labels)}
-        tables = []
-        for group, least in [(g, 0) for g in self.exclusive] + [(g, 1) for g in self.one_of]:
-            places = sorted(number[label] for label in group)
-            size = len(places)
-            states = [tuple(int(i == k) for i in range(size)) for k in range(size)]
-            tables.append(
-                Table(tuple(places), tuple(([(0,) * size] if not least else []) + states))
-            )
+        # By what a config says.
+        said: dict[str, list[Table]] = {}
+        for name, groups, least in (("exclusive", self.exclusive, 0), ("one_of", self.one_of, 1)):
+            for group in groups:
+                places = sorted(number[label] for label in group)
+                size = len(places)
+                states = [tuple(int(i == k) for i in range(size)) for k in range(size)]
+                none = [] if least else [(0,) * size]
+                said[f"{name} {group}"] = [Table(tuple(places), tuple(none + states))]
         for premise, *conclusions in self.implied:
+            tables = said.setdefault(f"implied {[premise, *conclusions]}", [])
             for label in conclusions:
                 first, second = number[premise], number[label]
                 allowed = [(0, 0), (0, 1), (1, 1)]
@@ -131,7 +137,14 @@ class CategoryConstraints:
                     first, second = second, first
                     allowed = [(b, a) for a, b in allowed]
                 tables.append(Table((first, second), tuple(allowed)))
-        return LabelField(len(labels), tables)
+        try:
+            return LabelField(len(labels), [table for each in said.values() for table in each])
+        except _Contradiction:
+            together = ", ".join(_contradicting(len(labels), said))
+            raise LatentError(
+                f"CategoryConstraints allow no set of labels at all: none satisfies {together} at "
+                "once. Leave out or mend one of these."
+            ) from None
 
 
 class LabelField:
@@ -224,6 +237,22 @@ class LabelField:
         return (free - bound).to(logits.dtype)
 
 
+def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
+    """Of constraints that allow no set of labels, as few that allow none as are left when one after
+    another is left out."""
+    kept = dict(said)
+    for one in said:
+        others = {name: tables for name, tables in kept.items() if name != one}
+        try:
+            LabelField(size, [table for tables in others.values() for table in tables])
+        except _Contradiction:
+            kept = others
+        except LatentError:
+            # Too many states to tell.
+            continue
+    return list(kept)
+
+
 def _width(label: int, tables: dict[int, Table]) -> int:
     """How many labels are tied together where this one is summed out."""
     return len({other for t in tables.values() if label in t.labels for other in t.labels})
@@ -256,7 +285,7 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
                     )
         labels, states = tuple(dict.fromkeys((*labels, *table.labels))), joined
     if not states:
-        raise LatentError("CategoryConstraints: they allow no set of labels at all.")
+        raise _Contradiction("CategoryConstraints allow no set of labels at all.")
     ascending = tuple(sorted(labels))
     found = tuple(tuple(known[label] for label in ascending) for known, _ in states)
     rows_of = torch.tensor([rows for _, rows in states]).T

@@ -5,6 +5,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, NoLabels
+from spacy_latent.pipeline.scores_of_range import warn_judged_as_labels
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
@@ -326,6 +328,36 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
             f"{block}.{alone}"
         )
+
+    def _validate_categories(self, examples: Iterable[Example]) -> None:
+        """Raises LatentError for what categories of texts cannot be, in this component."""
+        for example in examples:
+            cats = example.reference.cats
+            self._refuse_values(example)
+            own = [label for label, value in cats.items() if value == 1.0]
+            if len(own) > 1:
+                raise LatentError(
+                    f"{self.name}: {_told(example)} has the labels {', '.join(map(repr, own))}, "
+                    "and latent_textcat is for texts with one each. For any number of labels take "
+                    "latent_textcat_multilabel."
+                )
+
+    def _refuse_values(self, example: Example) -> None:
+        """Raise LatentError for a value of a category that is neither 0 nor 1."""
+        for label, value in example.reference.cats.items():
+            if value in (0.0, 1.0):
+                continue
+            advice = ""
+            if _is_number(value):
+                where = "" if self.multi_label else "take latent_textcat_multilabel, and "
+                advice = (
+                    f" To learn numbers {where}set its score_range to the lowest and the highest, "
+                    "such as [0.0, 5.0]."
+                )
+            raise LatentError(
+                f"{self.name}: {_told(example)} has the label {label!r}: {value!r}; expected 1.0 "
+                f"where it has this label and 0.0 where it has not.{advice}"
+            )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Show the decoder of a bound on evidence the words of the training docs."""
@@ -666,37 +698,62 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         nlp: Language | None = None,
         labels: Iterable[str] | None = None,
     ) -> None:
-        """As of ``textcat_multilabel``: one label is enough."""
+        """As of ``textcat_multilabel``: one label is enough. Warns, with JudgedAsLabels, where
+        numbers in a score_range would be scored as labels."""
         self.check_initialize(get_examples, nlp)
-        self._validate_categories(get_examples())
+        warn_judged_as_labels(self)
         found = labels
         if found is None:
             found = [label for example in get_examples() for label in example.y.cats]
         for label in found:
             self.add_label(label)
+<<<<<<< HEAD
         self._refuse_few_labels(set(self.labels), 1, labels is not None)
+=======
+        self._refuse_few_labels(set(self.labels), 1)
+        # Constraints that contradict each other first, which every text breaks.
+        self.tell_model()
+        self._validate_categories(get_examples())
+>>>>>>> fix-cat
         sample = [example for example, _ in zip(get_examples(), range(10))]
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
-        self.tell_model()
         self._begin_evidence(get_examples)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
-        low, high = self.cfg["score_range"] or (0.0, 1.0)
         for example in examples:
-            for label, value in example.reference.cats.items():
-                if self.cfg["score_range"] is None and value not in (0.0, 1.0):
-                    raise ValueError(Errors.E851.format(val=value))
-                if not low <= value <= high:
-                    raise LatentError(
-                        f"{self.name}: a doc's score for {label!r} is {value}, outside of "
-                        f"score_range [{low}, {high}]."
-                    )
+            self._refuse_values(example)
             broken = self.constraints and self.constraints.broken_by(example.reference.cats)
             if broken:
                 raise LatentError(
-                    f"{self.name}: the labels of {example.reference.text[:80]!r} break its "
-                    f"constraints: {broken}. Mend the annotation or the constraints."
+                    f"{self.name}: the labels of {_told(example)} break its constraints: {broken}. "
+                    "Mend the annotation or the constraints."
                 )
+
+    def _refuse_values(self, example: Example) -> None:
+        if self.cfg["score_range"] is None:
+            super()._refuse_values(example)
+            return
+        low, high = self.cfg["score_range"]
+        for label, value in example.reference.cats.items():
+            if not _is_number(value):
+                raise LatentError(
+                    f"{self.name}: {_told(example)} has the label {label!r}: {value!r}; expected a "
+                    f"number from {low} to {high}, its score_range."
+                )
+            if not low <= value <= high:
+                raise LatentError(
+                    f"{self.name}: {_told(example)} has the label {label!r}: {value}, outside of "
+                    f"score_range [{low}, {high}]."
+                )
+
+
+def _told(example: Example) -> str:
+    """The text of an example, so that it can be found."""
+    return f"the text {example.reference.text[:80]!r}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and bool(np.isfinite(float(value)))

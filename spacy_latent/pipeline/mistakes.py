@@ -18,6 +18,7 @@ from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
+from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
 from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
@@ -62,6 +63,7 @@ def find_traps(nlp: Language) -> list[Finding]:
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
     found += about_sentences(nlp)
+    found += about_score_ranges(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     found += _of_empty_texts(nlp)
@@ -239,6 +241,22 @@ def _of_sentences(
             f"{component} would see whole docs. Add {', '.join(late)} to "
             "training.annotating_components.",
         )
+
+
+def about_score_ranges(nlp: Language) -> list[Finding]:
+    """Where numbers would be judged as if they were labels. The pipeline need not be
+    initialized."""
+    weights = training_settings(nlp).get("score_weights") or {}
+    classifiers = [pipe for _, pipe in nlp.pipeline if isinstance(pipe, TextCategorizer)]
+    of_numbers = [pipe for pipe in classifiers if pipe.cfg.get("score_range") is not None]
+    found = []
+    for pipe in of_numbers:
+        if text := judged_as_labels(pipe):
+            found.append(Finding("warning", "range-scorer", text))
+        # Another classifier may give the score of labels.
+        elif len(of_numbers) == len(classifiers) and (text := weighed_as_labels(pipe, weights)):
+            found.append(Finding("warning", "range-weights", text))
+    return found
 
 
 def _of_kernels() -> Iterable[Finding]:

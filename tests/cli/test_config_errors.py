@@ -175,6 +175,18 @@ def test_the_block_of_constraints_and_of_structures_in_others_is_told_whole() ->
     assert "Did you mean budget?" in said
 
 
+def test_what_another_version_or_its_twin_takes_is_told() -> None:
+    nlp = blank("en")
+    nlp.add_pipe("latent_textcat")
+    place = "components.latent_textcat"
+    said = str(refused(with_settings(nlp.config.copy(), place, {"score_range": [0.0, 5.0]})))
+    assert said.startswith(f"[{place}] score_range: latent_textcat has no such setting. ")
+    assert "latent_textcat_multilabel has one." in said and "Did you mean" not in said
+    place = f"{place}.model"
+    said = str(refused(with_settings(nlp.config.copy(), place, {"use_reduce_root": True})))
+    assert "spacy-latent.LatentTextClassifier.v2 has one." in said
+
+
 def test_all_misspelt_settings_are_told_at_once() -> None:
     config = with_setting(MODEL, "temprature", 2.0)
     config["components"]["textcat"]["treshold"] = 0.5

@@ -118,7 +118,7 @@ def test_files_as_other_programs_write_them(tmp_path):
     [
         ("a.tsv", "text_a\ttext_b\n\u00e4\tb\n".encode("latin1"), "not in UTF-8"),
         ("a.tsv", b"text_a\ttext_b\ttext_b\na\tb\tc\n", "two columns are called 'text_b'"),
-        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1: 'cats' is"),
+        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1: 'cats' has 'x'"),
         ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": ["x"]}', "line 1: 'cats' is"),
     ],
 )

@@ -136,7 +136,7 @@ def test_labels_that_are_not_annotated_are_summed_out() -> None:
 def test_what_breaks_a_constraint_names_the_text(nlp: Language) -> None:
     for own, said in (
         ({"good", "bad"}, "exclusive"),
-        ({"crime"}, "not 'novel', which that implies"),
+        ({"crime"}, "it has 'crime' without 'novel', which 'crime' implies"),
     ):
         wrong = {label: float(label in own) for label in LABELS}
         example = Example.from_dict(nlp.make_doc("a wrong text"), {"cats": wrong})
@@ -148,6 +148,18 @@ def test_labels_that_there_are_not_are_named() -> None:
     nlp = pipeline()
     with pytest.raises(LatentError, match=r"names \['novel'\], but the labels are"):
         nlp.initialize(lambda: examples(nlp, ["good", "bad", "crime"]))
+
+
+def test_constraints_that_no_set_satisfies_are_told_before_any_text_is_blamed() -> None:
+    constraints = {**CONSTRAINTS, "one_of": [["good", "bad"]]}
+    constraints["implied"] = [["crime", "novel"], ["good", "bad"], ["bad", "good"]]
+    nlp = pipeline(constraints=constraints)
+    with pytest.raises(LatentError) as raised:
+        nlp.initialize(lambda: examples(nlp))
+    said = str(raised.value)
+    assert "one_of ['good', 'bad']" in said and "implied ['bad', 'good']" in said
+    # Neither what has no part in it, nor a text.
+    assert "novel" not in said and "story" not in said
 
 
 def test_a_label_that_is_added_later_is_free(nlp: Language) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,10 @@ def test_regression_gives_scores_in_its_range() -> None:
     nlp = pipeline(
         "latent_textcat_multilabel",
         estimator={"@misc": "spacy-latent.Marginals.v1"},
-        config={"score_range": [-1.0, 3.0]},
+        config={
+            "score_range": [-1.0, 3.0],
+            "scorer": {"@scorers": "spacy-latent.regression_scorer.v1"},
+        },
     )
     made = [
         Example.from_dict(nlp.make_doc(text), {"cats": {"stars": score}})
@@ -163,6 +167,34 @@ def test_regression_gives_scores_in_its_range() -> None:
     beyond = Example.from_dict(nlp.make_doc("good"), {"cats": {"stars": 4.0}})
     with pytest.raises(LatentError, match=r"4\.0, outside of score_range"):
         nlp.update([beyond])
+    unknown = Example.from_dict(nlp.make_doc("good"), {"cats": {"stars": float("nan")}})
+    with pytest.raises(LatentError, match=r"the text 'good' has the label 'stars': nan; expected"):
+        nlp.update([unknown])
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+@pytest.mark.parametrize("value", [3.5, float("nan"), "1.0"])
+def test_values_of_labels_are_refused_with_text_and_label(name: str, value: Any) -> None:
+    nlp = pipeline(name)
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    made[2].reference.cats["A"] = value
+    for refuse in (lambda: nlp.update(made), lambda: nlp.initialize(lambda: made)):
+        with pytest.raises(LatentError) as raised:
+            refuse()
+        said = str(raised.value)
+        assert f"{name}: the text 'good good film of it' has the label 'A': {value!r}" in said
+        # What is no number will not be one in a range.
+        assert ("score_range" in said) == (value == 3.5)
+
+
+def test_several_labels_of_a_text_are_for_the_other_component() -> None:
+    nlp = trained(pipeline(), steps=0)
+    both = Example.from_dict(nlp.make_doc("so so"), {"cats": {"A": 1.0, "B": 1.0}})
+    with pytest.raises(
+        LatentError, match=r"'so so' has the labels 'A', 'B'.*take latent_textcat_m"
+    ):
+        nlp.update([both])
 
 
 def test_structures_of_several_spans_of_a_doc_are_taken_together() -> None:

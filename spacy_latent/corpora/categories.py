@@ -1,0 +1,31 @@
+"""Categories in lines of JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spacy_latent.errors import LatentError
+
+
+def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
+    """The object of labels and numbers under "cats"; None where a line has none, or an empty one.
+
+    place: of the line, for messages. Raises LatentError for anything else.
+    """
+    cats = row.get("cats")
+    if cats is None or cats == {}:
+        return None
+    example = 'as {"yes": 1.0, "no": 0.0}'
+    if not isinstance(cats, dict):
+        raise LatentError(
+            f"{place}: 'cats' is {cats!r}; expected an object of labels and numbers, {example}."
+        )
+    for label, value in cats.items():
+        if not isinstance(value, (int, float)):
+            raise LatentError(
+                f"{place}: 'cats' has {label!r}: {value!r}; expected a number, {example}."
+            )
+    return {label: float(value) for label, value in cats.items()}
+
+
+__all__ = ["read_categories"]

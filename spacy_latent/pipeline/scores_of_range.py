@@ -1,0 +1,75 @@
+"""How a text classifier with a ``score_range`` is judged. spaCy's scorers, which are the default,
+know labels alone, and the default weights of scores are those of labels."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+from spacy_latent.errors import LatentWarning
+
+# Where scorers of labels are defined.
+SPACY = ("spacy", "spacy_legacy")
+WEIGHTS = "cats_score = null and cats_r2 = 1.0"
+
+
+class JudgedAsLabels(LatentWarning):
+    """A component with a score_range has a scorer of labels."""
+
+
+def judged_as_labels(pipe: Any) -> str | None:
+    """What is wrong with the scorer of a component, in sentences; None for nothing, and without a
+    score_range."""
+    if pipe.cfg.get("score_range") is None:
+        return None
+    place, scorer = _scorer_of_cats(pipe)
+    module = getattr(getattr(scorer, "func", scorer), "__module__", "")
+    if module.split(".")[0] not in SPACY:
+        return None
+    return (
+        f"{pipe.name}: score_range is {list(pipe.cfg['score_range'])}, but its scorer is of "
+        "labels: its cats_score, by which training is judged by default, says nothing of numbers "
+        "other than 0 and 1, and stays at 0 whatever is learned. Put @scorers = "
+        f'"spacy-latent.regression_scorer.v1" under [{place}], and {WEIGHTS} under '
+        "[training.score_weights]."
+    )
+
+
+def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None:
+    """What is wrong with the weights of scores for a component with a scorer of numbers, in
+    sentences; None for nothing, and without a score_range.
+
+    weights: of [training.score_weights].
+    """
+    from spacy_latent.analysis.regression import score_regression
+
+    if pipe.cfg.get("score_range") is None or not weights.get("cats_score"):
+        return None
+    if _scorer_of_cats(pipe)[1] is not score_regression:
+        return None
+    return (
+        f"{pipe.name}: [training.score_weights] has cats_score = {weights['cats_score']:g}, a "
+        "score of labels, which its scorer does not give: training takes it for 0, whatever is "
+        f"learned. Put {WEIGHTS} there."
+    )
+
+
+def warn_judged_as_labels(pipe: Any) -> None:
+    """In initialize(), since training shows nothing but a score that stays 0."""
+    said = judged_as_labels(pipe)
+    if said is not None:
+        warnings.warn(said, JudgedAsLabels, stacklevel=3)
+
+
+def _scorer_of_cats(pipe: Any) -> tuple[str, Any]:
+    """The block of a config that has the scorer of ``doc.cats``, and that scorer."""
+    from spacy_latent.analysis.rationales import score_rationales
+
+    place, scorer = f"components.{pipe.name}.scorer", pipe.scorer
+    if isinstance(scorer, partial) and scorer.func is score_rationales:
+        return f"{place}.cats_scorer", scorer.keywords["cats_scorer"]
+    return place, scorer
+
+
+__all__ = ["JudgedAsLabels", "judged_as_labels", "warn_judged_as_labels", "weighed_as_labels"]
