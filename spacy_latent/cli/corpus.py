@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,15 +183,9 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
         if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
             raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
         try:
-<<<<<<< HEAD
-            example = _example(nlp, row)
-        except LatentError as error:
-            raise LatentError(f"{path}, line {number}: {error}") from None
-=======
             example = _example(nlp, row, f"{path}, line {number}")
         except LatentError:
             raise
->>>>>>> fix-cat
         except Exception as error:
             # Of many lines, whatever spaCy finds wrong with one.
             other = isinstance(error, (KeyError, TypeError))
@@ -208,25 +201,14 @@ def _example(nlp: Language, row: dict[str, Any], place: str) -> Example:
     from spacy.tokens import Doc
     from spacy.training import Example
 
-<<<<<<< HEAD
-    if "tokens" not in row and not isinstance(row["text"], str):
-        raise LatentError(f"'text' is {row['text']!r}, not a text.")
-    doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
-    known = {key: row[key] for key in KNOWN if key in row}
-    if not isinstance(known.get("cats", {}), dict):
-        raise LatentError(f"'cats' is {known['cats']!r}; expected an object as {{\"good\": 1.0}}.")
-    for label, value in known.get("cats", {}).items():
-        if not isinstance(value, (int, float)) or isnan(value):
-            shown = "NaN, which is not JSON" if value != value else repr(value)
-            raise LatentError(f"'cats' has {label!r}: {shown}; expected a number, 1.0 for yes.")
-=======
     from spacy_latent.corpora.categories import read_categories
 
+    if "tokens" not in row and not isinstance(row["text"], str):
+        raise LatentError(f"{place}: 'text' is {row['text']!r}, not a text.")
     doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
     known = {key: row[key] for key in KNOWN if key in row}
     if "cats" in known:
         known["cats"] = read_categories(row, place) or {}
->>>>>>> fix-cat
     if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
         known["words"] = [token.text for token in doc]
     return Example.from_dict(doc, known)

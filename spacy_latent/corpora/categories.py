@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 from spacy_latent.errors import LatentError
@@ -21,9 +22,10 @@ def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
             f"{place}: 'cats' is {cats!r}; expected an object of labels and numbers, {example}."
         )
     for label, value in cats.items():
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, (int, float)) or isnan(value):
+            shown = "NaN, which is not JSON" if value != value else repr(value)
             raise LatentError(
-                f"{place}: 'cats' has {label!r}: {value!r}; expected a number, {example}."
+                f"{place}: 'cats' has {label!r}: {shown}; expected a number, {example}."
             )
     return {label: float(value) for label, value in cats.items()}
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-<<<<<<< HEAD
-from spacy_latent.corpora.text_files import json_lines, opened
-=======
 from spacy_latent.corpora.categories import read_categories
->>>>>>> fix-cat
+from spacy_latent.corpora.text_files import json_lines, opened
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -206,33 +202,6 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     "an empty one, and none inside a text."
                 )
             yield number, dict(zip(header, row))
-
-
-<<<<<<< HEAD
-def _cats(path: Path, number: int, row: dict[str, Any]) -> dict[str, float] | None:
-    """The object of labels and numbers of a pair; None where it has none."""
-    cats = row.get("cats")
-    if cats is None or cats == {}:
-        return None
-    numbers = isinstance(cats, dict) and all(
-        isinstance(value, (int, float)) and not isnan(value) for value in cats.values()
-    )
-    if not numbers:
-        raise LatentError(
-            f"{path}, line {number}: 'cats' is {cats!r}; expected an object of labels and numbers, "
-            'as {"yes": 1.0, "no": 0.0}.'
-        )
-    return {name: float(value) for name, value in cats.items()}
-=======
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """With or without the mark that some programs put at the start of a file."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            yield file
-    except UnicodeDecodeError as error:
-        raise LatentError(f"{path} is not in UTF-8: {error}. Save it in UTF-8.") from None
->>>>>>> fix-cat
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:

@@ -707,14 +707,10 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             found = [label for example in get_examples() for label in example.y.cats]
         for label in found:
             self.add_label(label)
-<<<<<<< HEAD
         self._refuse_few_labels(set(self.labels), 1, labels is not None)
-=======
-        self._refuse_few_labels(set(self.labels), 1)
         # Constraints that contradict each other first, which every text breaks.
         self.tell_model()
         self._validate_categories(get_examples())
->>>>>>> fix-cat
         sample = [example for example, _ in zip(get_examples(), range(10))]
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))
