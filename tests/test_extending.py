@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize.report import render_report
+from tests.pages import run_python
 from tests.visualize.test_report import gallery
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
@@ -29,10 +29,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
     """The namespace after running the page's Python, block after block."""
-    namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf8"), re.DOTALL):
-        exec(block, namespace)
-    return namespace
+    return run_python(PAGE)
 
 
 @pytest.mark.parametrize(

@@ -138,24 +138,27 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
     return sorted(labels)
 
 
-def is_of_pairs(config: Mapping[str, Any]) -> bool:
+def is_of_pairs(config: Mapping[str, object]) -> bool:
     """Whether a component of this config reads docs of two texts."""
 
-    def reads_two(block: Mapping[str, Any]) -> bool:
+    def reads_two(block: object) -> bool:
+        if not isinstance(block, Mapping):
+            return False
         named = (block.get("@architectures"), block.get("@misc"))
         return any(str(name).startswith((PAIRS, PAIR_SPANS)) for name in named) or any(
-            reads_two(value) for value in block.values() if isinstance(value, Mapping)
+            map(reads_two, block.values())
         )
 
-    return reads_two(config.get("components", {}))
+    return reads_two(config.get("components"))
 
 
-def pair_fields(config: Mapping[str, Any]) -> tuple[str, str, str]:
+def pair_fields(config: Mapping[str, object]) -> tuple[str, str, str]:
     """Names of the fields of the first text, the second and the label: those that the reader of
     pairs in an interpolated config has, else its defaults."""
     defaults = inspect.signature(read_text_pairs_v1).parameters
-    block: dict[str, Any] = dict(config.get("corpora", {}).get("dev") or {})
-    if block.get("@readers") != READER:
+    corpora = config.get("corpora")
+    block: Any = corpora.get("dev") if isinstance(corpora, Mapping) else None
+    if not block or block.get("@readers") != READER:
         block = {}
     first, second, label = (
         block.get(key, defaults[key].default) for key in ("first", "second", "label")

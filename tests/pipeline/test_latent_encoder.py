@@ -153,7 +153,7 @@ def test_a_model_without_a_structure_is_refused():
 @pytest.mark.parametrize("setting", [{"threshold": 7.0}, {"alternatives": -1}])
 def test_a_setting_out_of_range_is_refused(setting):
     (name,) = setting
-    with pytest.raises(LatentError, match=f"{name} is {setting[name]}; expected a number"):
+    with pytest.raises(LatentError, match=f"{name} is {setting[name]}; expected a (whole )?number"):
         spacy.blank("en").add_pipe("latent_encoder", config=setting)
 
 
