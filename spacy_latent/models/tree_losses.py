@@ -72,6 +72,7 @@ def learn(
         loss, bad = _tree_loss(module.structure, scores, agreeing, lengths, known.heads)
         left_out += [group.members[b][0] for b in bad]
         trees = trees + loss
+        known.labels[bad] = -1
         labels = labels + _label_loss(module, encoded, known)
         if words is not None:
             arcs = scores, agreeing, lengths

@@ -46,6 +46,9 @@ def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None
 
     if pipe.cfg.get("score_range") is None or not weights.get("cats_score"):
         return None
+    # Beside a score that it gives, one that is always 0 does no harm.
+    if weights.get("cats_r2") or weights.get("cats_mse"):
+        return None
     if _scorer_of_cats(pipe)[1] is not score_regression:
         return None
     return (
