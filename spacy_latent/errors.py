@@ -69,6 +69,10 @@ class NotTractable(LatentError, NotImplementedError):
         )
 
 
+class NotDifferentiable(LatentError, RuntimeError):
+    """A derivative that there is not, such as the second one of marginals."""
+
+
 class IncompatiblePair(LatentError):
     """Two parts of a config that cannot work together."""
 

@@ -260,7 +260,7 @@ def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """With u = p^(2−α) on the support: u·(g − Σug/Σu)."""
     (output,) = ctx.saved_tensors
     inside = output > 0
-    u = torch.where(inside, output.clamp_min(1e-300).pow(2 - ctx.alpha), 0.0)
+    u = torch.where(inside, output.clamp_min(1e-300), 1.0).pow(2 - ctx.alpha) * inside
     u = u.to(output.dtype)
     mean = (u * upstream).sum(1, keepdim=True) / u.sum(1, keepdim=True).clamp_min(1e-30)
     return torch.where(inside, u * (upstream - mean), 0.0), None, None, None
@@ -273,7 +273,16 @@ def _keep_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor
 
 def _proximal_backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     (blocks,) = ctx.saved_tensors
-    return proximal_gradient(blocks, upstream), None, None, None, None
+    if not torch.is_grad_enabled():
+        return proximal_gradient(blocks, upstream), None, None, None, None
+    # The same in operations that can be differentiated again: the mean of each block.
+    inside = blocks >= 0
+    index = torch.where(inside, blocks, 0).long()
+    nothing = torch.zeros_like(upstream)
+    sums = nothing.scatter_add(1, index, torch.where(inside, upstream, 0.0))
+    sizes = nothing.scatter_add(1, index, inside.to(upstream.dtype)).clamp_min(1.0)
+    result = torch.where(inside, (sums / sizes).gather(1, index), 0.0)
+    return result, None, None, None, None
 
 
 entmax.register_autograd(_entmax_backward, setup_context=_keep_probabilities)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
+from spacy_latent.kernels.derivatives import last_derivative
 from spacy_latent.kernels.pool import ranges, spread
 from spacy_latent.kernels.torch_operators import torch_operator
 
@@ -448,6 +449,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
+@last_derivative("scores of pairs of counters can be differentiated once")
 def _backward(ctx: Any, change: Tensor) -> tuple[Tensor | None, ...]:
     given = (*ctx.saved_tensors, ctx.inner, change)
     of_values, *others = _counter_pairs_gradient(*given)

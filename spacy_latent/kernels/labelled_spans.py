@@ -27,6 +27,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.derivatives import last_derivative
 from spacy_latent.kernels.exponential import exponential, exponential_of
 from spacy_latent.kernels.logarithms import logarithm_of
 from spacy_latent.kernels.pool import spread
@@ -455,6 +456,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.starts = inputs[2]
 
 
+@last_derivative("the log-partition over labelled spans can be differentiated once")
 def _log_partition_backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if gradient is None:
         return None, None, None, None

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.kernels import blocks, transfers
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
@@ -643,8 +643,7 @@ def k_best(
 
     kernel: like :func:`k_best_chains`.
     """
-    if k < 1:
-        raise InvalidScores(f"{family.name}.top_k: k is {k}; expected k >= 1.")
+    check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
     array, sizes = read(scores, lengths)
     tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
     totals = np.empty((k, len(array)))

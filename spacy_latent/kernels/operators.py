@@ -13,23 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
 from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
+    NotDifferentiable,
     not_finite_message,
     too_large_message,
 )
 from spacy_latent.kernels import blocks
 from spacy_latent.kernels.blocks import Found
+from spacy_latent.kernels.derivatives import OF_MARGINALS, last_derivative, tangent_of
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
@@ -148,17 +150,31 @@ def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
     return torch.empty(0, dtype=dtype).numpy().dtype
 
 
-def check(name: str, status: np.ndarray) -> None:
-    """Raise the error that names the items of which a kernel reports one."""
+def check(name: str, status: np.ndarray, scores: Tensor | None = None) -> None:
+    """Raise the error that names the items of which a kernel reports one.
+
+    scores: ``(B, *parts)`` where exponentials of them were summed. Where they are so large that
+        their sums are no numbers, an item looks to a kernel as if it had no structure.
+    """
     if not status.any():
         return
     not_finite = np.flatnonzero(status == NOT_FINITE).tolist()
     if not_finite:
         raise InvalidScores(not_finite_message(name, not_finite))
+    infeasible = np.flatnonzero(status == INFEASIBLE).tolist()
     too_large = np.flatnonzero(status == TOO_LARGE).tolist()
+    if scores is not None:
+        too_large = too_large or [item for item in infeasible if _overflows(scores[item])]
     if too_large:
         raise InvalidScores(too_large_message(name, too_large))
-    raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
+    raise InfeasibleError(name, infeasible)
+
+
+def _overflows(scores: Tensor) -> bool:
+    """Whether a sum of some of them may."""
+    known = fetch(scores).double()
+    largest = torch.where(known.isfinite(), known.abs(), 0.0).amax() if known.numel() else 0.0
+    return bool(largest * known.numel() > np.finfo(np.float64).max)
 
 
 def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence[int]) -> Found:
@@ -228,9 +244,9 @@ def _total(
     found = blocks.total(family.device, scores, lengths, options, operation, on_cpu, change)
     if found is None:
         found = on_cpu()
-        blocks.look_at(family.name, found.status, check)
+        blocks.look_at(family.name, found.status, partial(check, scores=scores))
         return _sent(found, scores.device, operation)
-    blocks.look_at(family.name, found.status, check)
+    blocks.look_at(family.name, found.status, partial(check, scores=scores))
     assert found.log_partition is not None
     return found.log_partition, found.result
 
@@ -288,12 +304,20 @@ def _total_on_cpu(
 
 
 @torch_operator("log_partition")
+def _log_partition(
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+) -> Tensor:
+    kept = np.empty((len(scores), 0))
+    return _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
+
+
 def log_partition(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> Tensor:
     """log Σ exp(score) over structures, ``(B,)``."""
-    kept = np.empty((len(scores), 0))
-    return _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
+    if tangent_of(scores) is not None:
+        return _along_tangent(scores, lengths, family_name, options)[0]
+    return _log_partition(scores, lengths, family_name, options)
 
 
 def log_partition_and_marginals(
@@ -360,6 +384,8 @@ hessian_product = torch_operator("hessian_product")(_read_hessian_product)
 def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     """Probabilities of the parts, like ``scores``; zero at what is no part."""
     keep = scores.requires_grad and torch.is_grad_enabled()
+    if tangent_of(scores) is not None:
+        return _along_tangent(scores, lengths, family_name, options)[1]
     if is_traced(scores):
         return _marginals(scores, lengths, family_name, options, keep)[0]
     if not keep:
@@ -367,6 +393,32 @@ def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequen
     result = _Marginals.apply(scores, lengths, family_name, options)
     assert isinstance(result, Tensor)
     return result
+
+
+def _read_by_product(family_name: str, result: Tensor, kept: Tensor) -> Tensor:
+    """Of what :func:`_read_marginals` gives, what :func:`_read_hessian_product` reads."""
+    from_marginals = family_of(family_name).product is not None and not kept.shape[1]
+    return result if from_marginals else kept
+
+
+def _along_tangent(
+    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The log-partition and the marginals of scores with a tangent, and theirs. By operators, which
+    also take the tensors of torch.func."""
+    given, along = forward_ad.unpack_dual(scores)
+    if given.requires_grad and torch.is_grad_enabled():
+        raise NotDifferentiable(
+            f"{family_of(family_name).name}: the scores have a tangent and require a gradient, "
+            "which would have none. For products with the Hessian of log_partition differentiate "
+            "it twice by torch.autograd.grad."
+        )
+    total = _log_partition(given, lengths, family_name, options)
+    mean, kept = _marginals(given, lengths, family_name, options, True)
+    kept = _read_by_product(family_name, mean, kept)
+    product = hessian_product(given, along, kept, lengths, family_name, options)
+    slope = (mean * along).flatten(1).sum(1)
+    return forward_ad.make_dual(total, slope), forward_ad.make_dual(mean, product)
 
 
 class _Marginals(torch.autograd.Function):
@@ -379,14 +431,13 @@ class _Marginals(torch.autograd.Function):
     ) -> Tensor:
         result, kept = _read_marginals(scores, lengths, family_name, options, True)
         ctx.family = family_name, options
-        from_marginals = family_of(family_name).product is not None and not kept.shape[1]
-        ctx.save_for_backward(scores, lengths, result if from_marginals else kept)
+        ctx.save_for_backward(scores, lengths, _read_by_product(family_name, result, kept))
         # Else a gradient that is not there would be zeros.
         ctx.set_materialize_grads(False)
         return result
 
     @staticmethod
-    @once_differentiable
+    @last_derivative(OF_MARGINALS)
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return None, None, None, None
@@ -395,7 +446,7 @@ class _Marginals(torch.autograd.Function):
         return product, None, None, None
 
 
-@log_partition.register_fake
+@_log_partition.register_fake
 def _(scores: Tensor, *_: Any) -> Tensor:
     return scores.new_empty(scores.shape[:1])
 
@@ -427,13 +478,13 @@ def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, 
 
 def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.family = inputs[2:4]
-    from_marginals = family_of(ctx.family[0]).product is not None and not output[1].shape[1]
-    ctx.save_for_backward(*inputs[:2], output[0] if from_marginals else output[1])
+    ctx.save_for_backward(*inputs[:2], _read_by_product(ctx.family[0], *output))
     ctx.mark_non_differentiable(output[1])
     # Else the backward would fill zeros as large as what was kept.
     ctx.set_materialize_grads(False)
 
 
+@last_derivative(OF_MARGINALS)
 def _marginals_backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if gradient is None:
         return None, None, None, None, None
@@ -442,7 +493,7 @@ def _marginals_backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tens
     return product, None, None, None, None
 
 
-log_partition.register_autograd(_log_partition_backward, setup_context=_keep_log_partition)
+_log_partition.register_autograd(_log_partition_backward, setup_context=_keep_log_partition)
 _marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
 
 

@@ -212,6 +212,9 @@ def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _sparsemax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (output,) = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        # The same in operations that can be differentiated again.
+        return _centred(upstream, (output > 0).to(upstream.dtype)), None, None
     return sparsemax_gradient(output, upstream), None, None
 
 
@@ -220,11 +223,16 @@ def _capped_simplex_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None,
     (output,) = ctx.saved_tensors
     k, exactly, _ = ctx.options
     free = ((output > 0) & (output < 1)).to(upstream.dtype)
-    masked = upstream * free
     total = output.sum(1, keepdim=True)
     bound = torch.ones_like(total, dtype=torch.bool) if exactly else total >= k * (1 - 1e-6)
+    return torch.where(bound, _centred(upstream, free), upstream * free), None, None, None, None
+
+
+def _centred(upstream: Tensor, free: Tensor) -> Tensor:
+    """What is free (1, else 0) of each row, less its mean."""
+    masked = upstream * free
     mean = masked.sum(1, keepdim=True) / free.sum(1, keepdim=True).clamp_min(1.0)
-    return torch.where(bound, masked - mean * free, masked), None, None, None, None
+    return masked - mean * free
 
 
 sparsemax.register_autograd(_sparsemax_backward, setup_context=_keep_output)

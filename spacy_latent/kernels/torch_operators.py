@@ -15,6 +15,8 @@ from typing import Generic, ParamSpec, TypeVar, cast
 import torch
 from torch import library
 
+from spacy_latent.kernels.derivatives import refuse_tangents
+
 NAMESPACE = "spacy_latent"
 _LIBRARY = library.Library(NAMESPACE, "FRAGMENT")
 
@@ -37,6 +39,8 @@ class TorchOperator(Generic[Given, Result]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        # torch would lose them.
+        refuse_tangents(self.name, *args)
         return self._call(*args, **kwargs)
 
     def register_fake(self, function: Callable[..., object]) -> Callable[..., object]:

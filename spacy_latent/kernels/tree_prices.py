@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.cuts import entered_too_little
+from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
 from spacy_latent.kernels.least_quadratic import dot, find_least, solve
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.simplex import sparsemax_threshold
@@ -524,6 +524,7 @@ class _NearestAverage(torch.autograd.Function):
         max_iter: int,
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(scores)
         array = scores.detach().to(torch.float64).contiguous().numpy()
         sizes = lengths.numpy().copy()
         batch, nodes = array.shape[:2]
@@ -546,7 +547,7 @@ class _NearestAverage(torch.autograd.Function):
         return torch.from_numpy(mean).to(scores.dtype, copy=True), *results
 
     @staticmethod
-    @once_differentiable
+    @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         upstream = of_mean.to(torch.float64).contiguous().numpy()
         result = np.empty_like(upstream)

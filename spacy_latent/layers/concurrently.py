@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.derivatives import last_derivative
 from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, one_torch_thread, spread
 
 Call = Callable[..., Tensor]
@@ -112,10 +112,11 @@ class _Concurrently(torch.autograd.Function):
             for part in work.parts(tensors)
         ]
         work.made = work.run(work.leaves, grad=True)
+        ctx.save_for_backward(*tensors)
         ctx.work = work
         return tuple(made.detach() for made in work.made)
 
     @staticmethod
-    @once_differentiable
+    @last_derivative("what is composed in several ranges of items can be differentiated once")
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, *ctx.work.differentiate(gradients)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from spacy_latent.kernels.derivatives import last_derivative
 from spacy_latent.layers.shared_structures import Merges
 
 
@@ -42,7 +42,7 @@ class Recursion(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
+    @last_derivative("states that are composed of each other can be differentiated once")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         states, *parameters = ctx.saved_tensors
         shared, count = ctx.shared, ctx.count

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores, not_finite_message
+from spacy_latent.errors import InvalidScores, is_whole, not_finite_message
 from spacy_latent.kernels import active_set as kernel
+from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative, refuse_tangents
 from spacy_latent.kernels.operators import check, in_precision_of, like, read, read_float64
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.transfers import fetch_together, remember, send, send_together
@@ -104,10 +104,10 @@ def find_supports(
 
 
 def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
-    if max_iter < 1 or not tolerance > 0:
+    if not is_whole(max_iter, 1) or not tolerance > 0:
         raise InvalidScores(
             f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
-            "expected max_iter >= 1 and tolerance > 0."
+            "expected a whole number max_iter >= 1 and tolerance > 0."
         )
 
 
@@ -169,6 +169,7 @@ class Supports:
 
 
 def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolution:
+    refuse_tangents("sparsemap", scores)
     state: list[Any] = []
     mean, weights, gap = _ActiveSet.apply(scores, solve, state)
     supports, order, known = state
@@ -183,6 +184,7 @@ class _ActiveSet(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         # Gradients that are not there would come down from a GPU as zeros.
         ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores)
         supports = solve(scores)
         weights, order = supports.sort()
         ctx.supports, ctx.order, ctx.shape = supports, order, scores.shape
@@ -200,7 +202,7 @@ class _ActiveSet(torch.autograd.Function):
         return mean, shares, gap
 
     @staticmethod
-    @once_differentiable
+    @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor | None, of_shares: Tensor | None, _: Any) -> Any:
         supports: Supports = ctx.supports
         given = [gradient for gradient in (of_mean, of_shares) if gradient is not None]

@@ -20,9 +20,12 @@ from torch import Tensor
 from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
+    LatentError,
     NotTractable,
+    check_whole,
     not_finite_message,
 )
+from spacy_latent.kernels.derivatives import refuse_tangents
 from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
@@ -141,11 +144,38 @@ class Structure(Staged, ABC):
         """The default differentiates :meth:`_log_partition`, keeping the graph."""
         if not scores.numel():
             return scores
+        refuse_tangents(f"{self.name}.marginals", scores)
+        keep = scores.requires_grad and torch.is_grad_enabled()
+        result = None
         with torch.enable_grad():
-            leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
-            total = self._log_partition(leaf, lengths).sum()
-            (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
+            leaf = scores if keep else scores.detach().requires_grad_()
+            total = self._log_partition(leaf, lengths)
+            if total.requires_grad:
+                (result,) = torch.autograd.grad(
+                    total.sum(), leaf, create_graph=keep, allow_unused=True
+                )
+        if result is None:
+            result = torch.zeros_like(scores)
+        self._refuse_nan(result, total)
+        if keep and not result.requires_grad:
+            # They are constant, as in a set of one. Their gradient is 0, and not missing.
+            result = torch.where(torch.ones_like(result, dtype=torch.bool), result, scores)
         return result
+
+    def _refuse_nan(self, marginals: Tensor, total: Tensor) -> None:
+        wrong = marginals.isnan().flatten(1).any(1)
+        if not bool(wrong.any()):
+            return
+        empty = (wrong & total.detach().isneginf()).nonzero().flatten().tolist()
+        if empty:
+            self.raise_infeasible(empty)
+        items = wrong.nonzero().flatten().tolist()
+        raise LatentError(
+            f"{self.name}: _log_partition has a NaN gradient for item(s) {items[:10]} of the "
+            "batch. So has torch.logaddexp of two numbers of -inf, or a logarithm of 0, also where "
+            "torch.where leaves it out of the result: put a finite number in its place before. "
+            "spacy_latent.testing.check_structure finds a short item where it is so."
+        )
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
@@ -167,7 +197,24 @@ class Structure(Staged, ABC):
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
         prepared, lengths = self._read(scores, lengths)
+        if type(self)._marginals is Structure._marginals:
+            self._watch_gradient(prepared, lengths)
         return self._log_partition(prepared, lengths).to(scores.dtype)
+
+    def _watch_gradient(self, scores: Tensor, lengths: Tensor) -> None:
+        """Let a backward through :meth:`_log_partition` fail where its gradient is NaN. The scores
+        are its own: nothing is left behind at those of a caller."""
+        if scores.grad_fn is None:
+            return
+        known, sizes = scores.detach(), lengths.to(scores.device)
+
+        def look(gradient: Tensor) -> None:
+            wrong = gradient.isnan()
+            if bool(wrong.any()) and bool((wrong & self.part_mask(known, sizes)).any()):
+                # If it is not that of what comes after, it raises the error.
+                self._marginals(known, lengths)
+
+        scores.register_hook(look)
 
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
@@ -183,12 +230,14 @@ class Structure(Staged, ABC):
     def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         """−Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``. Where it is
         infinite, because q forbids what p does not, it has no gradient."""
+        self._check_pair(scores, other)
         exact = self._cross_entropy(_in_float64(scores), _in_float64(other), lengths)
         return exact.to(other.dtype)
 
     def kl(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         """KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``; without gradient where
         it is infinite."""
+        self._check_pair(scores, other)
         p, q = _in_float64(scores), _in_float64(other)
         crossed = self._cross_entropy(p, q, lengths)
         difference = crossed - self._cross_entropy(p, p, lengths)
@@ -198,8 +247,18 @@ class Structure(Staged, ABC):
 
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         mean = self.marginals(scores, lengths)
-        expected, finite = self._expected(mean, other, lengths)
-        return torch.where(finite, self.log_partition(other, lengths) - expected, torch.inf)
+        level = self._levelled(other, lengths)
+        expected, finite = self._expected(mean, level, lengths)
+        return torch.where(finite, self.log_partition(level, lengths) - expected, torch.inf)
+
+    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The scores less what all structures of an item have in common: differences of their
+        totals would be lost beside it. For sums where nothing else but these counts; the gradient
+        is not changed. The default does what ``exclusive_axes`` allow."""
+        if not self.exclusive_axes:
+            return scores
+        parts = self.part_mask(scores, lengths.to(scores.device))
+        return less_highest(scores, parts, self.exclusive_axes)
 
     def _expected(self, mean: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """mean·s of each item, and whether it is finite, where 0·(−inf) counts as 0. What is not
@@ -217,14 +276,24 @@ class Structure(Staged, ABC):
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``."""
+        """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``.
+        Whether these are structures of the set is not checked: see :meth:`contains`."""
         exact = _in_float64(scores)
-        total = self._total(z.to(exact.dtype), exact, lengths)
-        return (total - self.log_partition(exact, lengths)).to(scores.dtype)
+        whole = self.log_partition(exact, lengths)
+        self._check_structures(z, scores)
+        return (self._total(z.to(exact.dtype), exact, lengths) - whole).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log p(z) but for a constant of the item, z·s; shapes as for :meth:`log_prob`."""
-        return self._total(z, scores, lengths)
+        """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for
+        :meth:`log_prob`."""
+        self._check_structures(z, scores)
+        total = self._total(z, scores, lengths)
+        # Not asked on a GPU, which would have to be waited for.
+        wrong = ~(total.detach() < torch.inf)
+        if not wrong.is_cuda and bool(wrong.any()):
+            items = wrong.view(-1, len(scores)).any(0).nonzero().flatten().tolist()
+            raise InvalidScores(not_finite_message(self.name, items))
+        return total
 
     def sample(
         self,
@@ -237,8 +306,7 @@ class Structure(Staged, ABC):
 
         generator: the source of randomness, torch's default on the CPU if None.
         """
-        if num_samples < 1:
-            raise InvalidScores(f"{self.name}.sample: num_samples is {num_samples}, must be >= 1.")
+        check_whole(f"{self.name}.sample", error=InvalidScores, num_samples=num_samples)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
@@ -268,10 +336,7 @@ class Structure(Staged, ABC):
 
         generator: as for :meth:`sample`.
         """
-        if num_samples < 1:
-            raise InvalidScores(
-                f"{self.name}.sample_trace: num_samples is {num_samples}, must be >= 1."
-            )
+        check_whole(f"{self.name}.sample_trace", error=InvalidScores, num_samples=num_samples)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
         found = own._sample_trace(prepared, sizes, num_samples, generator)
@@ -303,6 +368,7 @@ class Structure(Staged, ABC):
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972); of those that
         float64 cannot tell apart in any order, as for :meth:`map`."""
+        self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
         with torch.no_grad():
@@ -334,6 +400,7 @@ class Structure(Staged, ABC):
         """
         if not (self.linear and self.has_map):
             raise NotTractable(self.name, "contains", "a method contains() of the set's own")
+        check_given(self, z, lengths)
         given, sizes = z.detach(), lengths.to(torch.int64)
         found = torch.zeros(len(z), dtype=torch.bool, device=z.device)
         rows = ((given == 0) | (given == 1)).flatten(1).all(1).nonzero().flatten()
@@ -366,6 +433,7 @@ class Structure(Staged, ABC):
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Refuse a wrong dtype, shape or length; bring half precision to float32 and lengths to
         int64. Values are not looked at. A subclass adds what it asks of shapes and lengths."""
+        self.check_tensors(scores, lengths)
         if not scores.is_floating_point():
             raise InvalidScores(
                 f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
@@ -378,12 +446,37 @@ class Structure(Staged, ABC):
                 "and one length (or one per axis) for each of the B items."
             )
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise InvalidScores(f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.")
+            mask = " Those of a mask are mask.sum(1)." if lengths.dtype == torch.bool else ""
+            raise InvalidScores(
+                f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
+            )
         if type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
         return scores, lengths.to(torch.int64)
+
+    def check_tensors(self, scores: object, lengths: object) -> None:
+        """Refuse what is no tensor."""
+        if not (isinstance(scores, Tensor) and isinstance(lengths, Tensor)):
+            raise InvalidScores(
+                f"{self.name}: scores are {type(scores).__name__} and lengths "
+                f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
+            )
+
+    def _check_structures(self, z: Tensor, scores: Tensor) -> None:
+        if z.shape != scores.shape and z.shape[1:] != scores.shape:
+            raise InvalidScores(
+                f"{self.name}: structures have shape {tuple(z.shape)}; expected that of the "
+                f"scores, {tuple(scores.shape)}, or K of these, (K, B, parts)."
+            )
+
+    def _check_pair(self, scores: Tensor, other: Tensor) -> None:
+        if scores.shape != other.shape:
+            raise InvalidScores(
+                f"{self.name}: the scores of p and q have shapes {tuple(scores.shape)} and "
+                f"{tuple(other.shape)}; expected the same one."
+            )
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`check`, and with −inf at what is no part. NaN and +inf elsewhere are refused
@@ -410,6 +503,7 @@ class Structure(Staged, ABC):
         """The same on the CPU, for what is solved there step by step: scores come down once, with
         their gradient, and the result goes up once. As they are where they are there, and where
         decisions are scored while they are taken, by modules that stay on the GPU."""
+        self.check_tensors(scores, lengths)
         if scores.device.type == "cpu" or not self.linear:
             return self, scores, lengths
         own = copy.copy(self)
@@ -457,9 +551,30 @@ class Structure(Staged, ABC):
 def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """For tests of membership: the parts of ``z`` ``(B, *parts)``, bool, and which items ``(B,)``
     are 0/1 and have none where there is no part."""
+    check_given(structure, z, lengths)
     chosen = z.detach() == 1
     inside = structure.part_mask(z, lengths.to(z.device))
     return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
+
+
+def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
+    """For tests of membership: refuse ``z`` that has not the axes of ``(B, *parts)``."""
+    if z.dim() != 1 + structure.part_axes or len(z) != len(lengths):
+        raise InvalidScores(
+            f"{structure.name}.contains: structures have shape {tuple(z.shape)} and lengths "
+            f"{tuple(lengths.shape)}; expected (B, parts) with {structure.part_axes} axes of "
+            "parts, and a length for each of the B items."
+        )
+
+
+def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Scores ``(B, *parts)`` less the highest of the ``parts`` along these axes (0 the first of the
+    parts), without a gradient of its own; as they are where none is finite."""
+    if not scores.numel():
+        return scores
+    known = torch.where(parts, scores.detach(), -torch.inf)
+    top = known.amax([1 + axis for axis in axes], keepdim=True)
+    return scores - torch.where(top.isfinite(), top, 0.0)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -479,4 +594,6 @@ def _without(rows: Tensor, places: list[int]) -> Tensor:
 
 def _in_float64(scores: Tensor) -> Tensor:
     """Others than floating-point ones are left to :meth:`Structure.check`, which refuses."""
-    return scores.double() if scores.is_floating_point() else scores
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        return scores
+    return scores.double()

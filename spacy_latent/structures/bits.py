@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
 from spacy_latent.kernels.transfers import send
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.k_of_n import KOfN
@@ -129,6 +130,7 @@ class Bits(Structure):
     ) -> SparseSolution:
         """Each score clipped to [0, 1], or with a budget the projection on the capped simplex;
         exact. The last two arguments have no effect."""
+        check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         if self._subsets:
             flat = self._subsets.sparsemap(*_flat(prepared))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
 from spacy_latent.kernels.least_quadratic import DEPENDENT, find_least
 from spacy_latent.kernels.tree_prices import (
     AT_THE_START,
@@ -257,6 +257,7 @@ class _NearestAverage(torch.autograd.Function):
         max_iter: int,
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(scores)
         array, sizes = scores.detach().double().numpy(), lengths.tolist()
         ask = partial(_answers, tree, nodes=array.shape[1])
         options = (float(max_modifiers), max_iter, max(tolerance, PRECISION))
@@ -283,7 +284,7 @@ class _NearestAverage(torch.autograd.Function):
         return torch.from_numpy(mean).to(scores.dtype), *results
 
     @staticmethod
-    @once_differentiable
+    @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         upstream = of_mean.double().numpy().copy()
         for item, (answer, prices) in enumerate(zip(ctx.answers, ctx.prices)):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.base import less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.constituency:FAMILY"
@@ -45,6 +46,19 @@ class ConstituencyTree(CompiledStructure):
         word = torch.arange(scores.shape[-1], device=scores.device)
         inside = word[None] < lengths.to(scores.device)[:, None]
         return (word[:, None] <= word)[None] & inside[:, None]
+
+    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Every tree has all words and the whole, and n − 2 of the spans between."""
+        size = scores.shape[1]
+        if not size:
+            return scores
+        parts = self.part_mask(scores, lengths)
+        word = torch.arange(size, device=scores.device)
+        last = lengths.to(scores.device)[:, None, None] - 1
+        always = (word[:, None] == word) | ((word[:, None] == 0) & (word == last))
+        own = torch.where(always & scores.isfinite(), scores.detach(), 0.0)
+        between = less_highest(scores, parts & ~always, (0, 1))
+        return torch.where(always, scores - own, between)
 
     def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""

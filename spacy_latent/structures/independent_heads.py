@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.row_choices import RowChoices
@@ -45,6 +46,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         the mean give to a common uniform number (systematic sampling, Madow 1949)."""
         from spacy_latent.kernels.simplex import sparsemax
 
+        check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         return self._solution(sparsemax(rows, sizes, self.name), prepared, scores.dtype)

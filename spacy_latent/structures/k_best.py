@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.errors import InfeasibleError, InvalidScores, check_whole
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import TopK
 
@@ -39,8 +39,7 @@ def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
     items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals, where
     ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
     """
-    if k < 1:
-        raise InvalidScores(f"{structure.name}.top_k: k is {k}; expected k >= 1.")
+    check_whole(f"{structure.name}.top_k", error=InvalidScores, k=k)
     batch, shape = scores.shape[0], scores.shape[1:]
     masked = scores.detach().double()
     masked = masked.masked_fill(~structure.part_mask(scores, lengths), -torch.inf)

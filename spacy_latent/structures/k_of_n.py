@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.active_set import check_options
+from spacy_latent.structures.base import SparseSolution, Structure, less_highest
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
@@ -155,6 +156,12 @@ class KOfN(ItemSet, CompiledStructure):
         given, sizes = self._read(scores, lengths)
         return super().entropy(self._bring_near(given, sizes)[0], sizes).to(scores.dtype)
 
+    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if not self.exactly:
+            return scores
+        parts = self.part_mask(scores, lengths.to(scores.device))
+        return less_highest(scores, parts, (0,))
+
     def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the same distribution, in float64 and none further than FAR from the k-th, and
         what their log-partition lacks, ``(B,)``.
@@ -198,6 +205,7 @@ class KOfN(ItemSet, CompiledStructure):
         """Exact; the last two arguments have no effect."""
         from spacy_latent.kernels.simplex import capped_simplex
 
+        check_options(self, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
         mean = capped_simplex(prepared, sizes, self.k, self.exactly, self.name)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import (
     InfeasibleError,
@@ -22,6 +21,7 @@ from spacy_latent.errors import (
     NotTractable,
     not_finite_message,
 )
+from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
 from spacy_latent.structures.admm import Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
@@ -126,6 +126,7 @@ class _LocalPolytope(torch.autograd.Function):
         tolerance: float,
         name: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(scores)
         ctx.places = _places(graphs, scores)
         flat = scores.detach().to("cpu", torch.float64).reshape(-1).numpy()
         problem = Problem(graphs, flat[ctx.places])
@@ -148,7 +149,7 @@ class _LocalPolytope(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
+    @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
         upstream = of_mean.detach().to("cpu", torch.float64).reshape(-1).numpy()
         result = np.zeros(len(upstream))

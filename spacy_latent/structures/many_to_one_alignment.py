@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.one_of_n import OneOfN
@@ -70,6 +71,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         the mean give to a common uniform number (systematic sampling, Madow 1949)."""
         from spacy_latent.kernels.simplex import capped_simplex, sparsemax
 
+        check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         if self.unaligned:

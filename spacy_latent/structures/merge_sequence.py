@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.errors import InvalidScores, NotTractable, check_whole
 from spacy_latent.kernels.transfers import fetch
 from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
@@ -92,8 +92,7 @@ class MergeSequence(Structure):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The best of a beam of k, with their log-probabilities as scores."""
-        if k < 1:
-            raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
+        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             policy = self.policy(prepared.detach(), lengths)

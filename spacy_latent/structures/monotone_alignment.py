@@ -79,8 +79,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         cell. The general search would ask for a best alignment with each cell in turn."""
         from spacy_latent.structures.k_best_alignments import MATCHING, WARPING, k_best_alignments
 
-        if k < 1:
-            raise InvalidScores(f"{self.name}.top_k: k is {k}; expected k >= 1.")
+        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
         # It refuses an item without an alignment.

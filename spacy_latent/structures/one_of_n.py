@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores
+from spacy_latent.errors import InvalidScores, check_whole
 from spacy_latent.kernels.transfers import send
-from spacy_latent.structures.base import Reparameterized, SparseSolution
+from spacy_latent.structures.active_set import check_options
+from spacy_latent.structures.base import Reparameterized, SparseSolution, less_highest
 from spacy_latent.structures.items import ItemSet
 from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
@@ -51,6 +52,10 @@ class OneOfN(ItemSet):
         safe = torch.where(empty, torch.zeros_like(masked), masked)
         return torch.where(inside, safe.softmax(1), 0.0)
 
+    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        parts = self.part_mask(scores, lengths.to(scores.device))
+        return less_highest(scores, parts, (0,))
+
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -76,8 +81,7 @@ class OneOfN(ItemSet):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """See :meth:`Structure.top_k`; in O(N log N) an item, whatever k is."""
-        if k < 1:
-            raise InvalidScores(f"{self.name}.top_k: k is {k}; expected k >= 1.")
+        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, sizes = self._read(scores.detach(), lengths)
         _, masked = self._allowed(prepared, sizes)
         count = min(k, masked.shape[1])
@@ -131,6 +135,7 @@ class OneOfN(ItemSet):
         """Sparsemax, exact; the last two arguments have no effect. The weights are the mean."""
         from spacy_latent.kernels.simplex import sparsemax
 
+        check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         mean = sparsemax(prepared, lengths, self.name).to(scores.dtype)
         with torch.no_grad():

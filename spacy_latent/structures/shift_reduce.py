@@ -103,8 +103,7 @@ class ShiftReduce(ConstituencyTree):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The best of a beam of k, with their log-probabilities as scores."""
-        if k < 1:
-            raise InvalidScores(f"{self.name}.top_k: k is {k}, must be >= 1.")
+        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             policy = self.policy(prepared.detach(), lengths)

@@ -186,9 +186,9 @@ class TagSequence(CompiledStructure):
 
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         uses = self._expected_uses(*self._read(scores, lengths))
-        joined = self._given(self._read(other, lengths)[0])
-        expected, finite = self._expected(uses, joined, lengths)
-        return torch.where(finite, self.log_partition(other, lengths) - expected, torch.inf)
+        level, _ = self._read(self._levelled(other, lengths), lengths)
+        expected, finite = self._expected(uses, self._given(level), lengths)
+        return torch.where(finite, self.log_partition(level, lengths) - expected, torch.inf)
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.bound is None:

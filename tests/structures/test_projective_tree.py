@@ -132,7 +132,7 @@ def test_operators_are_registered_right() -> None:
         "spacy_latent.kernels.inside_outside:FAMILY",
         [0, -1, 0],
     )
-    library.opcheck(operators.log_partition.overload, arguments)
+    library.opcheck(operators._log_partition.overload, arguments)
     # What is kept has room that nothing writes: not compared.
     library.opcheck(operators._marginals.overload, (*arguments, False))
 

@@ -220,7 +220,7 @@ def test_operators_follow_the_rules_of_torch() -> None:
         "spacy_latent.kernels.matrix_tree:FAMILY",
         [0, -1, 0],
     )
-    library.opcheck(operators.log_partition.overload, arguments)
+    library.opcheck(operators._log_partition.overload, arguments)
     # What is kept has room that nothing writes: not compared.
     library.opcheck(operators._marginals.overload, (*arguments, False))
     library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))

@@ -1,0 +1,90 @@
+"""Which derivatives there are of what kernels compute, and an error where torch asks for others.
+
+torch takes what it has not recorded for a constant: a second derivative that is missing would be 0,
+and so would one in forward mode, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from spacy_latent.errors import NotDifferentiable
+
+Gradients = tuple[Any, ...]
+Backward = Callable[..., Gradients]
+
+OF_MARGINALS = (
+    "marginals, and what is made of them as entropy and kl are, can be differentiated once, and "
+    "log_partition and log_prob twice"
+)
+OF_SPARSEMAP = "sparsemap can be differentiated once"
+
+
+def last_derivative(said: str) -> Callable[[Backward], Backward]:
+    """Decorate the backward of a function or an operator, whose gradients have none themselves.
+
+    Where they are to be differentiated (``create_graph``) they depend on what was given and on the
+    tensors that ``ctx`` has saved, among which has to be what the function is of; and to
+    differentiate them raises NotDifferentiable. Else nothing is done.
+
+    said: how often what can be differentiated, a sentence without its end.
+    """
+
+    def decorate(backward: Backward) -> Backward:
+        @wraps(backward)
+        def run(ctx: Any, *gradients: Tensor | None) -> Gradients:
+            with torch.no_grad():
+                found = backward(ctx, *gradients)
+            # The saved tensors are not asked for before: someone may have written to them since.
+            if not torch.is_grad_enabled():
+                return found
+            given = (*ctx.saved_tensors, *gradients)
+            sources = [one for one in given if one is not None and one.requires_grad]
+            return tuple(part if part is None else _last(said, part, sources) for part in found)
+
+        return run
+
+    return decorate
+
+
+def _last(said: str, gradient: Tensor, sources: list[Tensor]) -> Tensor:
+    made = _Last.apply(said, gradient, *sources)
+    assert isinstance(made, Tensor)
+    return made
+
+
+class _Last(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, said: str, gradient: Tensor, *sources: Tensor) -> Tensor:
+        ctx.said = said
+        # Nobody could write to what is given back as it came.
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Gradients:
+        raise NotDifferentiable(
+            f"{ctx.said}: there is no further derivative. Leave out create_graph, or detach() what "
+            "is not to be differentiated again."
+        )
+
+
+def tangent_of(values: Tensor) -> Tensor | None:
+    """That of a tensor in forward mode; None where there is none, and nearly always at once."""
+    if getattr(forward_ad, "_current_level", 0) < 0:
+        return None
+    return forward_ad.unpack_dual(values).tangent
+
+
+def refuse_tangents(name: str, *values: object) -> None:
+    """Raise NotDifferentiable for a tensor with a tangent, of what has no rule for it."""
+    if any(isinstance(one, Tensor) and tangent_of(one) is not None for one in values):
+        raise NotDifferentiable(
+            f"{name} has no derivative in forward mode (torch.func.jvp, dual numbers). Take its "
+            "gradient, by backward() or torch.autograd.grad."
+        )
