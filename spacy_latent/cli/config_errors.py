@@ -75,8 +75,12 @@ def _unknown(place: str, kind: str, name: str) -> str:
 
     argument = place.rpartition(".")[2]
     there = _names_for(argument) if kind == "misc" else []
-    meant = suggestion(name, there or getattr(registry, kind).get_all())
+    known = list(getattr(registry, kind).get_all())
+    meant = suggestion(name, there or known)
     listed = f" There are {', '.join(sorted({short(one) for one in there}))}." if there else ""
+    if not meant and name.partition(".")[0] not in {one.partition(".")[0] for one in known}:
+        # No package here has such names.
+        listed = " Give the file that registers it with --code."
     what = argument if there else f"function of the registry {kind!r} called"
     return f"[{place}] @{kind}: there is no {what} {name!r}.{meant}{listed}"
 

@@ -41,12 +41,28 @@ def load(model: str) -> Language:
     try:
         return spacy.load(model)
     except Exception as error:
+        unknown = _unknown_name(model, error)
+        if unknown is not None:
+            fail(f"The pipeline {model!r} cannot be loaded", unknown)
         # Whatever is missing or broken in the directory, the user needs its name and the reason.
         fail(
             f"The pipeline {model!r} cannot be loaded",
             f"{str(error).rstrip('.')}.\nGive a directory that 'spacy train' wrote, such as "
             "training/model-best; if it was copied, copy the whole directory again.",
         )
+
+
+def _unknown_name(model: str, error: Exception) -> str | None:
+    """A sentence on the name that nothing is registered under, if it is that."""
+    from catalogue import RegistryError
+    from spacy.util import load_config
+
+    from spacy_latent.cli.config_errors import unknown_names
+
+    path = Path(model) / "config.cfg"
+    if not isinstance(error, RegistryError) or not path.is_file():
+        return None
+    return next(unknown_names(load_config(path)), None)
 
 
 def best_pipeline(path: str) -> str:

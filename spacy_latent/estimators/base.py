@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.rewards import Reward
 from spacy_latent.kernels.transfers import derived
 from spacy_latent.stages import Staged
@@ -76,6 +76,28 @@ class Draw:
         return (weights * self.z).sum(0)
 
 
+def check_draw(name: str, draw: object, count: int) -> None:
+    """Raise LatentError where what an estimator gives is no :class:`Draw` of ``count`` items."""
+    if not isinstance(draw, Draw):
+        raise LatentError(
+            f"{name} gives {type(draw).__name__}; expected a Draw. Draw.single(z) is one structure "
+            "of each item, z (B, *parts)."
+        )
+    shape = tuple(draw.z.shape[:2])
+    wrong = {
+        part: tuple(given.shape)
+        for part in ("weights", "log_probs", "padding")
+        if (given := getattr(draw, part)) is not None and given.shape != shape
+    }
+    if shape[1:] != (count,) or wrong:
+        others = "".join(f", {part} {given}" for part, given in wrong.items())
+        raise LatentError(
+            f"{name} gives a Draw with z of shape {tuple(draw.z.shape)}{others}; expected z "
+            f"(K, {count}, *parts), and (K, {count}) for what else it has, K structures of each of "
+            f"the {count} items."
+        )
+
+
 class Estimator(Staged, ABC):
     """Turns scores into a :class:`Draw`. Stateless unless it says so. ``stages`` are the estimators
     that training begins with, see :mod:`spacy_latent.estimators.sequence`.
@@ -97,7 +119,8 @@ class Estimator(Staged, ABC):
     posterior: what says how probable each structure is in the distribution that it trains:
         "weights" where these are it, "scores" where p(z) ∝ exp(z·s) is, of which the structures are
         samples, or that and a sum; empty where there is none, and no bound on evidence.
-    hard: whether ``Draw.z`` is 0/1 in training.
+    hard: whether ``Draw.z`` is 0/1 in training; False if a class does not say it, so that composers
+        which need that refuse it.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
     """
 
@@ -111,7 +134,7 @@ class Estimator(Staged, ABC):
     reward: Reward | None = None
     end_setting: ClassVar[str] = "switch_at"
     posterior: Literal["", "weights", "scores"] = ""
-    hard: ClassVar[bool]
+    hard: ClassVar[bool] = False
 
     @property
     def shown(self) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
 from spacy_latent.kernels.transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.edits import Edits, check_forced, edited, saying_what_is_left
@@ -214,7 +214,10 @@ class LatentLayer(nn.Module):
         return draw, torch.where(here, (2 * z - 1).to(scores), scores)
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
-        return self.present_estimator(structure, scores, lengths, self.training)
+        estimator = self.present_estimator
+        draw = estimator(structure, scores, lengths, self.training)
+        check_draw(estimator.name, draw, len(scores))
+        return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Lengths of the structures over the parts of ``scores``; those of the texts."""
@@ -236,6 +239,7 @@ class LatentLayer(nn.Module):
         temperature = self.temperature if temperature is None else temperature
         # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(self._scored(vectors), lengths)
+        self._check_scores(scores, vectors)
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
@@ -243,6 +247,26 @@ class LatentLayer(nn.Module):
             if scores.requires_grad:
                 scores.register_hook(without_traces)
             return self.bound(vectors, lengths, temperature), scores
+
+    def _check_scores(self, scores: Tensor, vectors: Tensor, per_token: bool = False) -> None:
+        """Refuse a shape that the structure cannot read.
+
+        per_token: parts are those of a token, the first axis of an item's scores.
+        """
+        structure, shape = self.present_structure, tuple(scores.shape)
+        batch, tokens = vectors.shape[:2]
+        if self.scorer.decides:
+            return
+        if len(shape) == 1 + structure.part_axes and shape[0] == batch:
+            if not per_token or shape[1] == tokens:
+                return
+        sizes = {"items": (tokens,), "spans": (tokens,) * 2, "arcs": (tokens + 1,) * 2}
+        more = (tokens,) if structure.part_axes == 1 else (f"{structure.part_axes} axes of parts",)
+        expected = ", ".join(map(str, (batch, *sizes.get(structure.parts, more))))
+        raise LatentError(
+            f"{type(self.scorer).__name__} gave scores of shape {shape}; {structure.name} over "
+            f"{tokens} tokens needs ({expected})."
+        )
 
     def bound(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None

@@ -95,6 +95,7 @@ class RationaleLayer(LatentLayer):
     ) -> tuple[Structure, Tensor]:
         selecting = vectors[..., : -self.reader_width - 1]
         structure, scores = super().score(selecting, lengths, temperature)
+        self._check_scores(scores, vectors, per_token=True)
         if structure.parts != "items":
             check_two_tags(scores)
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, scores)

@@ -156,24 +156,26 @@ class Structure(Staged, ABC):
                 )
         if result is None:
             result = torch.zeros_like(scores)
-        self._refuse_nan(result, total)
+        self._refuse_nan(result, total, lengths)
         if keep and not result.requires_grad:
             # They are constant, as in a set of one. Their gradient is 0, and not missing.
             result = torch.where(torch.ones_like(result, dtype=torch.bool), result, scores)
         return result
 
-    def _refuse_nan(self, marginals: Tensor, total: Tensor) -> None:
+    def _refuse_nan(self, marginals: Tensor, total: Tensor, lengths: Tensor) -> None:
         wrong = marginals.isnan().flatten(1).any(1)
         if not bool(wrong.any()):
             return
-        empty = (wrong & total.detach().isneginf()).nonzero().flatten().tolist()
-        if empty:
-            self.raise_infeasible(empty)
+        some = (lengths > 0).view(len(lengths), -1).all(1).to(wrong.device)
+        empty = wrong & total.detach().isneginf() & some
+        if bool(empty.any()):
+            self.raise_infeasible(empty.nonzero().flatten().tolist())
         items = wrong.nonzero().flatten().tolist()
         raise LatentError(
             f"{self.name}: _log_partition has a NaN gradient for item(s) {items[:10]} of the "
-            "batch. So has torch.logaddexp of two numbers of -inf, or a logarithm of 0, also where "
-            "torch.where leaves it out of the result: put a finite number in its place before. "
+            "batch. So have torch.logaddexp of two numbers of -inf and a logarithm of 0, even if "
+            "torch.where leaves them out of the result: put other numbers in their place before. "
+            "(An item of length 0 has the empty structure, whose score is 0.) "
             "spacy_latent.testing.check_structure finds a short item where it is so."
         )
 
@@ -208,7 +210,9 @@ class Structure(Staged, ABC):
             return
         known, sizes = scores.detach(), lengths.to(scores.device)
 
-        def look(gradient: Tensor) -> None:
+        def look(gradient: Tensor | None) -> None:
+            if gradient is None:
+                return
             wrong = gradient.isnan()
             if bool(wrong.any()) and bool((wrong & self.part_mask(known, sizes)).any()):
                 # If it is not that of what comes after, it raises the error.

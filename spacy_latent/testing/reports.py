@@ -10,10 +10,14 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 
 Refusal = TypeVar("Refusal", bound=Exception)
 # Of a tensor, this many numbers are written out.
 SHOWN = 40
+NAN = (
+    ", as of -inf less -inf, or of a gradient of torch.logaddexp(-inf, -inf) or of a logarithm of 0"
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,20 @@ def written(value: object) -> str:
     return f"[{numbers}{more}] of shape {tuple(value.shape)}"
 
 
+# As of torch.autograd.gradcheck.
+STEP = 1e-6
+
+
+def _slopes(function: Callable[[Tensor], Tensor], given: Tensor) -> Iterator[Tensor]:
+    """The derivatives of all results by each number, from both sides."""
+    for i in range(given.numel()):
+        step = torch.zeros_like(given)
+        step.view(-1)[i] = STEP
+        with torch.no_grad():
+            both = function(given + step) - function(given - step)
+        yield both.flatten() / (2 * STEP)
+
+
 class Report:
     """Comparisons that name the structure or estimator they are of."""
 
@@ -72,6 +90,12 @@ class Report:
             )
         if torch.allclose(found.detach(), expected.detach().to(found), rtol=rtol, atol=atol):
             return
+        unknown = found.detach().isnan().nonzero().tolist()
+        if unknown:
+            self.fail(
+                operation,
+                f"{item}: given NaN at {unknown[:3]}{NAN}; expected {written(expected)}.",
+            )
         apart = (found.detach() - expected.detach().to(found)).abs()
         largest = written(apart.flatten().nan_to_num(torch.inf, torch.inf).max())
         self.fail(
@@ -114,6 +138,41 @@ class Report:
         else:
             self.fail(operation, f"{given}: given no error, expected {error.__name__}.")
 
+    def agrees_with_differences(
+        self,
+        operation: str,
+        where: str,
+        function: Callable[[Tensor], Tensor],
+        leaf: Tensor,
+        rtol: float,
+        atol: float,
+    ) -> None:
+        """The gradient of ``function`` by finite differences (torch.autograd.gradcheck), of which
+        the first number that is not so is named."""
+        what = f"the gradient of {operation} by finite differences"
+        with self.works(what, where):
+            try:
+                torch.autograd.gradcheck(function, leaf, atol=atol, rtol=rtol)
+                return
+            except GradcheckError as error:
+                refused = str(error).partition("\n")[0]
+            given = torch.autograd.functional.jacobian(function, leaf.detach())
+            given = given.reshape(-1, leaf.numel())
+            expected = torch.stack(list(_slopes(function, leaf.detach())), 1)
+        wrong = ~((given - expected).abs() <= atol + rtol * expected.abs())
+        unknown = given.isnan() & ~expected.isnan()
+        where = f"{where}: " if where else ""
+        if not bool(wrong.any()):
+            self.fail(what, f"{where}{refused}")
+        number, part = (unknown if bool(unknown.any()) else wrong).nonzero()[0].tolist()
+        cause = NAN if bool(unknown.any()) else ""
+        self.fail(
+            what,
+            f"{where}number {number} of the result by free score {part}: given "
+            f"{float(given[number, part]):.6g}{cause}, expected {float(expected[number, part]):.6g}"
+            f"; {int(wrong.sum())} of {wrong.numel()} are wrong.",
+        )
+
     @contextmanager
     def works(self, operation: str, given: str = "") -> Iterator[None]:
         """What is inside may only fail by an assertion."""
@@ -136,8 +195,21 @@ def first_failures(checks: Iterator[Check]) -> None:
             check()
         except AssertionError as error:
             failed.append((check.name, error))
+        except Exception as error:
+            raised = f"the check {check.name} raised {type(error).__name__}: {error}"
+            said = AssertionError(f"{check.of}: {raised}")
+            said.__cause__ = error
+            failed.append((check.name, said))
     if len(failed) == 1:
         raise failed[0][1]
     if failed:
         listed = "\n".join(f"- {name}: {error}" for name, error in failed)
         raise AssertionError(f"{len(failed)} checks failed:\n{listed}") from failed[0][1]
+
+
+def gradient(value: Tensor, leaf: Tensor) -> Tensor:
+    """That of a number, 0 where it does not depend on the leaf; the graph stays."""
+    found = None
+    if value.requires_grad:
+        (found,) = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if found is None else found

@@ -18,7 +18,7 @@ from spacy_latent.structures.results import ReparameterizedTrace
 from spacy_latent.structures.smoothed import Regularizer, maximum, smoothed_value
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.noise import seeded
-from spacy_latent.testing.reports import Check, Report, first_failures, written
+from spacy_latent.testing.reports import Check, Report, first_failures, gradient, written
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -554,9 +554,13 @@ class _Contract:
         if marginals is None:
             return
         total = self.structure.log_partition(leaf, self.lengths).sum()
-        (gradient,) = torch.autograd.grad(total, leaf)
         self.report.same(
-            "log_partition", "its gradient, which is marginals", gradient, marginals, 1e-9, 1e-9
+            "log_partition",
+            "its gradient, which is marginals",
+            gradient(total, leaf),
+            marginals,
+            1e-9,
+            1e-9,
         )
 
     def same_gradients(
@@ -570,14 +574,8 @@ class _Contract:
     ) -> None:
         """Compare the gradients of the sum of ``values`` for ``leaf`` with those of the list."""
         with self.report.works(f"the gradient of {operation}", given):
-            (found,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
-        if listed.requires_grad:
-            (expected,) = torch.autograd.grad(listed.sum(), other, allow_unused=True)
-        else:
-            expected = None
-        if expected is None:
-            expected = torch.zeros_like(other)
-        found = torch.zeros_like(leaf) if found is None else found
+            found = gradient(values.sum(), leaf)
+        expected = gradient(listed.sum(), other)
         size = float(expected.abs().max()) if expected.numel() else 0.0
         for b in range(len(self.listing)):
             self.report.same(
@@ -613,8 +611,7 @@ class _Contract:
                 result: Tensor = getattr(self.structure, operation)(full, self.lengths)
                 return result
 
-            with self.report.works(f"the gradient of {operation} by finite differences"):
-                torch.autograd.gradcheck(of, leaf, atol=1e-5, rtol=1e-4)
+            self.report.agrees_with_differences(operation, "", of, leaf, 1e-4, 1e-5)
 
     def check_cross_entropy_and_kl(self) -> None:
         listing = self.listing
@@ -640,13 +637,11 @@ class _Contract:
                     self.tolerance,
                 )
             for leaf, other in zip(leaves, others):
-                mine = torch.autograd.grad(found.sum(), leaf, retain_graph=True)[0]
-                theirs = torch.autograd.grad(torch.stack(listed).sum(), other, retain_graph=True)[0]
                 self.report.same(
                     f"the gradient of {operation}",
                     "all items",
-                    mine,
-                    theirs,
+                    gradient(found.sum(), leaf),
+                    gradient(torch.stack(listed).sum(), other),
                     100 * self.tolerance,
                     100 * self.tolerance,
                 )
@@ -669,10 +664,9 @@ class _Contract:
                 f"{self.listing.item(b)}: given {written(found[b])} where the second scores "
                 f"forbid {'some' if lost else 'none'} of what the first allow.",
             )
-        (gradient,) = torch.autograd.grad(found[found.isfinite()].sum(), leaf, allow_unused=True)
         self.report.holds(
             operation,
-            gradient is None or gradient.isfinite().all(),
+            gradient(found[found.isfinite()].sum(), leaf).isfinite().all(),
             "the gradient holds NaN beside an item whose value is infinite.",
         )
 
@@ -837,12 +831,12 @@ class _Contract:
                 noisy[outside].isneginf().all(),
                 f"{name} is not -inf at what is no part, or forbidden.",
             )
-            (gradient,) = torch.autograd.grad(
+            (slopes,) = torch.autograd.grad(
                 noisy[~outside].sum(), repeated, retain_graph=True, allow_unused=True
             )
             self.report.holds(
                 operation,
-                gradient is not None and gradient.isfinite().all(),
+                slopes is not None and slopes.isfinite().all(),
                 f"the gradient of {name} is missing or not finite.",
             )
         # Of one part, the mean is compared.
@@ -1011,26 +1005,18 @@ class _Contract:
             full = scores.masked_scatter(free, values)
             return self.structure.sparsemap(full, self.lengths, 1000, 1e-11).mean
 
-        with self.report.works("the gradient of sparsemap by finite differences"):
-            torch.autograd.gradcheck(mean, leaf, atol=1e-4, rtol=1e-3)
+        self.report.agrees_with_differences("sparsemap", "", mean, leaf, 1e-3, 1e-4)
         if not self.structure.has_map:
             return
         whole = scores.clone().requires_grad_()
         solution = self.structure.sparsemap(whole, self.lengths, 1000, 1e-11)
         up = self.random(41, *scores.shape)
-        (of_mean,) = torch.autograd.grad(
-            (solution.mean * up).sum(), whole, retain_graph=True, allow_unused=True
-        )
         shares = (solution.atoms * up).flatten(2).sum(2)
-        (of_weights,) = torch.autograd.grad(
-            (solution.weights * shares).sum(), whole, allow_unused=True
-        )
-        zeros = torch.zeros_like(scores)
         self.report.same(
             "sparsemap",
             "the gradient through weights, that through the mean expected",
-            zeros if of_weights is None else of_weights,
-            zeros if of_mean is None else of_mean,
+            gradient((solution.weights * shares).sum(), whole),
+            gradient((solution.mean * up).sum(), whole),
             1e-5,
             1e-5,
         )

@@ -21,6 +21,7 @@ from spacy_latent.cli.config_errors import (
     unread_overrides,
     unread_settings,
 )
+from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.pipeline.small_pipelines import latent_pipeline
 
@@ -78,6 +79,25 @@ def test_of_other_registries_the_nearest_is_named() -> None:
     said = str(refused(changed(place, **{"@architectures": "spacy-latent.LatentListner.v1"})))
     assert said.startswith(f"[{place}] @architectures: there is no function")
     assert said.endswith("Did you mean spacy-latent.LatentListener.v1?")
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [(f"{MODEL}.structure", "@misc"), ("components.textcat.model.tok2vec", "@architectures")],
+)
+def test_a_name_of_ones_own_is_registered_by_a_file(place: str, key: str) -> None:
+    said = str(refused(changed(place, **{key: "my_project.Gapped.v1"})))
+    assert said.endswith("'my_project.Gapped.v1'. Give the file that registers it with --code.")
+
+
+def test_a_pipeline_that_needs_a_file_says_so(tmp_path: Path, capsys: Any) -> None:
+    latent_pipeline("textcat").to_disk(tmp_path)
+    changed(f"{MODEL}.structure", **{"@misc": "nobodys.Tree.v1"}).to_disk(tmp_path / "config.cfg")
+    with pytest.raises(SystemExit):
+        load(str(tmp_path))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "there is no structure 'nobodys.Tree.v1'. Give the file" in said
+    assert "copied" not in said
 
 
 def test_what_is_registered_is_known() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
 from spacy_latent.layers.fitting import check_parts
@@ -16,6 +21,7 @@ from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces
 from spacy_latent.layers.selection import build_selection_v1
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -70,6 +76,64 @@ def test_gradients_of_scores_without_normal_products_are_none(dtype: torch.dtype
     assert (given[4] != 0).all()
     expected = torch.where(torch.arange(6) < 3, given, 0.0)
     assert torch.equal(without_traces(given), expected)
+
+
+class Unsqueezed(PartScorer):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(width, 1)
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        return self.linear(vectors)
+
+
+class Undeclared(Estimator):
+    """Says nothing of ``hard``; give: what, of the best structures."""
+
+    def __init__(self, give: Callable[[Tensor], object]) -> None:
+        self.give = give
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Any:
+        return self.give(structure.map(scores, lengths))
+
+
+def test_scores_of_a_wrong_shape_are_refused() -> None:
+    vectors, lengths = torch.randn(3, 5, 4), torch.tensor([5, 4, 1])
+    composer = build_selection_v1()(4)
+    layer = LatentLayer(Unsqueezed(4), KOfN(2), Undeclared(Draw.single), composer)
+    with pytest.raises(
+        LatentError, match=r"Unsqueezed gave .* \(3, 5, 1\); KOfN over 5 tokens needs \(3, 5\)"
+    ):
+        layer(vectors, lengths)
+
+
+def test_what_an_estimator_gives_is_looked_at() -> None:
+    vectors, lengths = torch.randn(3, 5, 4), torch.tensor([5, 4, 1])
+    scorer, composer = build_biaffine_scorer_v1()(4), build_graph_convolution_v1()(4)
+    wrong: dict[str, Callable[[Tensor], object]] = {
+        "Undeclared gives Tensor; expected a Draw": lambda z: z,
+        r"z of shape \(1, 3, 6, 6\), weights \(2, 3\); expected": lambda z: Draw(
+            z[None], z.new_ones(2, len(z))
+        ),
+        r"z of shape \(3, 6, 6\), weights \(3,\); expected z \(K, 3, \*parts\)": lambda z: Draw(
+            z, z.new_ones(len(z))
+        ),
+    }
+    for message, give in wrong.items():
+        layer = LatentLayer(scorer, SpanningTree(), Undeclared(give), composer)
+        with pytest.raises(LatentError, match=message):
+            layer(vectors, lengths)
+
+
+def test_an_estimator_is_soft_if_it_does_not_say_what_it_is() -> None:
+    estimator = Undeclared(Draw.single)
+    assert not estimator.hard and not estimator.hard_at_prediction
+    with pytest.raises(IncompatiblePair, match="the estimator gives soft ones"):
+        check_parts(
+            SpanningTree(), estimator, build_biaffine_scorer_v1(), build_child_sum_tree_lstm_v1()
+        )
 
 
 def test_the_scorer_gets_no_traces() -> None:

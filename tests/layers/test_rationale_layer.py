@@ -49,6 +49,18 @@ def layer(structure=None, estimator=None, scorer=None, **options) -> RationaleLa
     ).eval()
 
 
+class Short(ItemScorer):
+    """Forgets the last word."""
+
+    def forward(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return super().forward(vectors, lengths)[:, :-1]
+
+
+def test_scores_of_fewer_words_are_refused() -> None:
+    with pytest.raises(LatentError, match=r"Short gave .* \(2, 3\); KOfN over 4 .* \(2, 4\)"):
+        layer(scorer=Short(SELECTOR))(*rows([4, 3]))
+
+
 @pytest.mark.parametrize("choice", ["items", "tags", "transitions"])
 def test_the_mean_over_words_is_that_over_the_chosen(choice: str) -> None:
     chosen = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])

@@ -195,11 +195,30 @@ class Solver(SparseMAP):
         return False
 
 
+class NoDraw(Own):
+    def __call__(  # type: ignore[override]
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Tensor:
+        return super().__call__(structure, scores, lengths, is_train).z
+
+
+class HardButForRounding(Marginals):
+    hard = True
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        z, soft = structure.map(scores, lengths), structure.marginals(scores, lengths)
+        return Draw.single(z + soft - soft.detach())
+
+
 WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("pairs", r"check: OneToOneAlignment is taken, but lacks \['marginals'\]", TakesAll(), {}),
-    ("draws", r"z: KOfN, training: given shape \(4, 6\)", WrongShape(), {}),
+    ("draws", r"gives a Draw with z of shape \(4, 6\)", WrongShape(), {}),
     ("draws", "weights: KOfN, training, their sums", Heavy(), {}),
+    ("draws", r"KOfN: training: .* NoDraw gives Tensor; expected a Draw", NoDraw(), {}),
     ("hardness", "hard: KOfN: given no structure of the set for the items", SaysHard(), {}),
+    ("hardness", r"but for rounding: .* GradientOf.apply\(soft, z\)", HardButForRounding(), {}),
     ("gradients", "gradients: KOfN, seed 0: not 0 at", Leaks(), {}),
     ("gradients", "the scores get none, and uses_scores is True", Detached(), {}),
     ("forbidden_parts", "z: KOfN: it is not 0 at parts whose score is -inf", Forbidden(), {}),
@@ -213,7 +232,7 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("copies", "the state of a copy of one in use", Counting(), {}),
     ("copies", "for_width: given .* expected another Itself", Itself(), {}),
     ("errors", "scores: KOfN, NaN in item 2: given no error", Swallows(), {}),
-    ("the_gradient", "the gradient by finite differences", Doubled(), {"gradient": "exact"}),
+    ("the_gradient", "of the objective by finite differences", Doubled(), {"gradient": "exact"}),
     ("the_gradient", "of 10000 draws the mean is", Biased(), {"gradient": "unbiased"}),
 ]
 

@@ -302,6 +302,14 @@ class TracesThatHardlyMove(KOfN):
         return replace(found, redrawn=(found.redrawn + found.redrawn.detach()) / 2)
 
 
+class Undefined(KOfN):
+    """The gradient of its marginals is NaN."""
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        mean = super()._marginals(scores, lengths)
+        return torch.where(mean == 0, (mean * 0).log().exp() * mean, mean)
+
+
 WRONG: list[tuple[str, str, Structure]] = [
     ("map", "map: scores of scale", SecondBest()),
     ("map", "in the padding", Reaching()),
@@ -332,7 +340,18 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("log_partition", "has no gradient", NoGradient(2)),
     ("marginals", "marginals: scores of scale 0.001, item 0", Biased(2)),
     ("marginals", "the gradient of marginals", WrongHessian(2)),
-    ("gradients_by_differences", "the gradient of marginals", WrongHessian(2)),
+    (
+        "gradients_by_differences",
+        r"gradient of marginals by finite differences: number 0 of the result by free score 0: "
+        r"given \S+, expected \S+; \d+ of \d+ are wrong\.$",
+        WrongHessian(2),
+    ),
+    (
+        "gradients_by_differences",
+        r"number \d+ of the result by free score \d+: given nan, as of -inf less -inf",
+        Undefined(2),
+    ),
+    ("marginals", r"the gradient of marginals: .*: given NaN at \[\[.*logaddexp", Undefined(2)),
     ("entropy", "entropy: scores of scale 1, item", Rounded(2)),
     ("precision", "marginals: given torch.float64 for scores of torch.float32", Widened(2)),
     ("cross_entropy_and_kl", "kl: item 0", Reversed(2)),
@@ -383,6 +402,16 @@ def test_all_that_fails_is_said_at_once() -> None:
 
 class BothWrong(HoldsAll, Repeats):
     pass
+
+
+class Crashes(Runs):
+    def covers(self, other: Structure) -> bool | None:
+        raise KeyError("width")
+
+
+def test_a_check_that_breaks_down_hides_no_other() -> None:
+    with pytest.raises(AssertionError, match="the check declarations raised KeyError: 'width'"):
+        check_structure(Crashes(), runs, (3, 0, 1))
 
 
 class Choosy(Runs):

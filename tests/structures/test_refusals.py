@@ -1,0 +1,193 @@
+"""What does not fit is refused with a sentence, and what a structure of one's own leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.cases import scores_for, structures
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
+from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.runs import Runs
+from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
+from spacy_latent.testing import structure_checks
+from spacy_latent.testing.reports import first_failures
+
+LENGTHS = torch.tensor([3, 2])
+SUMS = frozenset({"log_partition", "marginals", "entropy", "log_prob"})
+
+
+class Whole(Structure):
+    """All items: a set of one."""
+
+    part_axes = 1
+    tractable = SUMS
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        self._log_partition(scores, lengths)
+        return self.part_mask(scores, lengths).to(scores.dtype)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        inside = self.part_mask(scores, lengths)
+        total = scores.masked_fill(~inside, 0.0).sum(1)
+        if bool(total.isneginf().any()):
+            self.raise_infeasible(total.isneginf().nonzero().flatten().tolist())
+        return total
+
+
+def test_a_set_of_one_keeps_the_contract() -> None:
+    checks = structure_checks(Whole(), lambda n: [np.ones(n)], (3, 0, 1))
+    names = {*SUMS, "gradients_by_differences", "cross_entropy_and_kl"}
+    first_failures(check for check in checks if check.name in names)
+    scores = torch.randn(2, 3, requires_grad=True)
+    marginals = Whole().marginals(scores, LENGTHS)
+    assert torch.equal(marginals, torch.tensor([[1.0, 1, 1], [1, 1, 0]]))
+    (gradient,) = torch.autograd.grad(marginals.sum(), scores)
+    assert not gradient.any()
+
+
+class Pairs(Structure):
+    """The first item or none, summed without care for −inf."""
+
+    part_axes = 1
+    tractable = SUMS
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return (scores > 0).to(scores.dtype)
+
+    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        nothing = torch.full_like(scores[:, 0], -torch.inf)
+        return torch.logaddexp(scores, nothing[:, None]).logsumexp(1)
+
+
+def test_a_log_partition_without_a_gradient_is_named() -> None:
+    scores = torch.randn(2, 3, requires_grad=True)
+    for operation in ("marginals", "entropy"):
+        with pytest.raises(LatentError, match=r"_log_partition has a NaN gradient .* \[1\] of"):
+            getattr(Pairs(), operation)(scores, LENGTHS)
+    # At what is no part nobody sees it.
+    Pairs().log_partition(scores, LENGTHS).sum().backward()
+    assert scores.grad is not None and scores.grad.isfinite().all()
+    forbidden = torch.tensor([[0.5, -torch.inf, 0.1], [1.0, 2.0, 0.0]], requires_grad=True)
+    total = Pairs().log_partition(forbidden, LENGTHS)
+    with pytest.raises(LatentError, match="NaN gradient"):
+        total.sum().backward()
+    # It is not the structure's where it comes from behind.
+    (gradient,) = torch.autograd.grad(
+        Whole().log_partition(scores, LENGTHS), scores, torch.tensor([torch.nan, 1.0])
+    )
+    assert gradient[0].isnan().all() and gradient[1].isfinite().all()
+
+
+def test_what_has_no_structure_is_infeasible_by_default() -> None:
+    scores = torch.tensor([[0.5, 0.1, 0.2], [-torch.inf, -torch.inf, 0.0]])
+    with pytest.raises(InfeasibleError) as caught:
+        Pairs().marginals(scores, LENGTHS)
+    assert caught.value.items == [1]
+
+
+# ---------------------------------------------------------------- offsets that all structures have
+
+SHARED = [
+    SpanningTree(),
+    ProjectiveTree(single_root=True),
+    ConstituencyTree(),
+    LinearChain(),
+    TagSequence(),
+    KOfN(2),
+    Runs(3, 2),
+    OneOfN(),
+]
+
+
+@pytest.mark.parametrize("structure", SHARED, ids=lambda structure: structure.name)
+def test_entropy_and_divergence_are_without_what_all_structures_have(structure: Structure) -> None:
+    scores, lengths = scores_for(structure, 4, 2)
+    # Numbers that keep all digits beside the offset.
+    p, q = ((8 * each).round().double() / 8 for each in (scores, 2 * scores.flip(0)))
+    leaf = p.clone().requires_grad_()
+    expected = structure.entropy(leaf, lengths)
+    (slope,) = torch.autograd.grad(expected.sum(), leaf)
+    for offset in (2.0**40, -(2.0**40)):
+        moved = (p + offset).requires_grad_()
+        found = structure.entropy(moved, lengths)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+        (gradient,) = torch.autograd.grad(found.sum(), moved)
+        torch.testing.assert_close(gradient, slope, rtol=0, atol=1e-9)
+        kl = structure.kl(p + offset, q - 2 * offset, lengths)
+        torch.testing.assert_close(kl, structure.kl(p, q, lengths), rtol=0, atol=1e-8)
+    counts = structure.log_count(p, lengths)
+    for offset in (1e38, -1e307):
+        torch.testing.assert_close(structure.entropy(0 * p + offset, lengths), counts)
+
+
+def test_sums_that_overflow_are_not_infeasible() -> None:
+    scores, lengths = torch.full((1, 4, 4), -1e308, dtype=torch.float64), torch.tensor([[4, 4]])
+    with pytest.raises(InvalidScores, match=r"item\(s\) \[0\] of the batch are too large"):
+        MonotoneAlignment().marginals(scores, lengths)
+
+
+# ---------------------------------------------------------------- shapes and types
+
+
+@pytest.mark.parametrize("structure", structures(), ids=lambda structure: structure.name)
+def test_what_is_no_tensor_is_refused(structure: Structure) -> None:
+    scores, lengths = scores_for(structure, 3, 2)
+    calls: list[Callable[[Any, Any], object]] = [structure.map, structure.sparsemap]
+    if "entropy" in structure.tractable:
+        calls += [structure.log_partition, structure.entropy]
+    for call in calls:
+        with pytest.raises(InvalidScores, match=r"lengths list; expected tensors"):
+            call(scores, lengths.tolist())
+        with pytest.raises(InvalidScores, match="scores are ndarray"):
+            call(scores.numpy(), lengths)
+
+
+def test_a_mask_is_no_length() -> None:
+    with pytest.raises(InvalidScores, match=r"torch.bool; expected int64. .* mask.sum\(1\)"):
+        KOfN(2).map(torch.randn(2, 3), torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("operation", ["log_prob", "log_potential"])
+def test_structures_are_not_broadcast(operation: str) -> None:
+    scores = torch.randn(3, 4)
+    lengths = torch.full((3,), 4)
+    call = getattr(KOfN(2), operation)
+    z = KOfN(2).map(scores, lengths)
+    assert call(z, scores, lengths).shape == (3,) and call(z[None], scores, lengths).shape == (1, 3)
+    for wrong in (z[:1], z[0], z[:, :2], z[None, :2], z[None, None]):
+        with pytest.raises(InvalidScores, match=r"structures have shape"):
+            call(wrong, scores, lengths)
+    with pytest.raises(InvalidScores, match=r"item\(s\) \[1\]"):
+        call(z, torch.where(torch.arange(3)[:, None] == 1, torch.nan, scores), lengths)
+
+
+def test_other_shapes_and_counts() -> None:
+    scores, lengths = torch.randn(2, 4), torch.tensor([4, 3])
+    for operation in (KOfN(2).kl, KOfN(2).cross_entropy):
+        with pytest.raises(InvalidScores, match=r"\(2, 4\) and \(1, 4\); expected the same"):
+            operation(scores, scores[:1], lengths)
+    for structure in (KOfN(2), Runs(3, 2), Bits()):
+        with pytest.raises(InvalidScores, match=r"contains: structures have shape \(4,\)"):
+            structure.contains(scores[0], lengths)
+        with pytest.raises(InvalidScores, match=r"k is 2.5; expected a whole number"):
+            structure.top_k(scores, lengths, 2.5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidScores, match="num_samples is 0"):
+            structure.sample(scores, lengths, 0)
+        with pytest.raises(InvalidScores, match="max_iter is 0"):
+            structure.sparsemap(scores, lengths, max_iter=0)
+        with pytest.raises(InvalidScores, match="tolerance -1"):
+            structure.sparsemap(scores, lengths, tolerance=-1.0)
