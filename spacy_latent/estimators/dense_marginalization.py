@@ -48,8 +48,9 @@ class DenseMarginalization(Estimator):
                 "marginalize=true, TopKSparsemax or SumAndSample, or raise max_structures."
             )
         z, known = best_structures(structure, scores, lengths, self.max_structures)
-        weights = structure.log_prob(z, scores, lengths).exp()
-        return Draw(z, torch.where(known, weights, 0.0), padding=~known)
+        # Before the exponential: that of padding may overflow, and its gradient be NaN.
+        log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
+        return Draw(z, log_probs.exp(), padding=~known)
 
 
 def best_structures(

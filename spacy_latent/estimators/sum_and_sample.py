@@ -51,8 +51,9 @@ class SumAndSample(Estimator, nn.Module):
             z = structure.map(scores, lengths)
             return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
-        log_probs = structure.log_prob(z, scores, lengths)
-        weights = torch.where(known, log_probs.exp(), 0.0)
+        # Before the exponential: that of padding may overflow, and its gradient be NaN.
+        log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
+        weights = log_probs.exp()
         rest = (1 - weights.detach().sum(0)).clamp_min(0.0)
         other, found = _sample_outside(structure, scores.detach(), lengths, z, rest)
         z = torch.cat([z, other[None]])

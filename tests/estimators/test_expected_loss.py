@@ -246,3 +246,19 @@ def test_sum_and_sample_draws_nothing_twice_and_ends_where_there_is_no_rest() ->
 def test_bad_settings_are_refused(make, message: str) -> None:
     with pytest.raises(LatentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("estimator", [DenseMarginalization(), SumAndSample(4)])
+def test_low_scores_of_a_short_text_beside_a_longer_one_have_a_gradient(
+    estimator: Estimator,
+) -> None:
+    """It has fewer structures, and what stands in their place would be far more probable."""
+    scores = torch.zeros(2, 4, 4)
+    scores[1] = -100.0
+    scores.requires_grad_()
+    draw = estimator(SpanningTree(), scores, torch.tensor([3, 1]), True)
+    log_probs = torch.zeros_like(draw.weights) if draw.log_probs is None else draw.log_probs
+    losses = torch.arange(draw.weights.numel()).view_as(draw.weights).float()
+    objective = estimator.objective(losses, draw.weights, log_probs, torch.zeros(2, 3)).sum()
+    (gradient,) = torch.autograd.grad(objective, scores)
+    assert gradient.isfinite().all() and gradient[0].abs().max() > 0
