@@ -57,6 +57,12 @@ def check_index(scope: dict[str, Any], printed: list[str]) -> None:
     # A comma inside of quotation marks is of the text.
     assert first.text == "Fun, and long" and first.cats == {"bad": 0.0, "good": 1.0}
     assert second.cats == {"bad": 1.0, "good": 0.0}
+    assert printed[0] == "1 of 3 rows have no category, and are left out"
+    # A file as Excel writes it.
+    text = Path("films.csv").read_text(encoding="utf8")
+    Path("films.csv").write_text(text, encoding="utf-8-sig")
+    scope["convert"]("films.csv", "marked.spacy")
+    assert len(spacy.tokens.DocBin().from_disk("marked.spacy")) == 2
     assert Path("tree.html").exists()
 
 
