@@ -249,6 +249,27 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
         assert not any(y - 8 < arrow["turn"] < y for arrow in arrows(root))
 
 
+@pytest.mark.parametrize("direction", ["ltr", "rtl"])
+@pytest.mark.parametrize("below", [False, True])
+def test_labels_of_roots_that_are_neighbours_stand_beside_each_other(direction, below):
+    # Many arcs at one of them push the line to its root aside.
+    arcs = [DrawnArc(None, 0, 0.09, "0.09"), DrawnArc(None, 1, 0.09, "0.09")]
+    arcs += [DrawnArc(1, m, 0.09, "0.09") for m in range(2, 11)]
+    arcs += [DrawnArc(None, 11, 0.9, "0.90")]
+    words = "is an in your face family drama and black comedy with me".split()
+    both = ([], arcs) if below else (arcs, [])
+    picture = draw_tree(words, both[0], Look(direction=direction), "", both[1])
+    labels = sorted(
+        (float(node.get("x", 0)), text_width(node.text or "", 10) / 2)
+        for node in parsed(picture.content).iter(f"{SVG}text")
+        if (node.text or "").startswith("root")
+    )
+    assert len(labels) == 3 and labels[0][0] >= labels[0][1]
+    for (x, half), (other, its_half) in itertools.pairwise(labels):
+        assert x + half < other - its_half
+    assert labels[-1][0] + labels[-1][1] <= picture.size[0]
+
+
 def test_of_further_alternatives_only_the_differences_stand_out():
     alternatives = [(np.array([2, 0, 2]), 0.75), (np.array([2, 3, 0]), 0.25)]
     doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"], alternatives=alternatives)
