@@ -15,6 +15,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize.displacy_drawing import make_drawings
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.text_size import text_width
@@ -152,6 +153,30 @@ def test_right_to_left_is_the_mirror_image():
     assert 'dir="rtl"' in page and 'lang="ar"' in page
     first, second = word_places(ElementTree.fromstring(render(doc, jupyter=False))).values()
     assert first > second
+
+
+@pytest.mark.parametrize(
+    ("words", "lang", "direction"),
+    [
+        (["שלום", "עולם"], "xx", "rtl"),
+        (["ذهب", "ل", "OK"], "xx", "rtl"),
+        (["12", "hello", "עולם"], "xx", "ltr"),
+        (["1", "."], "xx", "ltr"),
+        (["שלום", "עולם"], "en", "ltr"),
+        (["hello"], "he", "rtl"),
+    ],
+)
+def test_of_no_particular_language_the_letters_tell_the_direction(words, lang, direction):
+    heads = list(range(len(words)))
+    doc = annotated("heads", heads, words=words, lang=lang)
+    svg = ElementTree.fromstring(render(doc, jupyter=False))
+    assert svg.get("direction") == direction
+    places = list(word_places(svg).values())
+    assert places == sorted(places, reverse=direction == "rtl")
+    page = render(doc, page=True, jupyter=False)
+    assert f'<html lang="{lang}" dir="{direction}">' in page
+    (drawing,) = make_drawings(doc)
+    assert drawing["settings"] == {"lang": lang, "direction": direction}
 
 
 PARTS = {(2, 1): 0.9, (0, 1): 0.1, (0, 2): 0.7, (1, 2): 0.3, (2, 3): 1.0}
