@@ -15,6 +15,7 @@ from spacy.tokens import Doc
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.visualize.look import settings_of
 from spacy_latent.visualize.picture import weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD
 from spacy_latent.visualize.text_size import widest
@@ -123,7 +124,7 @@ def make_drawings(
     if component is not None and component not in doc._.latent:
         there = ", ".join(doc._.latent) or "nothing"
         raise LatentError(no_structure_of(component, there))
-    settings = displacy.get_doc_settings(doc)
+    settings = settings_of(doc)
     drawings = []
     for name in [component] if component else list(doc._.latent):
         annotation = doc._.latent[name]

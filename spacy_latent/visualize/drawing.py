@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from spacy import displacy
 from spacy.tokens import Doc, Span
 
 from spacy_latent.annotations import SpanStructure
@@ -16,7 +15,7 @@ from spacy_latent.visualize.displacy_drawing import (
     render_with_displacy,
 )
 from spacy_latent.visualize.elements import Markup
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.markup import shortened
 from spacy_latent.visualize.page import (
     NOTHING,
@@ -92,7 +91,7 @@ def render(
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)
     if made:
-        look = look.of(displacy.get_doc_settings(made[0]))
+        look = look.of(settings_of(made[0]))
     if page:
         title = title or page_title(made, component)
         opening = opening or heading(title, *seen(figures))
@@ -125,7 +124,7 @@ def render_svg(
     figures = make_figures(made, component, style, look, _as_gold(made, gold))
     if not figures:
         raise LatentError(NO_STRUCTURE)
-    look = look.of(displacy.get_doc_settings(made[0]))
+    look = look.of(settings_of(made[0]))
     return svg(beside(figures), look, standalone=True) + "\n"
 
 
@@ -165,7 +164,7 @@ def make_figures(
         if component is not None and component not in doc._.latent:
             there = ", ".join(doc._.latent) or "nothing"
             raise LatentError(no_structure_of(component, there))
-        own = look.of(displacy.get_doc_settings(doc))
+        own = look.of(settings_of(doc))
         for name in [component] if component else list(doc._.latent):
             spans = doc._.latent[name].spans
             drawn = drawn_pieces(spans)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from spacy import displacy
 
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.page import heading, html_page
 from spacy_latent.visualize.picture import Figure, Picture
 
@@ -27,7 +26,7 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     look = Look.from_options({})
     figures = [_figure(explanation, look) for explanation in explanations]
     if explanations:
-        look = look.of(displacy.get_doc_settings(explanations[0].doc))
+        look = look.of(settings_of(explanations[0].doc))
     seen = (
         "Each text stands here twice. On the left are marked the few words that do for the "
         "prediction: hide all others, and it stays. On the right, words that matter alone: hide "
@@ -39,7 +38,7 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
 def _figure(found: Explanation, look: Look) -> Figure:
     from spacy_latent.pipeline.explanation import LEAST
 
-    own = look.of(displacy.get_doc_settings(found.doc))
+    own = look.of(settings_of(found.doc))
     matters = found.falls >= LEAST
     if found.from_falls:
         # Of weights next to nothing the colours would tell nothing.

@@ -23,7 +23,7 @@ from spacy_latent.interventions import Intervention
 from spacy_latent.kinds import Part, find_kind
 from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.pipeline.inspection import inspect_pipe
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.markup import element, shortened, text, visible
 from spacy_latent.visualize.page import figure_markup
 from spacy_latent.visualize.styles import draw_figure
@@ -114,7 +114,7 @@ class SeenStructure:
         return self.key, self.span.start
 
     def subject(self, alternatives: int = 0) -> Subject:
-        look = Look(marked=True, alternatives=alternatives).of(self.seen.pipeline.settings)
+        look = Look(marked=True, alternatives=alternatives).of(settings_of(self.seen.doc))
         return Subject(self.seen.doc, self.key, self.span, look, None)
 
     def drawing(self, alternatives: int = 0) -> str:
@@ -261,10 +261,6 @@ class Explorer:
         self.limits = limits or Limits()
         self.uneditable = uneditable(nlp)
         self.editable = [key for key in editable_models(nlp) if key not in self.uneditable]
-        self.settings = {
-            "direction": nlp.vocab.writing_system.get("direction", "ltr"),
-            "lang": nlp.lang,
-        }
         # That of the thread that has loaded the pipeline.
         self.device = get_torch_default_device()
         # Reading structures tells components what to store, and embeds once: not for two at a time.

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unicodedata import bidirectional
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.palette import light
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 # What displaCy knows and these drawings have no use for; a config may hold them for both.
 DISPLACY_OPTIONS = (
@@ -25,9 +30,24 @@ DISPLACY_OPTIONS = (
     "top_offset_step",
 )
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
+# A language of spaCy's that stands for all of them.
+ANY = "xx"
 # Neither can end an attribute or a declaration, nor fetch anything.
 COLOR_PATTERN = re.compile(r"#[0-9A-Fa-f]{3,8}|[A-Za-z]+|(rgb|hsl)a?\([0-9.,%/ ]+\)")
 FONT_PATTERN = re.compile(r"[\w\s,'-]+")
+
+
+def settings_of(doc: Doc) -> dict[str, str]:
+    """Language and direction of writing, as displaCy has them of a doc; but in a pipeline of no
+    particular language the direction is that of most letters of the text."""
+    from spacy.displacy import get_doc_settings
+
+    settings: dict[str, str] = get_doc_settings(doc)
+    if settings["lang"] == ANY:
+        letters = Counter(map(bidirectional, doc.text))
+        right_to_left = letters["R"] + letters["AL"] > letters["L"]
+        settings["direction"] = "rtl" if right_to_left else "ltr"
+    return settings
 
 
 @dataclass(frozen=True)

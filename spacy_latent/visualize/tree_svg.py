@@ -135,9 +135,12 @@ class _Side:
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if _shown(arc):
                 self.ending[_ends(arc)[1]].append(i)
-        # Labels of several roots stand at one height.
+        # Labels of several roots stand at one height: by the word, the arc and the label's width.
         beside = self.roots if len(self.roots) > 1 else ()
-        self.root_labels = {arc.modifier: _root_label(arc) for arc in beside}
+        self.root_labels = {
+            arc.modifier: (i, text_width(_root_label(arc), LABEL))
+            for i, arc in enumerate(beside, len(self.arcs))
+        }
 
     @property
     def height(self) -> float:
@@ -268,14 +271,14 @@ class _Columns:
             shown = text_width(shortened(word), WORD)
             fitting = max(LEAST_SPACING[most > 10], shown / max(most, 1))
             spacing = min(look.arrow_spacing, fitting)
-            roots = (text_width(side.root_labels.get(i, ""), LABEL) for side in sides)
-            across = max(max(shown, most * spacing, 14) + gap, *roots)
+            across = max(shown, most * spacing, 14) + gap
             if look.distance is not None:
                 across = max(across, look.distance)
             self.spacing.append(spacing)
-            center = max([x + across / 2, *self._clear_of_labels(sides, i)])
+            begin, end = self._root_label(sides, i)
+            center = max([x + max(across / 2, -begin), *self._clear_of_labels(sides, i)])
             self.centers.append(center)
-            x = center + across / 2
+            x = center + max(across / 2, end)
             self.ends.append(x)
         self.across = x + look.offset_x
         self.centers = [look.x(center, self.across) for center in self.centers]
@@ -297,6 +300,20 @@ class _Columns:
                 begin = self.centers[other] + self._shift(side, other, i)
                 room = text_width(arc.label, LABEL) + 2 * CLEAR
                 yield begin + room - self._shift(side, word, i)
+
+    def _root_label(self, sides: Sequence[_Side], word: int) -> tuple[float, float]:
+        """Where that of the word begins and ends, from the word's middle; it stands over the line
+        to the root, which other arcs at the word push aside."""
+        begin = end = 0.0
+        for side in sides:
+            if word in side.root_labels:
+                root, wide = side.root_labels[word]
+                shift = self._shift(side, word, root)
+                begin, end = (
+                    min(begin, shift - wide / 2 - CLEAR),
+                    max(end, shift + wide / 2 + CLEAR),
+                )
+        return begin, end
 
 
 def _ends(arc: DrawnArc) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.visualize.elements import Markup, script_policy, tag
 from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
+from spacy_latent.visualize.look import settings_of
 from spacy_latent.visualize.page import packaged, rules
 
 # Of a frame in a notebook, in pixels; beyond it, it scrolls.
@@ -178,7 +179,7 @@ def _percent(p: float) -> str:
 
 def _page(seen: Seen, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
-    lang, direction = (seen.pipeline.settings[name] for name in ("lang", "direction"))
+    own = settings_of(seen.doc)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -195,7 +196,8 @@ def _page(seen: Seen, structures: Sequence[Markup]) -> str:
         tag("script", Markup(script)),
         class_="spacy-latent",
     )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang=lang, dir=direction)}\n"
+    html = tag("html", head, body, lang=own["lang"], dir=own["direction"])
+    return f"<!DOCTYPE html>\n{html}\n"
 
 
 def shorter(given: str, longest: int = 300) -> str:

@@ -15,6 +15,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize.displacy_drawing import make_drawings
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.text_size import text_width
@@ -154,6 +155,30 @@ def test_right_to_left_is_the_mirror_image():
     assert first > second
 
 
+@pytest.mark.parametrize(
+    ("words", "lang", "direction"),
+    [
+        (["שלום", "עולם"], "xx", "rtl"),
+        (["ذهب", "ل", "OK"], "xx", "rtl"),
+        (["12", "hello", "עולם"], "xx", "ltr"),
+        (["1", "."], "xx", "ltr"),
+        (["שלום", "עולם"], "en", "ltr"),
+        (["hello"], "he", "rtl"),
+    ],
+)
+def test_of_no_particular_language_the_letters_tell_the_direction(words, lang, direction):
+    heads = list(range(len(words)))
+    doc = annotated("heads", heads, words=words, lang=lang)
+    svg = ElementTree.fromstring(render(doc, jupyter=False))
+    assert svg.get("direction") == direction
+    places = list(word_places(svg).values())
+    assert places == sorted(places, reverse=direction == "rtl")
+    page = render(doc, page=True, jupyter=False)
+    assert f'<html lang="{lang}" dir="{direction}">' in page
+    (drawing,) = make_drawings(doc)
+    assert drawing["settings"] == {"lang": lang, "direction": direction}
+
+
 PARTS = {(2, 1): 0.9, (0, 1): 0.1, (0, 2): 0.7, (1, 2): 0.3, (2, 3): 1.0}
 
 
@@ -247,6 +272,27 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
             assert abs(place - x) >= half or not top < y - 4 < bottom
         # Nor along it.
         assert not any(y - 8 < arrow["turn"] < y for arrow in arrows(root))
+
+
+@pytest.mark.parametrize("direction", ["ltr", "rtl"])
+@pytest.mark.parametrize("below", [False, True])
+def test_labels_of_roots_that_are_neighbours_stand_beside_each_other(direction, below):
+    # Many arcs at one of them push the line to its root aside.
+    arcs = [DrawnArc(None, 0, 0.09, "0.09"), DrawnArc(None, 1, 0.09, "0.09")]
+    arcs += [DrawnArc(1, m, 0.09, "0.09") for m in range(2, 11)]
+    arcs += [DrawnArc(None, 11, 0.9, "0.90")]
+    words = "is an in your face family drama and black comedy with me".split()
+    both = ([], arcs) if below else (arcs, [])
+    picture = draw_tree(words, both[0], Look(direction=direction), "", both[1])
+    labels = sorted(
+        (float(node.get("x", 0)), text_width(node.text or "", 10) / 2)
+        for node in parsed(picture.content).iter(f"{SVG}text")
+        if (node.text or "").startswith("root")
+    )
+    assert len(labels) == 3 and labels[0][0] >= labels[0][1]
+    for (x, half), (other, its_half) in itertools.pairwise(labels):
+        assert x + half < other - its_half
+    assert labels[-1][0] + labels[-1][1] <= picture.size[0]
 
 
 def test_of_further_alternatives_only_the_differences_stand_out():
