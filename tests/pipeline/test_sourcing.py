@@ -1,7 +1,8 @@
 """Latent components beside those of a trained pipeline: what was trained before stays as it was.
 
-With the configs of docs/pipelines.md, on a small pipeline that is trained here, and on a real one
-where there is one: ``en_core_web_sm`` if it is installed, or what SPACY_LATENT_PIPELINE names.
+With the configs of docs/pipelines.md and docs/crf_ner.md, on a small pipeline that is trained here,
+and on a real one where there is one: ``en_core_web_sm`` if it is installed, or what
+SPACY_LATENT_PIPELINE names.
 """
 
 from __future__ import annotations
@@ -166,6 +167,27 @@ def test_what_was_trained_before_is_unchanged_to_the_byte(
         assert np.array_equal(old.tensor, new.tensor) == (kind != "shared")
         seen.append(new.cats["good"])
     assert len(set(seen)) > 1
+
+
+# The page's Python runs on the small one.
+@pytest.mark.parametrize("source", ["real"], indirect=True)
+def test_entities_beside_those_of_a_trained_pipeline(source: str, tmp_path: Path) -> None:
+    page = pages.ROOT / "docs" / "crf_ner.md"
+    (config,) = [
+        Config().from_str(block.code)
+        for block in pages.blocks(page)
+        if block.language == "ini" and f'source = "{NAME}"' in block.code
+    ]
+    nlp, before = trained_beside(source, config, tmp_path), spacy.load(source)
+    assert nlp.get_pipe("crf_ner").labels == ("GPE",)  # type: ignore[union-attr]
+    for old, new in zip(before.pipe(TEXTS), nlp.pipe(TEXTS)):
+        assert [(t.tag, t.dep, t.lemma) for t in new] == [(t.tag, t.dep, t.lemma) for t in old]
+        assert np.array_equal(old.tensor, new.tensor)
+        found = {(e.start, e.end): e.probability for e in new._.latent["crf_ner"].entities()}
+        # It comes before the other, which goes around what it found.
+        assert [ent._.confidence for ent in new.ents] == [
+            found.get((ent.start, ent.end)) for ent in new.ents
+        ]
 
 
 def test_a_trained_encoder_is_taken_over_with_its_listeners() -> None:
