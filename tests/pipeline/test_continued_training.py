@@ -24,7 +24,7 @@ LISTENER = {
     "upstream": "tok2vec",
 }
 PAGE = [one.code for one in blocks(ROOT / "docs" / "crf_ner.md") if one.language == "ini"]
-(CONTINUED,) = (code for code in PAGE if "source = " in code)
+(CONTINUED,) = (code for code in PAGE if 'source = "training/' in code)
 (KEY,) = (code for code in PAGE if re.search('^incorrect_spans_key = "', code, re.M))
 
 
