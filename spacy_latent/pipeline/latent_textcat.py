@@ -291,15 +291,15 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Iterable[str] | None = None,
+        labels: object = None,
         positive_label: str | None = None,
     ) -> None:
-        """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
-        training ends before its last stage."""
+        """As of ``textcat``. Raises LatentError where there are fewer than two labels, or labels
+        (Iterable[str]) are no names, and where training ends before its last stage."""
         self.check_initialize(get_examples, nlp)
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
-        labels = list(dict.fromkeys(labels))
+        labels = list(dict.fromkeys(self.names_given(labels)))
         self._refuse_few_labels({*self.labels, *labels}, 2)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
@@ -628,15 +628,15 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Iterable[str] | None = None,
+        labels: object = None,
     ) -> None:
-        """As of ``textcat_multilabel``: one label is enough."""
+        """As of ``textcat_multilabel``: one label is enough. labels (Iterable[str]): names;
+        LatentError for others."""
         self.check_initialize(get_examples, nlp)
         self._validate_categories(get_examples())
-        found = labels
-        if found is None:
-            found = [label for example in get_examples() for label in example.y.cats]
-        for label in found:
+        if labels is None:
+            labels = [label for example in get_examples() for label in example.y.cats]
+        for label in self.names_given(labels):
             self.add_label(label)
         self._refuse_few_labels(set(self.labels), 1)
         sample = [example for example, _ in zip(get_examples(), range(10))]
